@@ -1,0 +1,120 @@
+/* plumb - public C API. Two handles: an engine is a loaded model on one backend, a session is one timeline of tokens.
+ *
+ * Usable from any language through FFI: plain structs, C strings in UTF-8, no callbacks but the streaming one.
+ * Threads: an engine may be used from one thread at a time; different engines are independent.
+ * Ownership: every *_create has its *_destroy; strings returned through char ** are released with plumb_string_free.
+ * Errors: functions return 0 or a plumb_status code; the sentence is in struct plumb_error, which may be NULL.
+ * Structs that may grow carry their own size first: set it with sizeof, zero the rest, defaults apply. */
+#ifndef PLUMB_H
+#define PLUMB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PLUMB_API __attribute__((visibility("default")))
+#define PLUMB_VERSION "0.1.0"
+
+struct plumb_engine;
+struct plumb_session;
+
+/* The codes of src/base/status.h, same numbers. */
+enum plumb_status {
+    PLUMB_OK, PLUMB_USAGE, PLUMB_INVALID, PLUMB_FORMAT, PLUMB_NOT_FOUND, PLUMB_UNSUPPORTED, PLUMB_IO, PLUMB_NO_MEMORY,
+    PLUMB_LIMIT, PLUMB_BUSY, PLUMB_CANCELLED, PLUMB_DEVICE, PLUMB_INTERNAL
+};
+struct plumb_error {
+    int status;
+    char text[1024];
+};
+
+PLUMB_API const char *plumb_version(void);
+PLUMB_API const char *plumb_build_id(void); /* compiler, flags and source hash of this library */
+
+struct plumb_engine_options {
+    size_t size;           /* sizeof(struct plumb_engine_options) */
+    const char *model;     /* file or directory */
+    const char *backend;   /* "auto" (NULL), "cpu", "cuda", "rocm", "opencl" */
+    int32_t device;        /* index on that backend */
+    int32_t threads;       /* 0 = all usable CPUs */
+    const char *isa;       /* CPU instruction set by name; NULL = best */
+    uint32_t context;      /* tokens a session may hold; 0 = the smaller of the model's own and 4096 */
+    uint32_t max_sessions; /* 0 = 1 */
+    uint32_t batch_rows;   /* rows of one prefill step; 0 = 512 */
+    const char *kv_dtype;  /* "f16" (NULL), "bf16", "f32" */
+    uint32_t page_tokens;  /* 0 = 32 */
+    bool strict;           /* any kernel that is not the planned one is an error */
+    uint64_t memory_limit; /* bytes; 0 = what the machine has */
+    void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes); /* while loading; may be NULL */
+    void *progress_user;
+};
+PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out, struct plumb_error *err);
+PLUMB_API void plumb_engine_destroy(struct plumb_engine *e);
+/* A JSON object: model, architecture, sizes, memory budget, backend, kernels. */
+PLUMB_API int plumb_engine_info(struct plumb_engine *e, char **json, struct plumb_error *err);
+/* A JSON object: every kernel that ran since the last reset, with launches. */
+PLUMB_API int plumb_engine_witness(struct plumb_engine *e, bool reset, char **json, struct plumb_error *err);
+PLUMB_API void plumb_string_free(char *s);
+
+/* ids: call with capacity 0 to learn *count. */
+PLUMB_API int plumb_tokenize(struct plumb_engine *e, const char *text, size_t len, bool add_special, bool parse_special,
+                             uint32_t *ids, size_t capacity, size_t *count, struct plumb_error *err);
+PLUMB_API int plumb_detokenize(struct plumb_engine *e, const uint32_t *ids, size_t count, bool show_special, char **text,
+                               struct plumb_error *err);
+/* messages_json: [{"role","content",...}]; tools_json may be NULL. The prompt text; the ids that a session should get
+ * (user content never becomes a special token) come from plumb_chat_tokenize. */
+PLUMB_API int plumb_chat_render(struct plumb_engine *e, const char *messages_json, const char *tools_json,
+                                bool add_generation_prompt, char **text, struct plumb_error *err);
+PLUMB_API int plumb_chat_tokenize(struct plumb_engine *e, const char *messages_json, const char *tools_json,
+                                  bool add_generation_prompt, uint32_t *ids, size_t capacity, size_t *count,
+                                  struct plumb_error *err);
+
+PLUMB_API int plumb_session_create(struct plumb_engine *e, struct plumb_session **out, struct plumb_error *err);
+PLUMB_API void plumb_session_destroy(struct plumb_session *s);
+PLUMB_API uint32_t plumb_session_length(const struct plumb_session *s);
+PLUMB_API int plumb_session_truncate(struct plumb_session *s, uint32_t length, struct plumb_error *err);
+/* Appends ids (prefill in chunks). Afterwards plumb_session_logits holds the logits of the last one. */
+PLUMB_API int plumb_session_append(struct plumb_session *s, const uint32_t *ids, size_t count, struct plumb_error *err);
+/* [V] f32, valid until the next call on the session's engine; NULL before any append. */
+PLUMB_API const float *plumb_session_logits(const struct plumb_session *s, uint32_t *vocab);
+
+struct plumb_logit_bias {
+    uint32_t id;
+    float bias;
+};
+struct plumb_sampling { /* plumb_sampling_default fills it */
+    size_t size;
+    float temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
+    uint32_t top_k;
+    int32_t penalty_last_n;
+    uint64_t seed;
+    const struct plumb_logit_bias *bias;
+    size_t bias_count;
+};
+PLUMB_API void plumb_sampling_default(struct plumb_sampling *s);
+
+enum plumb_finish { PLUMB_FINISH_LENGTH, PLUMB_FINISH_STOP, PLUMB_FINISH_CALLBACK };
+struct plumb_generate_options {
+    size_t size;
+    struct plumb_sampling sampling; /* sampling.size 0: defaults */
+    uint32_t max_tokens;
+    bool ignore_eos;
+    bool show_special;
+    uint32_t logprobs; /* how many alternatives to report, 0..20 */
+    /* Called for every token; text is the bytes that became complete characters (may be empty). Return false to stop. */
+    bool (*on_token)(void *user, uint32_t id, const char *text, size_t len, double logprob, const uint32_t *top_ids,
+                     const double *top_logprobs, size_t top_count);
+    void *user;
+};
+/* Samples from the session's logits, appends, repeats. *generated tokens were appended. */
+PLUMB_API int plumb_session_generate(struct plumb_session *s, const struct plumb_generate_options *opt, uint32_t *generated,
+                                     enum plumb_finish *finish, struct plumb_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

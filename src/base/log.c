@@ -1,0 +1,39 @@
+#include "base/log.h"
+
+#include <stdio.h>
+
+static enum pl_log_level log_level = PL_LOG_WARN;
+static void (*log_sink)(const char *, void *);
+static void *log_user;
+
+void pl_log_set_level(enum pl_log_level level) { log_level = level; }
+
+void pl_log_set_sink(void (*fn)(const char *, void *), void *user) {
+    log_sink = fn;
+    log_user = user;
+}
+
+static void emit(const char *fmt, va_list ap) {
+    char line[2048];
+    int n = snprintf(line, sizeof line, "plumb: ");
+    vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
+    if (log_sink != NULL)
+        log_sink(line, log_user);
+    else
+        fprintf(stderr, "%s\n", line);
+}
+
+void pl_log(enum pl_log_level level, const char *fmt, ...) {
+    if (level > log_level) return;
+    va_list ap;
+    va_start(ap, fmt);
+    emit(fmt, ap);
+    va_end(ap);
+}
+
+void pl_log_always(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    emit(fmt, ap);
+    va_end(ap);
+}

@@ -1,0 +1,134 @@
+/* cpu - vectorised kernels for the host, one table per instruction set, picked once at run time.
+ *
+ * All functions are called from one thread (the engine's) and use the pool inside. Activations are f32, row-major,
+ * rows `stride` elements apart. Results do not depend on the thread count, bit for bit. No function allocates after
+ * pl_cpu_create and pl_cpu_reserve. Nothing here can fail once its arguments were checked at load time, so the hot
+ * functions return void; weights of a dtype without a special path use the plain one, and say so by kernel name. */
+#ifndef PL_CPU_CPU_H
+#define PL_CPU_CPU_H
+
+#include "base/pool.h"
+#include "tensor/tensor.h"
+
+/* Ascending: each includes the ones before on its architecture. */
+#define PL_ISA_LIST(X) X(PL_ISA_SCALAR, "scalar") X(PL_ISA_AVX2, "avx2") X(PL_ISA_AVX512, "avx512-vnni")
+enum pl_isa {
+#define PL_ISA_ENUM(name, text) name,
+    PL_ISA_LIST(PL_ISA_ENUM)
+#undef PL_ISA_ENUM
+        PL_ISA_COUNT
+};
+
+struct pl_cpu;        /* pool + table + scratch */
+struct pl_cpu_weight; /* a matrix [out, in] prepared for the table (repacked, or a view of the file where that is best) */
+
+enum pl_isa pl_cpu_best_isa(void);  /* probed, not assumed */
+bool pl_cpu_isa_available(enum pl_isa isa);
+const char *pl_isa_name(enum pl_isa isa);
+bool pl_isa_from_name(const char *name, enum pl_isa *out);
+
+/* threads 0 = all usable CPUs. PL_UNSUPPORTED when this machine lacks isa. */
+enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, struct pl_err *err) PL_MUST_CHECK;
+void pl_cpu_destroy(struct pl_cpu *c);
+struct pl_pool *pl_cpu_pool(struct pl_cpu *c);
+enum pl_isa pl_cpu_isa(const struct pl_cpu *c);
+/* Scratch for products of up to max_rows rows and max_in inputs, and attention over up to max_tokens cached tokens. */
+enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, size_t max_tokens, struct pl_err *err)
+    PL_MUST_CHECK;
+
+/* The tensor's bytes must outlive the weight (it may stay a view). *bytes_owned of it are private copies. */
+enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t, struct pl_cpu_weight **out,
+                                    struct pl_err *err) PL_MUST_CHECK;
+void pl_cpu_weight_destroy(struct pl_cpu_weight *w);
+size_t pl_cpu_weight_bytes_owned(const struct pl_cpu_weight *w);
+size_t pl_cpu_weight_bytes_read(const struct pl_cpu_weight *w); /* streamed from memory by one product of few rows */
+/* Name of the kernel a product of this many rows runs, for witnesses and receipts: "avx512-vnni/q4_1xq8/gemv". Static. */
+const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows);
+
+/* y[i] (rows x out_i) = x (rows x in) * w[i]^T [+ bias[i]] [added to y[i] when accumulate], for count matrices of one
+ * input width: activations are quantised once, one parallel region. bias or its entries may be NULL. */
+struct pl_cpu_matmul {
+    size_t count, rows;
+    const struct pl_cpu_weight *const *w;
+    const float *const *bias;
+    const float *x;
+    size_t x_stride;
+    float *const *y;
+    const size_t *y_stride;
+    bool accumulate;
+};
+void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m);
+/* Rows `ids` of the matrix (the embedding table) as f32, times scale. */
+void pl_cpu_embed(struct pl_cpu *c, const struct pl_tensor *table, const uint32_t *ids, size_t rows, float scale, float *y,
+                  size_t y_stride);
+
+/* y = x / rms(x) * (offset + w); x += add first when add is not NULL. May run in place (y == x). */
+struct pl_cpu_norm {
+    size_t rows, cols;
+    float *x;
+    size_t x_stride;
+    const float *add;
+    size_t add_stride;
+    const float *w; /* [cols] */
+    float eps, offset;
+    float *y;
+    size_t y_stride;
+};
+void pl_cpu_rmsnorm(struct pl_cpu *c, const struct pl_cpu_norm *n);
+void pl_cpu_add(struct pl_cpu *c, float *x, const float *add, size_t rows, size_t cols, size_t x_stride, size_t add_stride);
+
+enum pl_act { PL_ACT_SILU, PL_ACT_GELU_TANH, PL_ACT_GELU_ERF, PL_ACT_RELU2 };
+/* y = act(gate) * up; y may be gate. */
+void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
+                size_t gate_stride, size_t up_stride, size_t y_stride);
+void pl_cpu_softcap(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float cap); /* cap*tanh(x/cap) */
+
+/* The KV cache of one layer: pages [P, S, G, D] for each side, f16, bf16 or f32. */
+struct pl_cpu_kv {
+    void *k, *v;
+    enum pl_dtype dtype;
+    size_t page_tokens; /* S */
+    size_t kv_heads;    /* G */
+    size_t head_dim;    /* D */
+};
+/* One sequence's part of a step. */
+struct pl_cpu_seq {
+    size_t first_row, rows;      /* its rows in q, k, v, out */
+    size_t past;                 /* tokens in the cache before this step; row i is position past+i */
+    const uint32_t *pages;       /* physical page of tokens [S*j, S*(j+1)) */
+};
+/* Per-head RMS norm of q and k (when their weights are given), rotary embedding, append of k and v to the cache.
+ * cos_sin [positions, rope_dim/2, 2] f32; pairs are (i, i+rope_dim/2) when halves, else (2i, 2i+1). */
+struct pl_cpu_rope_append {
+    size_t seq_count;
+    const struct pl_cpu_seq *seqs;
+    size_t heads; /* H */
+    float *q;
+    const float *k, *v;
+    size_t q_stride, k_stride, v_stride;
+    const float *q_norm, *k_norm; /* [D] or NULL */
+    float norm_eps, norm_offset;
+    const float *cos_sin; /* NULL: no rotation */
+    size_t rope_dim;
+    bool halves;
+    const struct pl_cpu_kv *kv;
+};
+void pl_cpu_rope_append(struct pl_cpu *c, const struct pl_cpu_rope_append *a);
+
+/* out [rows, H*D] = softmax(mask(softcap(q k^T * scale))) v. Causal; a row at position p sees tokens
+ * (p-window, p] when window > 0, else [0, p]. The step's own k and v are in the cache already. */
+struct pl_cpu_attention {
+    size_t seq_count;
+    const struct pl_cpu_seq *seqs;
+    size_t heads;
+    const float *q;
+    size_t q_stride;
+    float scale, softcap; /* softcap 0: none */
+    size_t window;        /* 0: none */
+    const struct pl_cpu_kv *kv;
+    float *out;
+    size_t out_stride;
+};
+void pl_cpu_attention(struct pl_cpu *c, const struct pl_cpu_attention *a);
+
+#endif

@@ -1,0 +1,61 @@
+/* model - architectures. One file each: config check, weight binding, a forward pass that reads like the paper.
+ *
+ * pl_model_open reads the configuration of either file kind into one struct, checks every tensor's shape against it,
+ * binds weights on the backend and prepares rotary tables up to max_context. Unknown architectures, and known ones
+ * with features that are not implemented, are refused with the list of what is known. */
+#ifndef PL_MODEL_MODEL_H
+#define PL_MODEL_MODEL_H
+
+#include "file/file.h"
+#include "ops/ops.h"
+
+enum pl_arch { PL_ARCH_LLAMA, PL_ARCH_MISTRAL, PL_ARCH_QWEN2, PL_ARCH_QWEN3, PL_ARCH_GEMMA3, PL_ARCH_COUNT };
+
+enum pl_rope_scaling { PL_ROPE_NONE, PL_ROPE_LINEAR, PL_ROPE_LLAMA3, PL_ROPE_YARN };
+
+/* Letters as in docs: L layers, E width, F MLP width, H query heads, G KV heads, D head size, V vocabulary. */
+struct pl_model_config {
+    enum pl_arch arch;
+    uint32_t layers, width, mlp_width, heads, kv_heads, head_dim, vocab, context_train;
+    float norm_eps, norm_offset; /* offset 1: weights are stored as (w - 1) */
+    float embed_scale;           /* 1, or sqrt(E) for Gemma */
+    float attn_scale;            /* usually 1/sqrt(D) */
+    float attn_softcap, logit_softcap; /* 0: none */
+    float rope_base, rope_base_local;  /* local: layers with a window, where they differ */
+    uint32_t rope_dim;
+    bool rope_halves; /* pairs (i, i+dim/2); GGUF Llama stores adjacent pairs */
+    enum pl_rope_scaling rope_scaling;
+    float rope_factor, rope_low_freq, rope_high_freq, rope_attn_factor, rope_beta_fast, rope_beta_slow;
+    uint32_t rope_context_orig;
+    uint32_t window;         /* sliding window, 0: none */
+    uint32_t window_pattern; /* every n-th layer is global; 0 with window > 0: all layers are windowed */
+    bool tied_embeddings;
+    bool qkv_bias, qk_norm;
+};
+
+struct pl_model;
+
+enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_config *out, struct pl_err *err) PL_MUST_CHECK;
+const char *pl_arch_name(enum pl_arch a);
+
+struct pl_model_options {
+    uint32_t max_context; /* rows of rotary tables; 0 = context_train */
+    uint32_t max_rows;    /* rows of one step */
+    uint32_t max_logits;  /* logit rows of one step */
+    void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
+    void *progress_user;
+};
+/* f and o must outlive the model. */
+enum pl_status pl_model_create(const struct pl_file *f, struct pl_ops *o, const struct pl_model_options *opt,
+                               struct pl_model **out, struct pl_err *err) PL_MUST_CHECK;
+void pl_model_destroy(struct pl_model *m);
+const struct pl_model_config *pl_model_config(const struct pl_model *m);
+/* One step. Logits of the batch's logit rows stay in *logits [logit_count, V] until the next step. */
+enum pl_status pl_model_forward(struct pl_model *m, const struct pl_batch *b, struct pl_kv_store *kv,
+                                const struct pl_activation **logits) PL_MUST_CHECK;
+/* What a model of this config needs, before anything is allocated. */
+struct pl_memory_budget {
+    uint64_t weight_bytes_mapped, weight_bytes_owned, kv_bytes, scratch_bytes;
+};
+
+#endif

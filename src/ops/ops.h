@@ -1,0 +1,134 @@
+/* ops - the operations a model's forward pass is written in, and the only place that chooses an implementation.
+ *
+ * One struct pl_ops is one backend opened for one engine: "cpu", and the device kinds. Models call these functions
+ * in order; on the CPU they run at once, on devices they are enqueued. Handles (weights, activations, KV) belong to
+ * the pl_ops that made them. Hot functions return a bare status. Every call is counted by kernel name (witness).
+ *
+ * A step is described once by a pl_batch and reused by all layers. */
+#ifndef PL_OPS_OPS_H
+#define PL_OPS_OPS_H
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+struct pl_ops;
+struct pl_weight;     /* a matrix [out,in] or a vector on the backend */
+struct pl_activation; /* [rows_max, cols] f32 on the backend */
+struct pl_kv_store;   /* KV pages of all layers on the backend */
+
+enum pl_backend { PL_BACKEND_CPU, PL_BACKEND_METAL, PL_BACKEND_CUDA, PL_BACKEND_ROCM, PL_BACKEND_OPENCL, PL_BACKEND_COUNT };
+
+struct pl_ops_options {
+    enum pl_backend backend;
+    int device;       /* index on that backend */
+    int threads;      /* CPU; 0 = all */
+    const char *isa;  /* CPU: NULL = best */
+};
+enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
+void pl_ops_destroy(struct pl_ops *o);
+/* "cpu (avx512-vnni, 2 threads)": what the start-up line prints after "kernel backend: ". */
+const char *pl_ops_describe(const struct pl_ops *o);
+enum pl_backend pl_ops_backend(const struct pl_ops *o);
+
+/* --- handles --- */
+enum pl_weight_use {
+    PL_WEIGHT_MATRIX, /* right side of linear */
+    PL_WEIGHT_VECTOR, /* norm weight or bias, converted to f32 */
+    PL_WEIGHT_EMBED,  /* row lookup */
+    PL_WEIGHT_TIED    /* both embed and linear */
+};
+/* t's bytes must outlive the weight: it may stay a view. */
+enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
+                                    struct pl_weight **out, struct pl_err *err) PL_MUST_CHECK;
+void pl_ops_weight_destroy(struct pl_ops *o, struct pl_weight *w);
+enum pl_status pl_ops_activation_create(struct pl_ops *o, size_t rows_max, size_t cols, struct pl_activation **out,
+                                        struct pl_err *err) PL_MUST_CHECK;
+void pl_ops_activation_destroy(struct pl_ops *o, struct pl_activation *a);
+/* Copies `rows` rows to host memory, waiting for the device. */
+enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activation *a, size_t first_row, size_t rows,
+                                      float *out) PL_MUST_CHECK;
+
+struct pl_kv_shape {
+    size_t layers, page_count, page_tokens, kv_heads, head_dim;
+    enum pl_dtype dtype; /* f16, bf16, f32 */
+};
+enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shape, struct pl_kv_store **out,
+                                struct pl_err *err) PL_MUST_CHECK;
+void pl_ops_kv_destroy(struct pl_ops *o, struct pl_kv_store *kv);
+size_t pl_kv_shape_bytes(const struct pl_kv_shape *shape); /* 0 on overflow */
+/* Copies whole pages (copy-on-write), all layers and both sides. */
+enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) PL_MUST_CHECK;
+
+/* --- one step --- */
+struct pl_batch_seq {
+    uint32_t first_row, rows; /* its rows are contiguous in the batch */
+    uint32_t past;            /* tokens in the cache before this step; row i is at position past + i */
+    uint32_t page_first;      /* its block table begins here in pl_batch.pages; covers past+rows tokens */
+};
+struct pl_batch {
+    uint32_t rows;
+    const uint32_t *tokens; /* [rows] */
+    uint32_t seq_count;
+    const struct pl_batch_seq *seqs;
+    const uint32_t *pages; /* block tables of all sequences, one after the other */
+    uint32_t page_entries;
+    uint32_t logit_count;
+    const uint32_t *logit_rows; /* rows whose logits are wanted, ascending */
+};
+enum pl_status pl_ops_begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) PL_MUST_CHECK;
+enum pl_status pl_ops_end(struct pl_ops *o) PL_MUST_CHECK;
+
+/* Rotary tables: one per distinct (dim, base, scaling). cos_sin is [positions, dim/2, 2] f32, made by the model. */
+struct pl_rope;
+enum pl_status pl_ops_rope_create(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
+                                  struct pl_rope **out, struct pl_err *err) PL_MUST_CHECK;
+void pl_ops_rope_destroy(struct pl_ops *o, struct pl_rope *r);
+
+enum pl_status pl_ops_embed(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x);
+/* y = rmsnorm(x) * (offset + w). y may be x. */
+enum pl_status pl_ops_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
+                           struct pl_activation *y);
+/* x += add, then y = rmsnorm(x) * (offset + w). */
+enum pl_status pl_ops_add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
+                               const struct pl_weight *w, float eps, float offset, struct pl_activation *y);
+enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add);
+/* y[i] = x * w[i]^T + bias[i] for count matrices sharing x (count <= 4). bias, or its entries, may be NULL. */
+enum pl_status pl_ops_linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
+                             const struct pl_weight *const *bias, const struct pl_activation *x,
+                             struct pl_activation *const *y);
+/* y += x * w^T: the residual add of an output product. */
+enum pl_status pl_ops_linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                 struct pl_activation *y);
+struct pl_qkv {
+    uint32_t layer, heads;
+    const struct pl_weight *q_norm, *k_norm; /* [D] or NULL */
+    float norm_eps, norm_offset;
+    const struct pl_rope *rope; /* NULL: none */
+};
+/* Head norms and rotation of q and k in place, then append of k and v to the layer's pages. */
+enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q,
+                                  struct pl_activation *k, struct pl_activation *v);
+struct pl_attention {
+    uint32_t layer, heads;
+    float scale, softcap; /* softcap 0: none */
+    uint32_t window;      /* 0: none; else a row at p sees (p-window, p] */
+};
+enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
+                                struct pl_activation *out);
+enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH };
+enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
+                          const struct pl_activation *up, struct pl_activation *y);
+/* The batch's logit rows of x, packed into y. */
+enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
+enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float cap); /* over the logit rows */
+
+/* --- what ran (witness): one entry per kernel name, launches since the last reset --- */
+struct pl_ops_launches {
+    const char *op, *kernel;
+    uint64_t launches;
+    uint64_t bytes; /* least bytes moved, where the op knows */
+};
+size_t pl_ops_witness(const struct pl_ops *o, struct pl_ops_launches *out, size_t cap); /* returns the full count */
+void pl_ops_witness_reset(struct pl_ops *o);
+
+#endif
