@@ -1,6 +1,49 @@
+/* main - picks the command. Nothing else happens here. */
+#include <signal.h>
 #include <stdio.h>
-#include "plumb.h"
-int main(void) {
-    printf("plumb %s\n", PLUMB_VERSION);
-    return 0;
+#include <string.h>
+
+#include "cmd/args.h"
+#include "cmd/cmd.h"
+#include "cmd/out.h"
+
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *about;
+} commands[] = {
+    {"version", pl_cmd_version, "version, compiler, build id"},
+};
+
+static void print_commands(void) {
+    pl_out_printf("usage: plumb COMMAND [OPTIONS]\n\n");
+    for (size_t i = 0; i < PL_COUNT_OF(commands); i++) pl_out_printf("  %-12s %s\n", commands[i].name, commands[i].about);
+    pl_out_printf("\n'plumb COMMAND --help' shows the options and examples of one command.\n");
+}
+
+static int unknown_command(const char *typed) {
+    const char *names[PL_COUNT_OF(commands)];
+    for (size_t i = 0; i < PL_COUNT_OF(commands); i++) names[i] = commands[i].name;
+    const char *near = pl_args_nearest(typed, names, PL_COUNT_OF(commands));
+    fprintf(stderr, "plumb: unknown command '%.60s'", typed);
+    if (near != NULL) fprintf(stderr, ": did you mean '%s'?", near);
+    fprintf(stderr, " ('plumb --help' lists the commands)\n");
+    return PL_EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe is an error value, seen in out.c */
+    if (argc < 2) {
+        fprintf(stderr, "plumb: a command is missing ('plumb --help' lists the commands)\n");
+        return PL_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_commands();
+        return pl_out_close();
+    }
+    const char *name = strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 ? "version" : argv[1];
+    for (size_t i = 0; i < PL_COUNT_OF(commands); i++) {
+        if (strcmp(commands[i].name, name) == 0) return commands[i].run(argc - 1, argv + 1);
+    }
+    return unknown_command(argv[1]);
 }

@@ -1,0 +1,23 @@
+#include <stdio.h>
+
+#include "cmd/cmd.h"
+#include "cmd/out.h"
+
+int pl_cmd_fail(const char *command, const struct pl_err *err) {
+    pl_progress_end();
+    fflush(stdout);
+    const char *text = err->text[0] != '\0' ? err->text : pl_status_text(err->status);
+    fprintf(stderr, "plumb %s: %s\n", command, text);
+    int code = pl_status_exit(err->status);
+    return code == 0 ? PL_EXIT_FAILED : code;
+}
+
+int pl_cmd_usage(const char *command, const char *fmt, ...) {
+    fprintf(stderr, "plumb %s: ", command);
+    va_list ap;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, " (see 'plumb %s --help')\n", command);
+    return PL_EXIT_USAGE;
+}
