@@ -1,0 +1,98 @@
+#!/bin/sh
+# install_deps.sh build|check - makes sure the packages for building (and for testing) are there.
+# On Debian and its kin they are installed with apt, only when something is missing, without questions; elsewhere the
+# list is printed. `check` also makes build/venv, the Python packages of tools/requirements-test.txt.
+set -eu
+what=${1:-build}
+cd "$(dirname "$0")/.."
+
+build_packages="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcurl4-openssl-dev
+libedit-dev libmicrohttpd-dev zlib1g-dev ca-certificates"
+check_packages="libcmocka-dev clang clang-format libclang-rt-dev python3 python3-venv python3-pip git"
+
+case $what in
+build) packages=$build_packages ;;
+check) packages="$build_packages $check_packages" ;;
+*) echo "usage: install_deps.sh build|check" >&2; exit 64 ;;
+esac
+packages=$(echo $packages)
+
+# The requirements by function, so that a system whose tools came from elsewhere is left alone.
+compiles() { printf '%s\nint main(void) { return 0; }\n' "$1" | ${CC:-gcc} -D_GNU_SOURCE -x c -fsyntax-only - > /dev/null 2>&1; }
+present() {
+    case $1 in
+    gcc | make | clang | clang-format | python3 | git) command -v "$1" > /dev/null 2>&1 ;;
+    libc6-dev) compiles '#include <stdio.h>' ;;
+    libjansson-dev) compiles '#include <jansson.h>' ;;
+    libpcre2-dev) compiles '#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>' ;;
+    libutf8proc-dev) compiles '#include <utf8proc.h>' ;;
+    libxxhash-dev) compiles '#include <xxhash.h>' ;;
+    libcurl4-openssl-dev) compiles '#include <curl/curl.h>' ;;
+    libedit-dev) compiles '#include <editline/readline.h>' ;;
+    libmicrohttpd-dev) compiles '#include <stdint.h>
+#include <microhttpd.h>' ;;
+    zlib1g-dev) compiles '#include <zlib.h>' ;;
+    libcmocka-dev) compiles '#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>' ;;
+    libclang-rt-dev) [ -n "$(find -L "$(clang -print-resource-dir 2>/dev/null)" -name 'libclang_rt.fuzzer*' 2>/dev/null)" ] ;;
+    python3-venv) python3 -c 'import ensurepip, venv' > /dev/null 2>&1 ;;
+    python3-pip) python3 -m pip --version > /dev/null 2>&1 ;;
+    ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] ||
+        [ -e /etc/ssl/cert.pem ] ;;
+    *) return 1 ;;
+    esac
+}
+
+missing=
+for p in $packages; do present "$p" || missing="$missing $p"; done
+
+if [ -n "$missing" ]; then
+    if ! command -v apt-get > /dev/null 2>&1; then
+        echo "plumb: these are missing; install your system's equivalents of the Debian packages:" >&2
+        for p in $missing; do echo "  $p" >&2; done
+        exit 1
+    fi
+    as_root=
+    if [ "$(id -u)" != 0 ]; then
+        if ! command -v sudo > /dev/null 2>&1; then
+            echo "plumb: not root and no sudo. As root: apt-get install$missing" >&2
+            exit 1
+        fi
+        as_root="sudo"
+    fi
+    echo "plumb: installing$missing" >&2
+    mkdir -p build
+    if ! { $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q &&
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing; } \
+        > build/install.log 2>&1 < /dev/null; then
+        tail -n 20 build/install.log >&2
+        echo "plumb: apt-get failed (build/install.log). The packages:$missing" >&2
+        exit 1
+    fi
+    rm -f build/gen/config.mk
+    for p in $missing; do
+        present "$p" || echo "plumb: $p is still not usable after its installation" >&2
+    done
+fi
+
+# Tests in Python have an environment of their own; pip uses its own configuration.
+if [ "$what" = check ]; then
+    stamp=build/venv/.requirements
+    if ! cmp -s tools/requirements-test.txt "$stamp" 2>/dev/null || ! build/venv/bin/python -c '' 2>/dev/null; then
+        echo "plumb: preparing build/venv" >&2
+        mkdir -p build
+        rm -rf build/venv
+        python3 -m venv build/venv
+        if ! build/venv/bin/python -m pip install -q --disable-pip-version-check -r tools/requirements-test.txt \
+            > build/pip.log 2>&1 < /dev/null; then
+            tail -n 20 build/pip.log >&2
+            echo "plumb: pip failed (build/pip.log)" >&2
+            exit 1
+        fi
+        cp tools/requirements-test.txt "$stamp"
+    fi
+fi

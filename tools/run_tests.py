@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Runs test programs in parallel, each file a process of its own, and judges their TAP output.
+
+Programs are C tests (build/<variant>/tests/<folder>/test_*), fuzz corpora replayed (build/<variant>/fuzz/replay_*) and
+Python tests (tests/<folder>/test_*.py). A process that crashes, runs out of time, prints no plan or fewer results than
+planned has failed. The last line is exactly "N passed, N failed", with ", N skipped" when there are any.
+"""
+import argparse
+import glob
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import xml.etree.ElementTree as ET
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULT = re.compile(r"^(not ok|ok)\b\s*(\d+)?\s*-?\s*(.*)$")
+PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*(.*))?$")
+SKIP = re.compile(r"#\s*skip\b:?\s*(.*)$", re.I)
+TIMEOUT = re.compile(r"test-timeout:\s*(\d+)")
+OUTPUT_SHOWN = 6000
+
+
+class Program:
+    """One test file: what to run and, afterwards, its cases as (name, verdict, detail)."""
+
+    def __init__(self, name, argv, source, env=None):
+        self.name, self.argv, self.source, self.env = name, argv, source, env or {}
+        self.cases, self.output, self.seconds = [], "", 0.0
+
+    def timeout(self, default):
+        try:
+            with open(self.source, encoding="utf-8", errors="replace") as f:
+                found = TIMEOUT.search(f.read(4000))
+            return max(default, int(found.group(1))) if found else default
+        except OSError:
+            return default
+
+
+def discover(args):
+    programs = []
+    for variant in args.variant:
+        base = os.path.join(args.build, variant)
+        san = {"PLUMB": os.path.join(base, "plumb")}
+        for path in sorted(glob.glob("tests/*/test_*.c")):
+            binary = os.path.join(base, path[:-2])
+            programs.append(Program(f"{variant}/{path[6:-2]}", [binary], path, san))
+        for path in sorted(glob.glob("fuzz/fuzz_*.c")):
+            target = os.path.basename(path)[5:-2]
+            corpus = os.path.join("fuzz", "corpus", target)
+            binary = os.path.join(base, "fuzz", "replay_" + target)
+            programs.append(Program(f"{variant}/fuzz/{target}", [binary, corpus], path, san))
+    if args.python:
+        env = {"PLUMB": os.path.join(args.build, "plumb"), "PLUMB_LIB": os.path.join(args.build, "libplumb.so")}
+        for path in sorted(glob.glob("tests/*/test_*.py")):
+            programs.append(Program(path[6:-3], [sys.executable, path], path, env))
+    return [p for p in programs if all(word in p.name for word in args.filter)]
+
+
+def read_tap(text):
+    """Cases and the number planned (None: no plan). Several plans add up: cmocka prints one per group."""
+    cases, planned, notes = [], None, []
+    for line in text.splitlines():
+        plan = PLAN.match(line)
+        if plan:
+            planned = (planned or 0) + int(plan.group(1))
+            if int(plan.group(1)) == 0:
+                cases.append(("(all)", "skipped", plan.group(2) or "no cases"))
+            continue
+        result = RESULT.match(line)
+        if not result:
+            notes.append(line)
+            continue
+        skip = SKIP.search(result.group(3))
+        name = (SKIP.sub("", result.group(3)).strip() or f"case {result.group(2)}")
+        verdict = "failed" if result.group(1) == "not ok" else "skipped" if skip else "passed"
+        cases.append((name, verdict, skip.group(1) if skip else ""))
+    return cases, planned
+
+
+def judge(program, code, text, timed_out, limit):
+    cases, planned = read_tap(text)
+    real = [c for c in cases if c[0] != "(all)"]
+    trouble = None
+    if timed_out:
+        trouble = f"ran past its limit of {limit} s"
+    elif code < 0:
+        trouble = f"killed by signal {-code} ({signal.Signals(-code).name})"
+    elif planned is None:
+        trouble = f"printed no test plan (exit code {code})"
+    elif len(real) != planned:
+        trouble = f"planned {planned} cases but reported {len(real)} (exit code {code})"
+    elif code != 0 and not any(v == "failed" for _, v, _ in cases):
+        trouble = f"exit code {code} although every case passed"
+    if trouble:
+        cases.append(("(process)", "failed", trouble))
+    program.cases, program.output = cases, text
+
+
+def run(program, args):
+    limit = program.timeout(args.timeout)
+    scratch = os.path.abspath(os.path.join(args.build, "tmp", program.name.replace("/", "-")))
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.makedirs(scratch)
+    env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", TMPDIR=scratch, PYTHONDONTWRITEBYTECODE="1",
+               PYTHONPATH=ROOT, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0:allocator_may_return_null=1",
+               UBSAN_OPTIONS="print_stacktrace=1", LC_ALL="C.UTF-8", **program.env)
+    start, timed_out = time.monotonic(), False
+    try:
+        proc = subprocess.Popen(program.argv, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, start_new_session=True)
+    except OSError as e:
+        program.cases, program.output = [("(process)", "failed", f"cannot start: {e}")], ""
+        return
+    try:
+        out, _ = proc.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    finally:
+        try:  # whatever the test left running
+            os.killpg(proc.pid, signal.SIGKILL)
+        except OSError:
+            pass
+    if timed_out:
+        out, _ = proc.communicate()
+    program.seconds = time.monotonic() - start
+    shutil.rmtree(scratch, ignore_errors=True)
+    judge(program, proc.returncode, out.decode("utf-8", "replace"), timed_out, limit)
+
+
+def report(program, lock):
+    failed = [c for c in program.cases if c[1] == "failed"]
+    with lock:
+        counts = {v: sum(c[1] == v for c in program.cases) for v in ("passed", "failed", "skipped")}
+        extra = "".join(f", {n} {v}" for v, n in counts.items() if n and v != "passed")
+        print(f"{'FAIL' if failed else 'ok  '} {program.name}: {counts['passed']} passed{extra} ({program.seconds:.1f} s)")
+        for name, verdict, detail in program.cases:
+            if verdict == "skipped":
+                print(f"     skipped {name}: {detail or 'no reason given'}")
+            if verdict == "failed":
+                print(f"     failed {name}{': ' + detail if detail else ''}")
+        if failed:
+            text = program.output
+            if len(text) > OUTPUT_SHOWN:
+                text = text[:OUTPUT_SHOWN // 2] + "\n[...]\n" + text[-OUTPUT_SHOWN // 2:]
+            print("     --- output of " + " ".join(program.argv))
+            print("".join(f"     | {line}\n" for line in text.splitlines()), end="")
+        sys.stdout.flush()
+
+
+def write_junit(programs, path):
+    clean = lambda s: re.sub(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD]", "?", s)
+    top = ET.Element("testsuites")
+    for p in programs:
+        suite = ET.SubElement(top, "testsuite", name=p.name, tests=str(len(p.cases)), time=f"{p.seconds:.3f}",
+                              failures=str(sum(c[1] == "failed" for c in p.cases)),
+                              skipped=str(sum(c[1] == "skipped" for c in p.cases)))
+        for name, verdict, detail in p.cases:
+            case = ET.SubElement(suite, "testcase", classname=p.name, name=clean(name))
+            if verdict == "failed":
+                ET.SubElement(case, "failure", message=clean(detail)).text = clean(p.output[-20000:])
+            if verdict == "skipped":
+                ET.SubElement(case, "skipped", message=clean(detail))
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    ET.ElementTree(top).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def load_times(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return {str(k): float(v) for k, v in json.load(f).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("filter", nargs="*", help="run only programs whose name contains all of these")
+    ap.add_argument("--build", default="build")
+    ap.add_argument("--variant", action="append", default=[], help="flavour whose C tests run; may be repeated")
+    ap.add_argument("--python", action="store_true", help="also run the Python tests")
+    ap.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    ap.add_argument("--timeout", type=int, default=240, help="seconds for each program (default 240)")
+    ap.add_argument("--shuffle", type=int, metavar="SEED", help="random order from this seed")
+    ap.add_argument("--report", default=None, help="JUnit XML (default BUILD/test-report.xml)")
+    args = ap.parse_args()
+    os.chdir(ROOT)
+    args.build = os.path.abspath(args.build)
+
+    programs = discover(args)
+    times_path = os.path.join(args.build, "test-times.json")
+    times = load_times(times_path)
+    if args.shuffle is not None:
+        random.Random(args.shuffle).shuffle(programs)
+    else:  # the long ones first, so that no core waits at the end
+        programs.sort(key=lambda p: -times.get(p.name, 30.0))
+    queue, lock, started = list(programs), threading.Lock(), time.monotonic()
+
+    def worker():
+        while True:
+            with lock:
+                if not queue:
+                    return
+                program = queue.pop(0)
+            run(program, args)
+            report(program, lock)
+
+    threads = [threading.Thread(target=worker) for _ in range(max(1, args.jobs))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+    times.update({p.name: round(p.seconds, 2) for p in programs})
+    with open(times_path, "w", encoding="utf-8") as f:
+        json.dump(times, f, indent=0, sort_keys=True)
+    write_junit(programs, args.report or os.path.join(args.build, "test-report.xml"))
+    counts = {v: sum(c[1] == v for p in programs for c in p.cases) for v in ("passed", "failed", "skipped")}
+    slow = sorted(programs, key=lambda p: -p.seconds)[:5]
+    print(f"{len(programs)} programs in {time.monotonic() - started:.0f} s; longest: " +
+          ", ".join(f"{p.name} {p.seconds:.0f} s" for p in slow))
+    if not programs:
+        print("no test program matches " + " ".join(args.filter))
+    print(f"{counts['passed']} passed, {counts['failed']} failed" + (f", {counts['skipped']} skipped" if counts["skipped"] else ""))
+    return 1 if counts["failed"] or not programs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+#!/bin/sh
+# soak.sh BUILD JOBS MINUTES - runs the suite in a new random order until the time is over; stops at the first failure
+# and names the seed.
+set -eu
+build=$1 jobs=$2 end=$(($(date +%s) + $3 * 60)) rounds=0
+asan_cc=$(command -v clang > /dev/null 2>&1 && echo clang || echo "${CC:-gcc}")
+make --no-print-directory -j"$jobs" BUILD="$build" all tests replay-bins
+make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=asan CC="$asan_cc" tests replay-bins
+while [ "$(date +%s)" -lt "$end" ]; do
+    seed=$(date +%s)
+    if ! "$build/venv/bin/python" tools/run_tests.py --build "$build" --variant asan --variant release --python \
+        --jobs "$jobs" --shuffle "$seed" > "$build/soak.log" 2>&1; then
+        cat "$build/soak.log"
+        echo "soak: round $((rounds + 1)) failed, order --shuffle $seed"
+        exit 1
+    fi
+    rounds=$((rounds + 1))
+    echo "soak: round $rounds (--shuffle $seed): $(tail -n 1 "$build/soak.log")"
+done
