@@ -28,7 +28,7 @@ struct pl_pool {
         struct pl_pool *pool;
         pthread_t thread;
         int index;
-    } *workers;
+    } * workers;
 };
 
 static inline void relax(void) {

@@ -9,8 +9,12 @@
 #include "base/check.h"
 #include "base/mem.h"
 
-struct pl_str pl_str_from(const char *c) { return (struct pl_str){c, c == NULL ? 0 : strlen(c)}; }
-bool pl_str_eq(struct pl_str a, struct pl_str b) { return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0); }
+struct pl_str pl_str_from(const char *c) {
+    return (struct pl_str){c, c == NULL ? 0 : strlen(c)};
+}
+bool pl_str_eq(struct pl_str a, struct pl_str b) {
+    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
+}
 bool pl_str_eq_c(struct pl_str a, const char *c) { return pl_str_eq(a, pl_str_from(c)); }
 bool pl_str_starts(struct pl_str s, const char *p) {
     size_t n = strlen(p);
@@ -34,8 +38,7 @@ void pl_buf_clear(struct pl_buf *b) {
 static bool reserve(struct pl_buf *b, size_t extra) {
     size_t need;
     if (b->failed) return false;
-    if (!pl_add_size(b->len, extra, &need) || !pl_add_size(need, 1, &need) ||
-        pl_grow(&b->data, &b->cap, need, 1) != PL_OK) {
+    if (!pl_add_size(b->len, extra, &need) || !pl_add_size(need, 1, &need) || pl_grow(&b->data, &b->cap, need, 1) != PL_OK) {
         b->failed = true;
         return false;
     }

@@ -1,0 +1,47 @@
+/* prefix - a tree of full KV pages keyed by the token ids they hold, so that equal beginnings are computed once.
+ *
+ * A node is one full page: its key is its parent and the S token ids, compared in full (the hash only finds the slot).
+ * `space` separates what may never be shared though the ids are equal: model, adapter, KV dtype. The tree holds one
+ * reference to each of its pages; adopters hold their own, so eviction never pulls a page from under a sequence.
+ *
+ * Invariants
+ *  1. A node's parent is in the tree; eviction takes leaves only.
+ *  2. Node count = pages referenced by the tree <= pages of the pool.
+ *  3. Only full pages enter; an adopter always recomputes at least the last token of its prompt.
+ *  4. The victim is total: least recently used first, then the smaller node number. Use is counted, not clocked.
+ * One thread owns it. */
+#ifndef PL_KV_PREFIX_H
+#define PL_KV_PREFIX_H
+
+#include "kv/kv.h"
+
+struct pl_prefix_tree;
+
+struct pl_prefix_stats {
+    uint64_t lookups, tokens_asked, tokens_adopted, pages_inserted, pages_evicted;
+};
+
+/* All memory is taken here, for the pool's page count. pool is borrowed. */
+enum pl_status pl_prefix_create(struct pl_page_pool *pool, struct pl_prefix_tree **out) PL_MUST_CHECK;
+void pl_prefix_destroy(struct pl_prefix_tree *t); /* gives its pages back */
+
+/* The longest run of pages that tokens[0, count) begin with, but never the whole of count: table (empty before) becomes
+ * a reference to them, len set. Returns the tokens adopted, a multiple of S. */
+uint32_t pl_prefix_adopt(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count,
+                         struct pl_block_table *table) PL_MUST_CHECK;
+/* How many tokens adopt would give; nothing changes. */
+uint32_t pl_prefix_peek(const struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count);
+/* Remembers the full pages of a table whose keys and values for tokens[0, count) are computed. Pages whose content is in
+ * the tree already are not taken twice. */
+void pl_prefix_insert(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count,
+                      const struct pl_block_table *table);
+/* Evicts until at least `pages` more pages of the pool are free; returns how many became free (may be fewer). */
+uint32_t pl_prefix_evict(struct pl_prefix_tree *t, uint32_t pages);
+/* Pages that eviction could free now: those that nobody but the tree refers to and that only such pages stand under. */
+uint32_t pl_prefix_evictable(const struct pl_prefix_tree *t);
+uint32_t pl_prefix_pages(const struct pl_prefix_tree *t);
+void pl_prefix_clear(struct pl_prefix_tree *t);
+struct pl_prefix_stats pl_prefix_stats(const struct pl_prefix_tree *t);
+const char *pl_prefix_check(const struct pl_prefix_tree *t); /* for tests: NULL, or what is wrong */
+
+#endif

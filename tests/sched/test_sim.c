@@ -1,0 +1,173 @@
+/* Scheduler + page pool + prefix tree + a fake device on virtual time, from one printed seed. The device stores token
+ * ids in pages and generates from a hash of what it reads back through the block tables, so any lost, stale, wrongly
+ * shared or unwritten page changes the text of a request, which must equal the text of running it alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/philox.h"
+#include "kv/prefix.h"
+#include "sched/sched.h"
+
+enum { S = 8, PAGES = 60, REQUESTS = 20000, MAX_TOKENS = 160 };
+
+struct request {
+    uint32_t tokens[MAX_TOKENS], prompt, known, fresh;
+    bool done, cancelled;
+};
+
+struct world {
+    struct pl_page_pool pool;
+    struct pl_prefix_tree *tree;
+    struct pl_sched *sched;
+    uint32_t content[PAGES][S];
+    struct request req[REQUESTS];
+    uint64_t seed, draws, adopted;
+    bool skip_copy_of_generated; /* planted fault: the device forgets to write every 97th token */
+    uint64_t writes;
+};
+static struct world w;
+
+static uint32_t draw(uint32_t below) {
+    uint32_t c[4] = {(uint32_t)w.draws++, 0, 0, 9}, k[2] = {(uint32_t)w.seed, 0};
+    return pl_philox4x32(c, k).v[0] % below;
+}
+
+static uint32_t next_token(const uint32_t *tokens, uint32_t n) {
+    uint64_t h = 88172645463325252u;
+    for (uint32_t i = 0; i < n; i++) h = (h ^ (tokens[i] + 0x9E37u)) * 0xD6E8FEB86659FD93u + (h >> 29);
+    return (uint32_t)(h >> 40) % 50;
+}
+
+static uint32_t adopt(void *user, uint64_t id, struct pl_block_table *table) {
+    (void)user;
+    uint32_t n = pl_prefix_adopt(w.tree, 0, w.req[id].tokens, w.req[id].known, table);
+    w.adopted += n;
+    return n;
+}
+static void retire(void *user, uint64_t id, const struct pl_block_table *table, uint32_t computed) {
+    (void)user;
+    pl_prefix_insert(w.tree, 0, w.req[id].tokens, computed, table);
+}
+static uint32_t reclaim(void *user, uint32_t pages) {
+    (void)user;
+    return pl_prefix_evict(w.tree, pages);
+}
+static uint32_t reclaimable(void *user) {
+    (void)user;
+    return pl_prefix_evictable(w.tree);
+}
+static uint32_t held(void *user) {
+    (void)user;
+    return pl_prefix_pages(w.tree);
+}
+
+static void submit_some(uint64_t *submitted, uint64_t now) {
+    while (*submitted < REQUESTS && draw(3) != 0) {
+        struct request *r = &w.req[*submitted];
+        *r = (struct request){.prompt = 1 + draw(100), .fresh = 1 + draw(40)};
+        uint32_t family = draw(5); /* families share beginnings, as system prompts do */
+        for (uint32_t i = 0; i < r->prompt; i++) r->tokens[i] = i < 40 ? family * 7 + i % 5 : draw(50);
+        r->known = r->prompt;
+        if (pl_sched_submit(w.sched, *submitted, r->prompt, r->fresh, 0, now, NULL) != PL_OK) return;
+        ++*submitted;
+    }
+}
+
+static void device_step(const struct pl_sched_plan *p, uint32_t *out) {
+    for (uint32_t i = 0; i < p->copy_count; i++)
+        memcpy(w.content[p->copies[i].to], w.content[p->copies[i].from], sizeof w.content[0]);
+    for (uint32_t i = 0; i < p->item_count; i++) {
+        const struct pl_sched_item *it = &p->items[i];
+        const struct pl_sched_request *q = pl_sched_slot(w.sched, it->slot);
+        const struct request *r = &w.req[q->id];
+        for (uint32_t t = it->first; t < it->first + it->count; t++) {
+            if (w.skip_copy_of_generated && ++w.writes % 97 == 0) continue;
+            w.content[q->table.pages[t / S]][t % S] = r->tokens[t];
+        }
+        if (!it->wants_token) continue;
+        uint32_t seen[MAX_TOKENS];
+        for (uint32_t t = 0; t < q->known; t++) seen[t] = w.content[q->table.pages[t / S]][t % S];
+        out[i] = next_token(seen, q->known);
+    }
+}
+
+static bool text_is_that_of_a_single_run(const struct request *r) {
+    uint32_t alone[MAX_TOKENS];
+    memcpy(alone, r->tokens, r->prompt * sizeof *alone);
+    for (uint32_t n = r->prompt; n < r->known; n++) alone[n] = next_token(alone, n);
+    return memcmp(alone, r->tokens, r->known * sizeof *alone) == 0;
+}
+
+/* Returns how many finished requests have a text that differs from their single run. */
+static uint64_t simulate(uint64_t seed, bool fault) {
+    w.seed = seed;
+    w.draws = w.adopted = w.writes = 0;
+    w.skip_copy_of_generated = fault;
+    assert_int_equal(pl_page_pool_init(&w.pool, PAGES, S), PL_OK);
+    assert_int_equal(pl_prefix_create(&w.pool, &w.tree), PL_OK);
+    struct pl_sched_config c = {
+        .max_running = 12, .step_tokens = 60, .prefill_tokens = 40, .max_waiting = 50, .reserve_pages = 2};
+    struct pl_sched_cache cache = {NULL, adopt, retire, reclaim, reclaimable, held};
+    assert_int_equal(pl_sched_create(&c, &w.pool, &cache, &w.sched, NULL), PL_OK);
+    for (uint32_t i = 0; i < PAGES; i++) memset(w.content[i], 0x7F, sizeof w.content[i]);
+    uint64_t submitted = 0, ended = 0, wrong = 0;
+    for (uint64_t now = 1; ended < REQUESTS; now++) {
+        assert_true(now < 100 * (uint64_t)REQUESTS);
+        submit_some(&submitted, now);
+        struct pl_sched_plan p;
+        pl_sched_plan(w.sched, &p);
+        uint32_t out[12] = {0};
+        bool ends[12] = {false};
+        device_step(&p, out);
+        if (submitted > 0 && draw(11) == 0) { /* a client leaves between launch and commit */
+            uint64_t id = submitted - 1 - draw((uint32_t)PL_MIN(submitted, 30));
+            if (pl_sched_cancel(w.sched, id, now)) w.req[id].cancelled = true;
+        }
+        for (uint32_t i = 0; i < p.item_count; i++) {
+            const struct pl_sched_request *q = pl_sched_slot(w.sched, p.items[i].slot);
+            if (q->phase != PL_REQ_RUNNING || !p.items[i].wants_token) continue;
+            struct request *r = &w.req[q->id];
+            r->tokens[r->known++] = out[i];
+            ends[i] = out[i] == 13;
+        }
+        pl_sched_commit(w.sched, &p, ends, now);
+        const char *bad = pl_sched_check(w.sched);
+        if (bad == NULL && now % 64 == 0) bad = pl_prefix_check(w.tree);
+        if (bad != NULL) fail_msg("seed %llu time %llu: %s", (unsigned long long)seed, (unsigned long long)now, bad);
+        for (struct pl_sched_request e; pl_sched_pop_ended(w.sched, &e); ended++)
+            wrong += !e.cancelled && !text_is_that_of_a_single_run(&w.req[e.id]);
+    }
+    struct pl_sched_stats st = pl_sched_stats(w.sched);
+    printf("# seed %llu: %llu steps, %llu tokens adopted, %llu preemptions, %llu wrong\n", (unsigned long long)seed,
+           (unsigned long long)st.steps, (unsigned long long)w.adopted, (unsigned long long)st.preempted,
+           (unsigned long long)wrong);
+    assert_true(w.adopted > 10000 && st.preempted > 20);
+    pl_sched_destroy(w.sched);
+    pl_prefix_destroy(w.tree);
+    assert_int_equal(w.pool.free_count, PAGES);
+    pl_page_pool_deinit(&w.pool);
+    return wrong;
+}
+
+static void every_text_equals_its_single_run(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) assert_int_equal(simulate(seed, false), 0);
+}
+
+static void a_token_that_was_not_written_is_seen(void **state) {
+    (void)state;
+    assert_true(simulate(4, true) > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_text_equals_its_single_run),
+        cmocka_unit_test(a_token_that_was_not_written_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
