@@ -40,16 +40,28 @@ void pl_file_will_need(const struct pl_file *f);
 
 /* --- GGUF metadata. On PL_FILE_HF all return PL_NOT_FOUND. --- */
 enum pl_gguf_type {
-    PL_GGUF_U8, PL_GGUF_I8, PL_GGUF_U16, PL_GGUF_I16, PL_GGUF_U32, PL_GGUF_I32, PL_GGUF_F32, PL_GGUF_BOOL,
-    PL_GGUF_STRING, PL_GGUF_ARRAY, PL_GGUF_U64, PL_GGUF_I64, PL_GGUF_F64, PL_GGUF_TYPE_COUNT
+    PL_GGUF_U8,
+    PL_GGUF_I8,
+    PL_GGUF_U16,
+    PL_GGUF_I16,
+    PL_GGUF_U32,
+    PL_GGUF_I32,
+    PL_GGUF_F32,
+    PL_GGUF_BOOL,
+    PL_GGUF_STRING,
+    PL_GGUF_ARRAY,
+    PL_GGUF_U64,
+    PL_GGUF_I64,
+    PL_GGUF_F64,
+    PL_GGUF_TYPE_COUNT
 };
 struct pl_gguf_value {
     struct pl_str key;
-    enum pl_gguf_type type;      /* PL_GGUF_ARRAY for arrays */
-    enum pl_gguf_type elem_type; /* of an array (never an array of arrays: refused) */
-    uint64_t count;              /* elements of an array, 1 otherwise */
-    const struct pl_str *strings;  /* string or array of strings: count views into the mapping */
-    const void *data;            /* unaligned little-endian scalars of any other type, count of them */
+    enum pl_gguf_type type;       /* PL_GGUF_ARRAY for arrays */
+    enum pl_gguf_type elem_type;  /* of an array (never an array of arrays: refused) */
+    uint64_t count;               /* elements of an array, 1 otherwise */
+    const struct pl_str *strings; /* string or array of strings: count views into the mapping */
+    const void *data;             /* unaligned little-endian scalars of any other type, count of them */
 };
 size_t pl_gguf_count(const struct pl_file *f);
 const struct pl_gguf_value *pl_gguf_at(const struct pl_file *f, size_t i);
@@ -74,11 +86,10 @@ bool pl_file_chat_template(const struct pl_file *f, const char *name, struct pl_
 
 /* The two parsers over memory, for fuzzing; data must outlive the file. */
 enum pl_status pl_gguf_open_memory(const void *data, size_t len, struct pl_file **out, struct pl_err *err) PL_MUST_CHECK;
-enum pl_status pl_safetensors_open_memory(const void *data, size_t len, struct pl_file **out, struct pl_err *err)
-    PL_MUST_CHECK;
+enum pl_status pl_safetensors_open_memory(const void *data, size_t len, struct pl_file **out,
+                                          struct pl_err *err) PL_MUST_CHECK;
 /* Bounded JSON: depth <= 64 nested levels unless told, duplicate keys refused, whole input consumed, valid UTF-8. */
-enum pl_status pl_json_parse(const char *what, const char *data, size_t len, json_t **out, struct pl_err *err)
-    PL_MUST_CHECK;
+enum pl_status pl_json_parse(const char *what, const char *data, size_t len, json_t **out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_json_load(const char *path, size_t max_bytes, json_t **out, struct pl_err *err) PL_MUST_CHECK;
 
 #endif

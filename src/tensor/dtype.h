@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 
+/* clang-format off */
 /*      name       text       elems bytes ggml type id (-1: not in GGUF) */
 #define PL_DTYPE_LIST(X)                                                                                                      \
     X(PL_F32,    "f32",     1,    4,   0)                                                                                     \
@@ -39,6 +40,7 @@
     X(PL_U32,    "u32",     1,    4,   -1)                                                                                    \
     X(PL_I64,    "i64",     1,    8,   27)                                                                                    \
     X(PL_F64,    "f64",     1,    8,   28)
+/* clang-format on */
 
 enum pl_dtype {
 #define PL_DTYPE_ENUM(name, text, elems, bytes, ggml) name,
