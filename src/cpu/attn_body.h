@@ -141,7 +141,8 @@ static void weigh_group(const float *p, const float *group, size_t b, size_t e, 
     }
 }
 
-static void attn_scores(const struct cpu_attn_tile *t, struct attn_scratch s, size_t t0, size_t lo, size_t hi, size_t d_pad) {
+static void attn_scores(const struct cpu_attn_tile *t, struct attn_scratch s, size_t t0, size_t lo, size_t hi,
+                        size_t d_pad) {
     for (size_t g = 0; g < ATTN_CHUNK; g += ATTN_GROUP) {
         if (t0 + g + ATTN_GROUP <= lo || t0 + g >= hi) continue;
         load_group(t, t->a->kv->k, t0 + g, lo, hi, s.group, d_pad);
@@ -203,8 +204,8 @@ static void attn_finish(const struct cpu_attn_state *s, const float *o, float *o
     for (size_t i = 0; i < n; i++) out[i] = o[i] * inv;
 }
 
-#define ROW_KERNELS                                                                                                            \
-    .norm = norm_rows, .add = row_add, .scale = row_scale, .glu = row_glu, .softcap = row_softcap,                             \
+#define ROW_KERNELS                                                                                \
+    .norm = norm_rows, .add = row_add, .scale = row_scale, .glu = row_glu, .softcap = row_softcap, \
     .rope_append = rope_append_row, .attn_chunk = attn_chunk, .attn_merge = attn_merge, .attn_finish = attn_finish
 
 #endif

@@ -63,7 +63,8 @@ static const struct cpu_table *table_of(enum pl_isa isa) {
 
 enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, struct pl_err *err) {
     if (isa >= PL_ISA_COUNT || !pl_cpu_isa_available(isa))
-        PL_FAIL(err, PL_UNSUPPORTED, "this CPU offers instruction sets up to %s, not %s: choose one of those or leave it to be chosen",
+        PL_FAIL(err, PL_UNSUPPORTED,
+                "this CPU offers instruction sets up to %s, not %s: choose one of those or leave it to be chosen",
                 pl_isa_name(probe()), pl_isa_name(isa));
     struct pl_cpu *c = pl_alloc_aligned(sizeof *c, 64);
     if (c == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the CPU kernels' context");
@@ -90,7 +91,9 @@ void pl_cpu_destroy(struct pl_cpu *c) {
     pl_free(c);
 }
 
-struct pl_pool *pl_cpu_pool(struct pl_cpu *c) { return c->pool; }
+struct pl_pool *pl_cpu_pool(struct pl_cpu *c) {
+    return c->pool;
+}
 enum pl_isa pl_cpu_isa(const struct pl_cpu *c) { return c->isa; }
 
 /* Floats of one thread's attention scratch: see attn_split, then a state and an output for a tile, twice. */
@@ -129,8 +132,8 @@ enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, 
         pl_free(sc);
         pl_free(groups);
         pl_free(partial);
-        PL_FAIL(err, PL_NO_MEMORY, "no memory for CPU scratch of %zu rows, %zu inputs, %zu tokens (%zu bytes)", rows, in, tokens,
-                s.acts + scratch + s.partial_floats * sizeof *partial);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for CPU scratch of %zu rows, %zu inputs, %zu tokens (%zu bytes)", rows, in,
+                tokens, s.acts + scratch + s.partial_floats * sizeof *partial);
     }
     pl_free(c->acts);
     pl_free(c->scratch);

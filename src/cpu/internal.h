@@ -45,7 +45,9 @@ struct pl_cpu {
     _Atomic size_t next; /* unit of work to be taken next */
 };
 
-static inline void *cpu_thread_scratch(const struct pl_cpu *c, int index) { return c->scratch + c->scratch_each * (size_t)index; }
+static inline void *cpu_thread_scratch(const struct pl_cpu *c, int index) {
+    return c->scratch + c->scratch_each * (size_t)index;
+}
 
 /* Takes the next `grain` units below total; false when none is left. Which thread runs a unit never changes its bits. */
 static inline bool cpu_take(struct pl_cpu *c, size_t grain, size_t total, size_t *begin, size_t *end) {

@@ -18,11 +18,12 @@ static bool is_weight(enum pl_dtype t) { return is_float(t) || t == PL_MLX || pl
 static enum pl_status weight_check(const struct pl_cpu *c, const struct pl_tensor *t, struct pl_err *err) {
     uint64_t bytes;
     if (t->dtype >= PL_DTYPE_COUNT || !is_weight(t->dtype))
-        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s: elements of type %s cannot be the weights of a product", t->name != NULL ? t->name : "?",
-                pl_dtype_name(t->dtype));
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s: elements of type %s cannot be the weights of a product",
+                t->name != NULL ? t->name : "?", pl_dtype_name(t->dtype));
     if (t->dtype != PL_MLX && !pl_dtype_row_bytes(t->dtype, pl_tensor_cols(t), &bytes))
-        PL_FAIL(err, PL_FORMAT, "tensor %s: %llu inputs are no multiple of the %u of a block of %s", t->name != NULL ? t->name : "?",
-                (unsigned long long)pl_tensor_cols(t), pl_dtype_info(t->dtype)->block_elems, pl_dtype_name(t->dtype));
+        PL_FAIL(err, PL_FORMAT, "tensor %s: %llu inputs are no multiple of the %u of a block of %s",
+                t->name != NULL ? t->name : "?", (unsigned long long)pl_tensor_cols(t), pl_dtype_info(t->dtype)->block_elems,
+                pl_dtype_name(t->dtype));
     (void)c;
     return PL_OK;
 }
@@ -91,13 +92,13 @@ size_t pl_cpu_weight_bytes_owned(const struct pl_cpu_weight *w) { return w->byte
 size_t pl_cpu_weight_bytes_read(const struct pl_cpu_weight *w) { return w->bytes_read; }
 
 /* --- names: [dtype][gemv, gemm] of each table and kind --- */
-#define NAMES(prefix, suffix)                                                                                                  \
-    {PL_DTYPE_LIST(prefix##_##suffix)}
+#define NAMES(prefix, suffix) \
+    { PL_DTYPE_LIST(prefix##_##suffix) }
 #define SCALAR_F32(n, text, e, b, g) [n] = {"scalar/" text "xf32/gemv", "scalar/" text "xf32/gemm"},
-#define AVX2_F32(n, text, e, b, g) [n] = {"avx2/" text "xf32/gemv", "avx2/" text "xf32/gemm"},
+#define AVX2_F32(n, text, e, b, g)   [n] = {"avx2/" text "xf32/gemv", "avx2/" text "xf32/gemm"},
 #define AVX512_F32(n, text, e, b, g) [n] = {"avx512/" text "xf32/gemv", "avx512/" text "xf32/gemm"},
-#define AVX2_Q8(n, text, e, b, g) [n] = {"avx2/" text "xq8/gemv", "avx2/" text "xq8/gemm"},
-#define AVX512_Q8(n, text, e, b, g) [n] = {"avx512-vnni/" text "xq8/gemv", "avx512-vnni/" text "xq8/gemm"},
+#define AVX2_Q8(n, text, e, b, g)    [n] = {"avx2/" text "xq8/gemv", "avx2/" text "xq8/gemm"},
+#define AVX512_Q8(n, text, e, b, g)  [n] = {"avx512-vnni/" text "xq8/gemv", "avx512-vnni/" text "xq8/gemm"},
 static const char *const names_scalar[][2] = NAMES(SCALAR, F32);
 static const char *const names_avx2[][2] = NAMES(AVX2, F32);
 static const char *const names_avx512[][2] = NAMES(AVX512, F32);

@@ -55,14 +55,23 @@ static void glu_worker(void *arg, int index, int count) {
     while (begin < end) {
         size_t r = begin / units, u = begin % units, n = PL_MIN(end - begin, units - u);
         size_t c0 = u * COLUMN_GRAIN, c1 = PL_MIN(j->cols, c0 + n * COLUMN_GRAIN);
-        j->c->table->glu(j->act, j->a + r * j->a_stride + c0, j->b + r * j->b_stride + c0, j->y + r * j->y_stride + c0, c1 - c0);
+        j->c->table->glu(j->act, j->a + r * j->a_stride + c0, j->b + r * j->b_stride + c0, j->y + r * j->y_stride + c0,
+                         c1 - c0);
         begin += n;
     }
 }
 void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
                 size_t gate_stride, size_t up_stride, size_t y_stride) {
-    struct row_job j = {.c = c, .act = act, .a = gate, .b = up, .y = y, .rows = rows, .cols = cols,
-                        .a_stride = gate_stride, .b_stride = up_stride, .y_stride = y_stride};
+    struct row_job j = {.c = c,
+                        .act = act,
+                        .a = gate,
+                        .b = up,
+                        .y = y,
+                        .rows = rows,
+                        .cols = cols,
+                        .a_stride = gate_stride,
+                        .b_stride = up_stride,
+                        .y_stride = y_stride};
     share(c, 4 * rows * cols, glu_worker, &j);
 }
 

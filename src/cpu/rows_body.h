@@ -44,9 +44,7 @@ static void row_scale(float *x, float scale, size_t n) {
     if (i < n) vf_storen(x + i, vf_mul(vf_loadn(x + i, n - i), s), n - i);
 }
 
-static float norm_factor(const float *x, size_t n, float eps) {
-    return 1.0f / sqrtf(sum_squares(x, n) / (float)n + eps);
-}
+static float norm_factor(const float *x, size_t n, float eps) { return 1.0f / sqrtf(sum_squares(x, n) / (float)n + eps); }
 
 static void norm_rows(const struct pl_cpu_norm *p, size_t begin, size_t end) {
     for (size_t r = begin; r < end; r++) {
@@ -73,8 +71,8 @@ static inline vf relu2(vf g) {
 }
 static inline vf silu(vf g) { return vf_mul(g, vf_sigmoid(g)); }
 
-#define GLU_LOOP(f)                                                                                                            \
-    for (; i + VW <= n; i += VW) vf_store(y + i, vf_mul(f(vf_load(gate + i)), vf_load(up + i)));                               \
+#define GLU_LOOP(f)                                                                              \
+    for (; i + VW <= n; i += VW) vf_store(y + i, vf_mul(f(vf_load(gate + i)), vf_load(up + i))); \
     if (i < n) vf_storen(y + i, vf_mul(f(vf_loadn(gate + i, n - i)), vf_loadn(up + i, n - i)), n - i)
 
 static void row_glu(enum pl_act act, const float *gate, const float *up, float *y, size_t n) {

@@ -8,10 +8,10 @@
 #include "cpu/cpu.h"
 
 enum {
-    ATTN_CHUNK = 128,      /* tokens of one softmax state, at absolute multiples: the split never changes a bit */
-    ATTN_GROUP = 16,       /* tokens converted at a time */
-    ATTN_QUERIES = 32,     /* query vectors of one tile */
-    ATTN_HEAD_MAX = 1024   /* largest head size */
+    ATTN_CHUNK = 128,    /* tokens of one softmax state, at absolute multiples: the split never changes a bit */
+    ATTN_GROUP = 16,     /* tokens converted at a time */
+    ATTN_QUERIES = 32,   /* query vectors of one tile */
+    ATTN_HEAD_MAX = 1024 /* largest head size */
 };
 
 /* One tile of attention work: queries [first, first+count) of (sequence, KV head), query = row * R + r. */
@@ -46,8 +46,8 @@ struct cpu_table {
     /* Row `row` of sequence s, all heads; tmp has head_dim floats. */
     void (*rope_append)(const struct pl_cpu_rope_append *a, const struct pl_cpu_seq *s, size_t row, float *tmp);
     /* One chunk of tokens for a tile: states [count], o [count, o_stride]. scratch: pl_cpu_attn_scratch() bytes. */
-    void (*attn_chunk)(const struct cpu_attn_tile *t, size_t chunk, struct cpu_attn_state *states, float *o,
-                       size_t o_stride, void *scratch);
+    void (*attn_chunk)(const struct cpu_attn_tile *t, size_t chunk, struct cpu_attn_state *states, float *o, size_t o_stride,
+                       void *scratch);
     /* (m, l, o) absorbs (m2, l2, o2): the fixed-order merge. */
     void (*attn_merge)(struct cpu_attn_state *s, float *o, const struct cpu_attn_state *s2, const float *o2, size_t n);
     void (*attn_finish)(const struct cpu_attn_state *s, const float *o, float *out, size_t n);

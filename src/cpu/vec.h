@@ -48,7 +48,9 @@ static inline vf vf_load_bf16(const uint16_t *p) {
     __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
 }
-static inline void vf_store_f16(uint16_t *p, vf v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
+static inline void vf_store_f16(uint16_t *p, vf v) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 /* 2^n * p for integral n; underflows to 0, overflows to infinity. */
 static inline vf vf_ldexp(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 
