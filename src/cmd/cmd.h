@@ -9,6 +9,9 @@
 enum { PL_EXIT_OK = 0, PL_EXIT_FAILED = 1, PL_EXIT_INCONCLUSIVE = 2, PL_EXIT_USAGE = 64 };
 
 int pl_cmd_version(int argc, char **argv);
+int pl_cmd_pull(int argc, char **argv);
+int pl_cmd_list(int argc, char **argv);
+int pl_cmd_rm(int argc, char **argv);
 
 /* Prints "plumb NAME: sentence" to stderr and returns the exit code that belongs to the status. */
 int pl_cmd_fail(const char *command, const struct pl_err *err);

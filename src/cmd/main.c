@@ -12,6 +12,9 @@ static const struct command {
     int (*run)(int argc, char **argv);
     const char *about;
 } commands[] = {
+    {"pull", pl_cmd_pull, "fetch a model into the store"},
+    {"list", pl_cmd_list, "the stored models"},
+    {"rm", pl_cmd_rm, "remove stored models"},
     {"version", pl_cmd_version, "version, compiler, build id"},
 };
 

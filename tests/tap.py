@@ -1,0 +1,35 @@
+"""Test Anything Protocol for Python tests: decorate functions with @case, end with main().
+
+A case passes when it returns, fails when it raises, and is skipped when it raises Skip with the reason.
+"""
+import sys
+import traceback
+
+_cases = []
+
+
+class Skip(Exception):
+    pass
+
+
+def case(function):
+    _cases.append(function)
+    return function
+
+
+def main():
+    failed = 0
+    print(f"1..{len(_cases)}")
+    for number, function in enumerate(_cases, 1):
+        name = function.__name__
+        try:
+            function()
+            print(f"ok {number} - {name}")
+        except Skip as why:
+            print(f"ok {number} - {name} # SKIP {why}")
+        except BaseException:  # also SystemExit: a case must not end the program
+            failed += 1
+            print(f"not ok {number} - {name}")
+            print("".join("# " + line + "\n" for line in traceback.format_exc().splitlines()), end="")
+        sys.stdout.flush()
+    sys.exit(1 if failed else 0)
