@@ -22,7 +22,7 @@ enum pl_isa {
 struct pl_cpu;        /* pool + table + scratch */
 struct pl_cpu_weight; /* a matrix [out, in] prepared for the table (repacked, or a view of the file where that is best) */
 
-enum pl_isa pl_cpu_best_isa(void);  /* probed, not assumed */
+enum pl_isa pl_cpu_best_isa(void); /* probed, not assumed */
 bool pl_cpu_isa_available(enum pl_isa isa);
 const char *pl_isa_name(enum pl_isa isa);
 bool pl_isa_from_name(const char *name, enum pl_isa *out);
@@ -33,8 +33,8 @@ void pl_cpu_destroy(struct pl_cpu *c);
 struct pl_pool *pl_cpu_pool(struct pl_cpu *c);
 enum pl_isa pl_cpu_isa(const struct pl_cpu *c);
 /* Scratch for products of up to max_rows rows and max_in inputs, and attention over up to max_tokens cached tokens. */
-enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, size_t max_tokens, struct pl_err *err)
-    PL_MUST_CHECK;
+enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, size_t max_tokens,
+                              struct pl_err *err) PL_MUST_CHECK;
 
 /* The tensor's bytes must outlive the weight (it may stay a view). *bytes_owned of it are private copies. */
 enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t, struct pl_cpu_weight **out,
@@ -93,9 +93,9 @@ struct pl_cpu_kv {
 };
 /* One sequence's part of a step. */
 struct pl_cpu_seq {
-    size_t first_row, rows;      /* its rows in q, k, v, out */
-    size_t past;                 /* tokens in the cache before this step; row i is position past+i */
-    const uint32_t *pages;       /* physical page of tokens [S*j, S*(j+1)) */
+    size_t first_row, rows; /* its rows in q, k, v, out */
+    size_t past;            /* tokens in the cache before this step; row i is position past+i */
+    const uint32_t *pages;  /* physical page of tokens [S*j, S*(j+1)) */
 };
 /* Per-head RMS norm of q and k (when their weights are given), rotary embedding, append of k and v to the cache.
  * cos_sin [positions, rope_dim/2, 2] f32; pairs are (i, i+rope_dim/2) when halves, else (2i, 2i+1). */

@@ -38,7 +38,7 @@ enum pl_status pl_take_string(struct pl_cursor *c, const char *field, struct pl_
     return PL_OK;
 }
 
-static bool is_name(struct pl_str s) {
+bool pl_is_name(struct pl_str s) {
     for (size_t i = 0; i < s.len; i++) {
         if ((unsigned char)s.data[i] < 0x20 || s.data[i] == 0x7F) return false;
     }
@@ -53,7 +53,7 @@ enum pl_status pl_take_name(struct pl_cursor *c, const char *field, uint64_t max
         PL_FAIL(c->err, PL_FORMAT, "%s: %s at byte %s has %s bytes; expected 1 to %s", c->part->label, field, pl_num(at).s,
                 pl_num(s.len).s, pl_num(max).s);
     }
-    if (!is_name(s)) {
+    if (!pl_is_name(s)) {
         PL_FAIL(c->err, PL_FORMAT, "%s: %s at byte %s is '%s'; expected UTF-8 without control characters", c->part->label,
                 field, pl_num(at).s, pl_shown(s).s);
     }

@@ -22,4 +22,7 @@ enum pl_status pl_take_string(struct pl_cursor *c, const char *field, struct pl_
 /* A string that names something: 1..max bytes of valid UTF-8 without control characters. */
 enum pl_status pl_take_name(struct pl_cursor *c, const char *field, uint64_t max, struct pl_str *out) PL_MUST_CHECK;
 
+/* Valid UTF-8 without control characters. */
+bool pl_is_name(struct pl_str s);
+
 #endif

@@ -17,6 +17,7 @@
 #include "tensor/tensor.h"
 
 struct pl_file;
+struct pl_pool;
 
 enum pl_file_kind { PL_FILE_GGUF, PL_FILE_HF };
 
@@ -37,6 +38,10 @@ const struct pl_tensor *pl_file_tensor_at(const struct pl_file *f, size_t i);
 const struct pl_tensor *pl_file_tensor(const struct pl_file *f, const char *name); /* NULL: not there */
 /* Tells the system that all weights will be read soon (madvise); harmless. */
 void pl_file_will_need(const struct pl_file *f);
+
+/* Refuses NaN and infinite scales of quantised blocks anywhere in the file: reads all quantised weights once, spread over
+ * the pool (NULL: this thread). The first bad tensor in file order is named, whatever the thread count. */
+enum pl_status pl_file_check_scales(const struct pl_file *f, struct pl_pool *pool, struct pl_err *err) PL_MUST_CHECK;
 
 /* --- GGUF metadata. On PL_FILE_HF all return PL_NOT_FOUND. --- */
 enum pl_gguf_type {

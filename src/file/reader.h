@@ -97,7 +97,9 @@ enum pl_status pl_gguf_open(const char *path, struct pl_file **out, struct pl_er
 enum pl_status pl_safetensors_read_part(struct pl_file *f, size_t part, struct pl_err *err) PL_MUST_CHECK;
 /* path: the directory; weights NULL or the name of the weights file to use. */
 enum pl_status pl_hf_open(const char *dir, const char *weights, struct pl_file **out, struct pl_err *err) PL_MUST_CHECK;
-/* Joins MLX triplets to tensors of PL_MLX; refuses quantisation methods plumb cannot read. */
+/* Refuses quantisation methods plumb cannot read, from config.json alone. */
+enum pl_status pl_mlx_check_config(const struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
+/* Joins MLX triplets to tensors of PL_MLX. */
 enum pl_status pl_mlx_join(struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
 
 /* --- templates.c --- */

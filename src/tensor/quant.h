@@ -14,4 +14,18 @@ enum pl_status pl_dequant_row(const struct pl_tensor *t, uint64_t row, float *ou
 /* n elements (a multiple of the block) from packed bytes; block types and plain floats only. */
 enum pl_status pl_dequant_span(enum pl_dtype dtype, const void *src, uint64_t n, float *out) PL_MUST_CHECK;
 
+/* n floats (a multiple of 32) to packed q8_0, q4_0, q4_1, q5_0 or q5_1, rounded as the reference quantisers do.
+ * PL_INVALID: n is no multiple, an input is not finite, or a scale does not fit f16 (out is then partly written). */
+enum pl_status pl_quantize_span(enum pl_dtype dtype, const float *src, uint64_t n, void *out) PL_MUST_CHECK;
+
+/* NaN and infinite scales. Opening a file does not read weights, so it does not look: whoever reads all of them anyway
+ * (repacking, copying to a device) asks pl_scales_first_bad for the blocks at hand; whoever does not calls
+ * pl_file_check_scales once, on all cores. Plain float tensors have no scales and always pass. */
+/* The index of the first of `blocks` packed blocks with a bad scale; `blocks` when all are finite. */
+uint64_t pl_scales_first_bad(enum pl_dtype dtype, const void *src, uint64_t blocks);
+/* Rows [begin, end), or all. PL_FORMAT names tensor, row, block and byte. */
+enum pl_status pl_tensor_check_scales_rows(const struct pl_tensor *t, uint64_t begin, uint64_t end,
+                                           struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_tensor_check_scales(const struct pl_tensor *t, struct pl_err *err) PL_MUST_CHECK;
+
 #endif

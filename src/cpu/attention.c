@@ -1,0 +1,123 @@
+/* Paged attention: tiles of queries walk the chunks of their context in order; when there are few tiles (decode of
+ * few sequences) the chunks themselves are shared out and their states merged afterwards, in the same order and so
+ * to the same bits. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/internal.h"
+
+struct attn_job {
+    struct pl_cpu *c;
+    const struct pl_cpu_attention *a;
+    size_t tiles;      /* of all sequences and KV heads */
+    size_t chunks_max; /* of the longest context */
+    size_t unit;       /* floats of one partial state: ATTN_QUERIES * (padded head + 2) */
+};
+
+static size_t queries_of(const struct pl_cpu_attention *a, const struct pl_cpu_seq *s) {
+    return s->rows * (a->heads / a->kv->kv_heads);
+}
+static size_t tiles_of(const struct pl_cpu_attention *a, const struct pl_cpu_seq *s) {
+    return (queries_of(a, s) + ATTN_QUERIES - 1) / ATTN_QUERIES;
+}
+
+/* Tile `index` of the job; the long ones (late rows) first, they are the most work. */
+static struct cpu_attn_tile tile_at(const struct pl_cpu_attention *a, size_t index) {
+    size_t s = 0, n;
+    for (; index >= (n = tiles_of(a, &a->seqs[s]) * a->kv->kv_heads); s++) index -= n;
+    const struct pl_cpu_seq *seq = &a->seqs[s];
+    size_t g = index % a->kv->kv_heads, t = tiles_of(a, seq) - 1 - index / a->kv->kv_heads;
+    size_t first = t * ATTN_QUERIES;
+    return (struct cpu_attn_tile){a, seq, g, first, PL_MIN((size_t)ATTN_QUERIES, queries_of(a, seq) - first)};
+}
+
+/* Chunks [*begin, *end) that any query of the tile sees. */
+static void chunks_of(const struct cpu_attn_tile *t, size_t *begin, size_t *end) {
+    size_t group = t->a->heads / t->a->kv->kv_heads;
+    size_t first = t->seq->past + t->first / group + 1, last = t->seq->past + (t->first + t->count - 1) / group + 1;
+    size_t lo = t->a->window != 0 && first > t->a->window ? first - t->a->window : 0;
+    *begin = lo / ATTN_CHUNK;
+    *end = (last + ATTN_CHUNK - 1) / ATTN_CHUNK;
+}
+
+static float *out_row(const struct cpu_attn_tile *t, size_t query) {
+    size_t group = t->a->heads / t->a->kv->kv_heads, q = t->first + query;
+    size_t row = t->seq->first_row + q / group, head = t->kv_head * group + q % group;
+    return t->a->out + row * t->a->out_stride + head * t->a->kv->head_dim;
+}
+
+struct tile_state {
+    struct cpu_attn_state *s;
+    float *o;
+};
+static struct tile_state state_at(float *p, size_t d_pad) {
+    return (struct tile_state){(struct cpu_attn_state *)(void *)(p + ATTN_QUERIES * d_pad), p};
+}
+
+static void whole_worker(void *arg, int index, int count) {
+    (void)count;
+    struct attn_job *j = arg;
+    const struct cpu_table *table = j->c->table;
+    size_t d = j->a->kv->head_dim, d_pad = cpu_head_pad(d), at, unused, chunk, end;
+    float *scratch = cpu_thread_scratch(j->c, index);
+    struct tile_state sum = state_at(scratch, d_pad), part = state_at(scratch + j->unit, d_pad);
+    while (cpu_take(j->c, 1, j->tiles, &at, &unused)) {
+        struct cpu_attn_tile t = tile_at(j->a, at);
+        for (size_t q = 0; q < t.count; q++) sum.s[q] = (struct cpu_attn_state){-INFINITY, 0};
+        for (chunks_of(&t, &chunk, &end); chunk < end; chunk++) {
+            table->attn_chunk(&t, chunk, part.s, part.o, d_pad, scratch + 2 * j->unit);
+            for (size_t q = 0; q < t.count; q++)
+                table->attn_merge(&sum.s[q], sum.o + q * d_pad, &part.s[q], part.o + q * d_pad, d_pad);
+        }
+        for (size_t q = 0; q < t.count; q++) table->attn_finish(&sum.s[q], sum.o + q * d_pad, out_row(&t, q), d);
+    }
+}
+
+static void split_worker(void *arg, int index, int count) {
+    (void)count;
+    struct attn_job *j = arg;
+    const struct cpu_table *table = j->c->table;
+    size_t d = j->a->kv->head_dim, d_pad = cpu_head_pad(d), at, unused;
+    void *scratch = cpu_thread_scratch(j->c, index);
+    while (cpu_take(j->c, 1, j->tiles * j->chunks_max, &at, &unused)) {
+        struct cpu_attn_tile t = tile_at(j->a, at / j->chunks_max);
+        size_t begin, end, chunk = at % j->chunks_max;
+        chunks_of(&t, &begin, &end);
+        if (chunk < begin || chunk >= end) continue;
+        struct tile_state part = state_at(j->c->partial + at * j->unit, d_pad);
+        table->attn_chunk(&t, chunk, part.s, part.o, d_pad, scratch);
+    }
+    pl_pool_barrier(j->c->pool);
+    size_t first, last;
+    pl_pool_share(j->tiles, 1, index, count, &first, &last);
+    for (; first < last; first++) {
+        struct cpu_attn_tile t = tile_at(j->a, first);
+        size_t chunk, end;
+        chunks_of(&t, &chunk, &end);
+        struct tile_state sum = state_at(j->c->partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
+        while (++chunk < end) {
+            struct tile_state part = state_at(j->c->partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
+            for (size_t q = 0; q < t.count; q++)
+                table->attn_merge(&sum.s[q], sum.o + q * d_pad, &part.s[q], part.o + q * d_pad, d_pad);
+        }
+        for (size_t q = 0; q < t.count; q++) table->attn_finish(&sum.s[q], sum.o + q * d_pad, out_row(&t, q), d);
+    }
+}
+
+void pl_cpu_attention(struct pl_cpu *c, const struct pl_cpu_attention *a) {
+    PL_ASSERT(a->kv->head_dim <= ATTN_HEAD_MAX && a->heads % a->kv->kv_heads == 0);
+    struct attn_job j = {.c = c, .a = a, .unit = ATTN_QUERIES * (cpu_head_pad(a->kv->head_dim) + 2)};
+    size_t longest = 0;
+    for (size_t s = 0; s < a->seq_count; s++) {
+        j.tiles += tiles_of(a, &a->seqs[s]) * a->kv->kv_heads;
+        longest = PL_MAX(longest, a->seqs[s].past + a->seqs[s].rows);
+    }
+    if (j.tiles == 0) return;
+    j.chunks_max = (longest + ATTN_CHUNK - 1) / ATTN_CHUNK;
+    atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+    bool few = j.tiles < 4 * (size_t)pl_pool_threads(c->pool);
+    if (few && j.chunks_max > 1 && j.tiles * j.chunks_max * j.unit <= c->partial_floats)
+        pl_pool_run(c->pool, split_worker, &j);
+    else
+        pl_pool_run(c->pool, whole_worker, &j);
+}

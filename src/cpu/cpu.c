@@ -1,0 +1,153 @@
+#include "cpu/cpu.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "cpu/internal.h"
+#include "cpu/tile.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+static uint64_t xgetbv0(void) {
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+/* The CPU has the instructions and the system saves their registers: both are asked, neither is assumed. */
+static enum pl_isa probe(void) {
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return PL_ISA_SCALAR;
+    const uint32_t osxsave = 1u << 27, fma = 1u << 12, f16c = 1u << 29;
+    if ((c & osxsave) == 0 || (c & fma) == 0 || (c & f16c) == 0) return PL_ISA_SCALAR;
+    uint64_t saved = xgetbv0();
+    if ((saved & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return PL_ISA_SCALAR;
+    const uint32_t avx2 = 1u << 5, bmi2 = 1u << 8;
+    if ((b & avx2) == 0 || (b & bmi2) == 0) return PL_ISA_SCALAR;
+    const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31, vnni = 1u << 11;
+    bool avx512 = (b & f) != 0 && (b & dq) != 0 && (b & bw) != 0 && (b & vl) != 0 && (c & vnni) != 0;
+    return avx512 && (saved & 0xE6) == 0xE6 ? PL_ISA_AVX512 : PL_ISA_AVX2;
+}
+#else
+static enum pl_isa probe(void) { return PL_ISA_SCALAR; }
+#endif
+
+enum pl_isa pl_cpu_best_isa(void) { return probe(); }
+bool pl_cpu_isa_available(enum pl_isa isa) { return isa <= probe(); }
+
+static const char *const isa_names[] = {
+#define ISA_TEXT(name, text) text,
+    PL_ISA_LIST(ISA_TEXT)
+#undef ISA_TEXT
+};
+const char *pl_isa_name(enum pl_isa isa) { return isa < PL_ISA_COUNT ? isa_names[isa] : "?"; }
+
+bool pl_isa_from_name(const char *name, enum pl_isa *out) {
+    for (size_t i = 0; i < PL_ISA_COUNT; i++) {
+        if (strcmp(name, isa_names[i]) != 0) continue;
+        *out = (enum pl_isa)i;
+        return true;
+    }
+    return false;
+}
+
+static const struct cpu_table *table_of(enum pl_isa isa) {
+#if defined(__x86_64__)
+    if (isa == PL_ISA_AVX2) return &cpu_table_avx2;
+    if (isa == PL_ISA_AVX512) return &cpu_table_avx512;
+#endif
+    return isa == PL_ISA_SCALAR ? &cpu_table_scalar : NULL;
+}
+
+enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, struct pl_err *err) {
+    if (isa >= PL_ISA_COUNT || !pl_cpu_isa_available(isa))
+        PL_FAIL(err, PL_UNSUPPORTED,
+                "this CPU offers instruction sets up to %s, not %s: choose one of those or leave it to be chosen",
+                pl_isa_name(probe()), pl_isa_name(isa));
+    struct pl_cpu *c = pl_alloc_aligned(sizeof *c, 64);
+    if (c == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the CPU kernels' context");
+    memset(c, 0, sizeof *c);
+    c->isa = isa;
+    c->table = table_of(isa);
+    enum pl_status s = pl_pool_create(threads, &c->pool, err);
+    if (s == PL_OK) s = pl_cpu_reserve(c, 1, 1024, ATTN_CHUNK, err);
+    if (s != PL_OK) {
+        pl_cpu_destroy(c);
+        return s;
+    }
+    *out = c;
+    return PL_OK;
+}
+
+void pl_cpu_destroy(struct pl_cpu *c) {
+    if (c == NULL) return;
+    pl_pool_destroy(c->pool);
+    pl_free(c->acts);
+    pl_free(c->groups);
+    pl_free(c->scratch);
+    pl_free(c->partial);
+    pl_free(c);
+}
+
+struct pl_pool *pl_cpu_pool(struct pl_cpu *c) {
+    return c->pool;
+}
+enum pl_isa pl_cpu_isa(const struct pl_cpu *c) { return c->isa; }
+
+/* Floats of one thread's attention scratch: see attn_split, then a state and an output for a tile, twice. */
+static size_t attn_scratch_floats(void) {
+    return (size_t)ATTN_GROUP * ATTN_HEAD_MAX + (size_t)ATTN_QUERIES * (ATTN_CHUNK + 3 * (size_t)ATTN_HEAD_MAX + 4);
+}
+
+struct sizes {
+    size_t acts, groups, scratch_each, partial_floats;
+};
+
+static bool sizes_of(const struct pl_cpu *c, size_t rows, size_t in, size_t tokens, struct sizes *s) {
+    size_t blocks, padded, chunks = tokens / ATTN_CHUNK + 2, plain;
+    if (!pl_align_up(in, ACT_BLOCK, &padded) || !pl_mul_size(padded / ACT_BLOCK, ACT_ROW_BYTES, &blocks)) return false;
+    s->groups = rows / c->table->group_max + 16;
+    if (!pl_mul_size(rows, blocks + 64, &s->acts) || !pl_add_size(s->acts, 64 * s->groups, &s->acts)) return false;
+    if (!pl_mul_size(padded + 16, sizeof(float), &plain)) return false;
+    s->scratch_each = PL_MAX(attn_scratch_floats() * sizeof(float), plain);
+    if (!pl_align_up(s->scratch_each + 64, 4096, &s->scratch_each)) return false;
+    const size_t cap = (size_t)16 << 20; /* floats: a longer context than this holds is walked by fewer threads */
+    s->partial_floats = chunks > cap / (64 * 1024) ? cap : chunks * 64 * 1024;
+    return true;
+}
+
+enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, size_t max_tokens, struct pl_err *err) {
+    size_t rows = PL_MAX(c->max_rows, max_rows), in = PL_MAX(c->max_in, max_in), tokens = PL_MAX(c->max_tokens, max_tokens);
+    struct sizes s;
+    size_t scratch;
+    if (!sizes_of(c, rows, in, tokens, &s) || !pl_mul_size(s.scratch_each, (size_t)pl_pool_threads(c->pool), &scratch))
+        PL_FAIL(err, PL_LIMIT, "scratch for %zu rows of %zu inputs does not fit the address space", rows, in);
+    unsigned char *acts = pl_alloc_aligned(s.acts, 64), *sc = pl_alloc_aligned(scratch, 64);
+    struct cpu_act_group *groups = pl_calloc(s.groups, sizeof *groups);
+    float *partial = pl_alloc_aligned(s.partial_floats * sizeof *partial, 64);
+    if (acts == NULL || sc == NULL || groups == NULL || partial == NULL) {
+        pl_free(acts);
+        pl_free(sc);
+        pl_free(groups);
+        pl_free(partial);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for CPU scratch of %zu rows, %zu inputs, %zu tokens (%zu bytes)", rows, in,
+                tokens, s.acts + scratch + s.partial_floats * sizeof *partial);
+    }
+    pl_free(c->acts);
+    pl_free(c->scratch);
+    pl_free(c->groups);
+    pl_free(c->partial);
+    c->acts = acts;
+    c->scratch = sc;
+    c->scratch_each = s.scratch_each;
+    c->groups = groups;
+    c->group_cap = s.groups;
+    c->partial = partial;
+    c->partial_floats = s.partial_floats;
+    c->max_rows = rows;
+    c->max_in = in;
+    c->max_tokens = tokens;
+    return PL_OK;
+}

@@ -1,0 +1,61 @@
+/* internal - what the files of src/cpu share: the context, weights, the plan of one product. */
+#ifndef PL_CPU_INTERNAL_H
+#define PL_CPU_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "cpu/table.h"
+
+enum { TILE_ROWS = 16 }; /* output rows of one unit of work, on every table */
+
+/* How a weight is held and multiplied. */
+enum cpu_kind {
+    KIND_PLAIN, /* a view, rows widened to f32 one by one: any dtype, any table */
+    KIND_FLOAT, /* a view of f32, f16 or bf16, vector products in f32 */
+    KIND_Q8     /* packed into tiles (tile.h), activations in 8 bits per block of 32 */
+};
+
+struct pl_cpu_weight {
+    struct pl_tensor t;
+    size_t out, in;
+    enum cpu_kind kind;
+    const struct cpu_tile_format *format; /* KIND_Q8 */
+    unsigned char *tiles;                 /* KIND_Q8: owned */
+    size_t tile_bytes, bytes_owned, bytes_read;
+};
+
+/* Rows [first, first + rows) of the activations, packed together at `data` (see tile.h). */
+struct cpu_act_group {
+    size_t first, rows;
+    const unsigned char *data;
+};
+
+struct pl_cpu {
+    const struct cpu_table *table;
+    struct pl_pool *pool;
+    enum pl_isa isa;
+    size_t max_rows, max_in, max_tokens;
+    unsigned char *acts; /* packed activations */
+    struct cpu_act_group *groups;
+    size_t group_cap;
+    unsigned char *scratch; /* one piece per thread */
+    size_t scratch_each;
+    float *partial; /* attention states of a split context */
+    size_t partial_floats;
+    _Atomic size_t next; /* unit of work to be taken next */
+};
+
+static inline void *cpu_thread_scratch(const struct pl_cpu *c, int index) {
+    return c->scratch + c->scratch_each * (size_t)index;
+}
+
+/* Takes the next `grain` units below total; false when none is left. Which thread runs a unit never changes its bits. */
+static inline bool cpu_take(struct pl_cpu *c, size_t grain, size_t total, size_t *begin, size_t *end) {
+    size_t b = atomic_fetch_add_explicit(&c->next, grain, memory_order_relaxed);
+    if (b >= total) return false;
+    *begin = b;
+    *end = PL_MIN(b + grain, total);
+    return true;
+}
+
+#endif

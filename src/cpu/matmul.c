@@ -1,0 +1,252 @@
+/* Matrix products: weights prepared once, work split by tiles of output rows. Every element of y is computed by the
+ * same operations whatever the thread, the thread count and the number of rows. */
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "cpu/internal.h"
+#include "cpu/tile.h"
+#include "tensor/quant.h"
+
+/* Activations of one pass over the weights: more are taken in further passes, so that they stay in the L2 cache. */
+enum { PASS_BYTES = 1 << 20 };
+
+static bool is_float(enum pl_dtype t) { return t == PL_F32 || t == PL_F16 || t == PL_BF16; }
+
+static bool is_weight(enum pl_dtype t) { return is_float(t) || t == PL_MLX || pl_dtype_info(t)->block_elems > 1; }
+
+static enum pl_status weight_check(const struct pl_cpu *c, const struct pl_tensor *t, struct pl_err *err) {
+    uint64_t bytes;
+    if (t->dtype >= PL_DTYPE_COUNT || !is_weight(t->dtype))
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s: elements of type %s cannot be the weights of a product",
+                t->name != NULL ? t->name : "?", pl_dtype_name(t->dtype));
+    if (t->dtype != PL_MLX && !pl_dtype_row_bytes(t->dtype, pl_tensor_cols(t), &bytes))
+        PL_FAIL(err, PL_FORMAT, "tensor %s: %llu inputs are no multiple of the %u of a block of %s",
+                t->name != NULL ? t->name : "?", (unsigned long long)pl_tensor_cols(t), pl_dtype_info(t->dtype)->block_elems,
+                pl_dtype_name(t->dtype));
+    (void)c;
+    return PL_OK;
+}
+
+static size_t file_bytes(const struct pl_tensor *t) {
+    if (t->dtype != PL_MLX) return (size_t)t->bytes;
+    size_t groups = (size_t)pl_tensor_rows(t) * (size_t)(pl_tensor_cols(t) / t->group);
+    return (size_t)t->bytes + 2 * groups * pl_dtype_info(t->scale_dtype)->block_bytes;
+}
+
+struct pack_job {
+    struct pl_cpu *c;
+    struct pl_cpu_weight *w;
+};
+
+static void pack_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct pack_job *j = arg;
+    size_t begin, end, tiles = (j->w->out + TILE_ROWS - 1) / TILE_ROWS;
+    while (cpu_take(j->c, 4, tiles, &begin, &end))
+        for (size_t i = begin; i < end; i++) cpu_tile_pack(j->w->format, &j->w->t, i, j->w->tiles + i * j->w->tile_bytes);
+}
+
+static enum pl_status weight_pack(struct pl_cpu *c, struct pl_cpu_weight *w, struct pl_err *err) {
+    size_t tiles = (w->out + TILE_ROWS - 1) / TILE_ROWS, total;
+    w->tile_bytes = cpu_tile_bytes(w->format, w->in);
+    if (!pl_mul_size(tiles, w->tile_bytes, &total)) PL_FAIL(err, PL_LIMIT, "tensor %s is too large to pack", w->t.name);
+    w->tiles = cpu_huge_alloc(total);
+    if (w->tiles == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu bytes of packed weights of %s", total, w->t.name);
+    w->bytes_owned = w->bytes_read = total;
+    struct pack_job j = {c, w};
+    atomic_store(&c->next, 0);
+    pl_pool_run(c->pool, pack_worker, &j);
+    return PL_OK;
+}
+
+enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t, struct pl_cpu_weight **out,
+                                    struct pl_err *err) {
+    PL_TRY(weight_check(c, t, err));
+    struct pl_cpu_weight *w = pl_calloc(1, sizeof *w);
+    if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for weight %s", t->name != NULL ? t->name : "?");
+    w->t = *t;
+    w->out = (size_t)pl_tensor_rows(t);
+    w->in = (size_t)pl_tensor_cols(t);
+    w->bytes_read = file_bytes(t);
+    w->format = c->table->q8_tile != NULL ? cpu_tile_format(t) : NULL;
+    w->kind = w->format != NULL ? KIND_Q8 : is_float(t->dtype) && c->table->float_tile != NULL ? KIND_FLOAT : KIND_PLAIN;
+    if (w->kind == KIND_Q8) {
+        enum pl_status s = weight_pack(c, w, err);
+        if (s != PL_OK) {
+            pl_cpu_weight_destroy(w);
+            return s;
+        }
+    }
+    *out = w;
+    return PL_OK;
+}
+
+void pl_cpu_weight_destroy(struct pl_cpu_weight *w) {
+    if (w == NULL) return;
+    pl_free(w->tiles);
+    pl_free(w);
+}
+size_t pl_cpu_weight_bytes_owned(const struct pl_cpu_weight *w) { return w->bytes_owned; }
+size_t pl_cpu_weight_bytes_read(const struct pl_cpu_weight *w) { return w->bytes_read; }
+
+/* --- names: [dtype][gemv, gemm] of each table and kind --- */
+#define NAMES(prefix, suffix) \
+    { PL_DTYPE_LIST(prefix##_##suffix) }
+#define SCALAR_F32(n, text, e, b, g) [n] = {"scalar/" text "xf32/gemv", "scalar/" text "xf32/gemm"},
+#define AVX2_F32(n, text, e, b, g)   [n] = {"avx2/" text "xf32/gemv", "avx2/" text "xf32/gemm"},
+#define AVX512_F32(n, text, e, b, g) [n] = {"avx512/" text "xf32/gemv", "avx512/" text "xf32/gemm"},
+#define AVX2_Q8(n, text, e, b, g)    [n] = {"avx2/" text "xq8/gemv", "avx2/" text "xq8/gemm"},
+#define AVX512_Q8(n, text, e, b, g)  [n] = {"avx512-vnni/" text "xq8/gemv", "avx512-vnni/" text "xq8/gemm"},
+static const char *const names_scalar[][2] = NAMES(SCALAR, F32);
+static const char *const names_avx2[][2] = NAMES(AVX2, F32);
+static const char *const names_avx512[][2] = NAMES(AVX512, F32);
+static const char *const names_avx2_q8[][2] = NAMES(AVX2, Q8);
+static const char *const names_avx512_q8[][2] = NAMES(AVX512, Q8);
+
+const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows) {
+    size_t many = rows > 1;
+    bool q8 = w->kind == KIND_Q8;
+    if (c->isa == PL_ISA_AVX512) return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
+    if (c->isa == PL_ISA_AVX2) return q8 ? names_avx2_q8[w->t.dtype][many] : names_avx2[w->t.dtype][many];
+    return names_scalar[w->t.dtype][many];
+}
+
+/* --- the product --- */
+struct product {
+    struct pl_cpu *c;
+    const struct pl_cpu_matmul *m;
+    size_t group_count, groups_per_pass, rows_per_pass, passes;
+    size_t tiles; /* of all matrices */
+};
+
+static void plain_tile(const struct product *p, size_t i, size_t tile, size_t begin, size_t end, float *row) {
+    const struct pl_cpu_matmul *m = p->m;
+    const struct pl_cpu_weight *w = m->w[i];
+    size_t last = PL_MIN((tile + 1) * TILE_ROWS, w->out);
+    for (size_t o = tile * TILE_ROWS; o < last; o++) {
+        PL_ASSERT(pl_dequant_row(&w->t, o, row) == PL_OK);
+        float b = m->bias != NULL && m->bias[i] != NULL ? m->bias[i][o] : 0.0f;
+        for (size_t r = begin; r < end; r++) {
+            float *y = m->y[i] + r * m->y_stride[i] + o, v = p->c->table->dot(m->x + r * m->x_stride, row, w->in) + b;
+            *y = m->accumulate ? *y + v : v;
+        }
+    }
+}
+
+static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass, void *scratch) {
+    const struct pl_cpu_matmul *m = p->m;
+    const struct pl_cpu_weight *w = m->w[i];
+    if (w->kind == KIND_Q8) {
+        const float *bias = m->bias != NULL && m->bias[i] != NULL ? m->bias[i] + tile * TILE_ROWS : NULL;
+        size_t last = PL_MIN(p->group_count, (pass + 1) * p->groups_per_pass);
+        for (size_t g = pass * p->groups_per_pass; g < last; g++) {
+            const struct cpu_act_group *a = &p->c->groups[g];
+            float *y = m->y[i] + a->first * m->y_stride[i] + tile * TILE_ROWS;
+            p->c->table->q8_tile(w, tile, a, y, m->y_stride[i], bias, m->accumulate);
+        }
+        return;
+    }
+    size_t begin = pass * p->rows_per_pass, end = PL_MIN(m->rows, begin + p->rows_per_pass);
+    if (begin >= end) return;
+    if (w->kind == KIND_FLOAT)
+        p->c->table->float_tile(m, i, tile, begin, end);
+    else
+        plain_tile(p, i, tile, begin, end, scratch);
+}
+
+static void product_worker(void *arg, int index, int count) {
+    struct product *p = arg;
+    const struct pl_cpu_matmul *m = p->m;
+    void *scratch = cpu_thread_scratch(p->c, index);
+    size_t total = p->tiles * p->passes, grain = PL_MAX((size_t)1, p->tiles / ((size_t)count * 8)), begin, end;
+    while (cpu_take(p->c, grain, total, &begin, &end)) {
+        for (size_t u = begin; u < end; u++) {
+            size_t pass = u / p->tiles, tile = u % p->tiles, i = 0;
+            for (size_t n; tile >= (n = (m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS); i++) tile -= n;
+            tile_run(p, i, tile, pass, scratch);
+        }
+    }
+}
+
+static void quantize_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct product *p = arg;
+    const struct pl_cpu_matmul *m = p->m;
+    size_t begin, end;
+    while (cpu_take(p->c, 1, p->group_count, &begin, &end)) {
+        const struct cpu_act_group *g = &p->c->groups[begin];
+        p->c->table->quantize(m->x + g->first * m->x_stride, m->x_stride, g->rows, m->w[0]->in, (unsigned char *)g->data);
+    }
+}
+
+/* Full groups, then one group for each power of two of what is left. */
+static void plan_groups(struct product *p, size_t in) {
+    struct pl_cpu *c = p->c;
+    size_t row_bytes = (in + ACT_BLOCK - 1) / ACT_BLOCK * ACT_ROW_BYTES, used = 0, n = 0;
+    for (size_t first = 0, rows = c->table->group_max; first < p->m->rows; first += rows) {
+        while (rows > p->m->rows - first) rows /= 2;
+        PL_ASSERT(n < c->group_cap);
+        c->groups[n++] = (struct cpu_act_group){first, rows, c->acts + used};
+        used += (rows * row_bytes + 63) / 64 * 64;
+    }
+    p->group_count = n;
+    p->groups_per_pass = PL_MAX((size_t)1, PASS_BYTES / (row_bytes * c->table->group_max));
+}
+
+void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
+    if (m->rows == 0 || m->count == 0) return;
+    size_t in = m->w[0]->in;
+    PL_ASSERT(m->rows <= c->max_rows && in <= c->max_in);
+    struct product p = {.c = c, .m = m};
+    bool q8 = false;
+    for (size_t i = 0; i < m->count; i++) {
+        PL_ASSERT(m->w[i]->in == in);
+        q8 = q8 || m->w[i]->kind == KIND_Q8;
+        p.tiles += (m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS;
+    }
+    p.rows_per_pass = PL_MAX((size_t)64, PASS_BYTES / (in * sizeof(float)));
+    p.passes = (m->rows + p.rows_per_pass - 1) / p.rows_per_pass;
+    if (q8) {
+        plan_groups(&p, in);
+        p.passes = PL_MAX(p.passes, (p.group_count + p.groups_per_pass - 1) / p.groups_per_pass);
+        atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+        if (m->rows < 4)
+            quantize_worker(&p, 0, 1);
+        else
+            pl_pool_run(c->pool, quantize_worker, &p);
+    }
+    atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+    pl_pool_run(c->pool, product_worker, &p);
+}
+
+/* --- embedding rows --- */
+struct embed_job {
+    struct pl_cpu *c;
+    const struct pl_tensor *table;
+    const uint32_t *ids;
+    size_t rows, y_stride;
+    float scale, *y;
+};
+
+static void embed_worker(void *arg, int index, int count) {
+    struct embed_job *j = arg;
+    size_t begin, end, cols = (size_t)pl_tensor_cols(j->table);
+    pl_pool_share(j->rows, 1, index, count, &begin, &end);
+    for (size_t r = begin; r < end; r++) {
+        PL_ASSERT(j->ids[r] < pl_tensor_rows(j->table));
+        PL_ASSERT(pl_dequant_row(j->table, j->ids[r], j->y + r * j->y_stride) == PL_OK);
+        if (j->scale != 1.0f) j->c->table->scale(j->y + r * j->y_stride, j->scale, cols);
+    }
+}
+
+void pl_cpu_embed(struct pl_cpu *c, const struct pl_tensor *table, const uint32_t *ids, size_t rows, float scale, float *y,
+                  size_t y_stride) {
+    struct embed_job j = {c, table, ids, rows, y_stride, scale, y};
+    if (rows < 4)
+        embed_worker(&j, 0, 1);
+    else
+        pl_pool_run(c->pool, embed_worker, &j);
+}

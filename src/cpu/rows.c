@@ -1,0 +1,116 @@
+/* Row-wise operations: a few rows run on the caller, more are shared out by row. */
+#include <string.h>
+
+#include "cpu/internal.h"
+
+/* Below this many elements waking the workers costs more than they save. */
+enum { SERIAL_ELEMENTS = 1 << 14 };
+
+static void share(struct pl_cpu *c, size_t elements, pl_pool_fn fn, void *arg) {
+    if (elements < SERIAL_ELEMENTS)
+        fn(arg, 0, 1);
+    else
+        pl_pool_run(c->pool, fn, arg);
+}
+
+struct row_job {
+    struct pl_cpu *c;
+    const struct pl_cpu_norm *norm;
+    float *x, *y;
+    const float *a, *b;
+    size_t rows, cols, x_stride, y_stride, a_stride, b_stride;
+    float cap;
+    enum pl_act act;
+};
+
+static void norm_worker(void *arg, int index, int count) {
+    struct row_job *j = arg;
+    size_t begin, end;
+    pl_pool_share(j->norm->rows, 1, index, count, &begin, &end);
+    if (begin < end) j->c->table->norm(j->norm, begin, end);
+}
+void pl_cpu_rmsnorm(struct pl_cpu *c, const struct pl_cpu_norm *n) {
+    struct row_job j = {.c = c, .norm = n};
+    share(c, n->rows * n->cols, norm_worker, &j);
+}
+
+static void add_worker(void *arg, int index, int count) {
+    struct row_job *j = arg;
+    size_t begin, end;
+    pl_pool_share(j->rows, 1, index, count, &begin, &end);
+    for (size_t r = begin; r < end; r++) j->c->table->add(j->x + r * j->x_stride, j->a + r * j->a_stride, j->cols);
+}
+void pl_cpu_add(struct pl_cpu *c, float *x, const float *add, size_t rows, size_t cols, size_t x_stride, size_t add_stride) {
+    struct row_job j = {.c = c, .x = x, .a = add, .rows = rows, .cols = cols, .x_stride = x_stride, .a_stride = add_stride};
+    share(c, rows * cols, add_worker, &j);
+}
+
+/* One row is split by columns, in units that keep the vector tails where they are. */
+enum { COLUMN_GRAIN = 64 };
+
+static void glu_worker(void *arg, int index, int count) {
+    struct row_job *j = arg;
+    size_t units = (j->cols + COLUMN_GRAIN - 1) / COLUMN_GRAIN, begin, end;
+    pl_pool_share(j->rows * units, 1, index, count, &begin, &end);
+    while (begin < end) {
+        size_t r = begin / units, u = begin % units, n = PL_MIN(end - begin, units - u);
+        size_t c0 = u * COLUMN_GRAIN, c1 = PL_MIN(j->cols, c0 + n * COLUMN_GRAIN);
+        j->c->table->glu(j->act, j->a + r * j->a_stride + c0, j->b + r * j->b_stride + c0, j->y + r * j->y_stride + c0,
+                         c1 - c0);
+        begin += n;
+    }
+}
+void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
+                size_t gate_stride, size_t up_stride, size_t y_stride) {
+    struct row_job j = {.c = c,
+                        .act = act,
+                        .a = gate,
+                        .b = up,
+                        .y = y,
+                        .rows = rows,
+                        .cols = cols,
+                        .a_stride = gate_stride,
+                        .b_stride = up_stride,
+                        .y_stride = y_stride};
+    share(c, 4 * rows * cols, glu_worker, &j);
+}
+
+static void softcap_worker(void *arg, int index, int count) {
+    struct row_job *j = arg;
+    size_t units = (j->cols + COLUMN_GRAIN - 1) / COLUMN_GRAIN, begin, end;
+    pl_pool_share(j->rows * units, 1, index, count, &begin, &end);
+    while (begin < end) {
+        size_t r = begin / units, u = begin % units, n = PL_MIN(end - begin, units - u);
+        size_t c0 = u * COLUMN_GRAIN, c1 = PL_MIN(j->cols, c0 + n * COLUMN_GRAIN);
+        j->c->table->softcap(j->x + r * j->x_stride + c0, c1 - c0, j->cap);
+        begin += n;
+    }
+}
+void pl_cpu_softcap(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float cap) {
+    struct row_job j = {.c = c, .x = x, .rows = rows, .cols = cols, .x_stride = stride, .cap = cap};
+    share(c, 4 * rows * cols, softcap_worker, &j);
+}
+
+struct rope_job {
+    struct pl_cpu *c;
+    const struct pl_cpu_rope_append *a;
+    size_t rows;
+};
+
+static void rope_worker(void *arg, int index, int count) {
+    struct rope_job *j = arg;
+    size_t begin, end, seen = 0;
+    float *tmp = cpu_thread_scratch(j->c, index);
+    pl_pool_share(j->rows, 1, index, count, &begin, &end);
+    for (size_t s = 0; s < j->a->seq_count; seen += j->a->seqs[s].rows, s++) {
+        const struct pl_cpu_seq *q = &j->a->seqs[s];
+        for (size_t r = 0; r < q->rows; r++)
+            if (seen + r >= begin && seen + r < end) j->c->table->rope_append(j->a, q, r, tmp);
+    }
+}
+void pl_cpu_rope_append(struct pl_cpu *c, const struct pl_cpu_rope_append *a) {
+    PL_ASSERT(a->kv->head_dim <= ATTN_HEAD_MAX && a->rope_dim <= a->kv->head_dim && a->rope_dim % 2 == 0);
+    struct rope_job j = {.c = c, .a = a};
+    for (size_t s = 0; s < a->seq_count; s++) j.rows += a->seqs[s].rows;
+    share(c, 2 * j.rows * (a->heads + 2 * a->kv->kv_heads) * a->kv->head_dim, rope_worker, &j);
+}

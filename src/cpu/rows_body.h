@@ -1,0 +1,139 @@
+/* rows_body - norms, activations, rotary embedding and cache append, written once in the words of vec.h.
+ * Included by one file per instruction set, which then fills a cpu_table with these functions. */
+#ifndef PL_CPU_ROWS_BODY_H
+#define PL_CPU_ROWS_BODY_H
+
+#include "cpu/table.h"
+#include "cpu/vec.h"
+
+static float sum_squares(const float *x, size_t n) {
+    vf a = vf_set1(0), b = vf_set1(0), c = vf_set1(0), d = vf_set1(0);
+    size_t i = 0;
+    for (; i + 4 * VW <= n; i += 4 * VW) {
+        vf x0 = vf_load(x + i), x1 = vf_load(x + i + VW), x2 = vf_load(x + i + 2 * VW), x3 = vf_load(x + i + 3 * VW);
+        a = vf_fma(x0, x0, a);
+        b = vf_fma(x1, x1, b);
+        c = vf_fma(x2, x2, c);
+        d = vf_fma(x3, x3, d);
+    }
+    for (; i < n; i += VW) {
+        vf v = vf_loadn(x + i, PL_MIN((size_t)VW, n - i));
+        a = vf_fma(v, v, a);
+    }
+    return vf_hsum(vf_add(vf_add(a, b), vf_add(c, d)));
+}
+
+/* y = x * inv * (offset + w) */
+static void norm_apply(const float *x, const float *w, float inv, float offset, float *y, size_t n) {
+    vf s = vf_set1(inv), o = vf_set1(offset);
+    size_t i = 0;
+    for (; i + VW <= n; i += VW) vf_store(y + i, vf_mul(vf_mul(vf_load(x + i), s), vf_add(vf_load(w + i), o)));
+    if (i < n) vf_storen(y + i, vf_mul(vf_mul(vf_loadn(x + i, n - i), s), vf_add(vf_loadn(w + i, n - i), o)), n - i);
+}
+
+static void row_add(float *x, const float *add, size_t n) {
+    size_t i = 0;
+    for (; i + VW <= n; i += VW) vf_store(x + i, vf_add(vf_load(x + i), vf_load(add + i)));
+    if (i < n) vf_storen(x + i, vf_add(vf_loadn(x + i, n - i), vf_loadn(add + i, n - i)), n - i);
+}
+
+static void row_scale(float *x, float scale, size_t n) {
+    vf s = vf_set1(scale);
+    size_t i = 0;
+    for (; i + VW <= n; i += VW) vf_store(x + i, vf_mul(vf_load(x + i), s));
+    if (i < n) vf_storen(x + i, vf_mul(vf_loadn(x + i, n - i), s), n - i);
+}
+
+static float norm_factor(const float *x, size_t n, float eps) { return 1.0f / sqrtf(sum_squares(x, n) / (float)n + eps); }
+
+static void norm_rows(const struct pl_cpu_norm *p, size_t begin, size_t end) {
+    for (size_t r = begin; r < end; r++) {
+        float *x = p->x + r * p->x_stride;
+        if (p->add != NULL) row_add(x, p->add + r * p->add_stride, p->cols);
+        norm_apply(x, p->w, norm_factor(x, p->cols, p->eps), p->offset, p->y + r * p->y_stride, p->cols);
+    }
+}
+
+/* 0.5 g (1 + tanh(u)) = g * sigmoid(2u), u = sqrt(2/pi) (g + 0.044715 g^3) */
+static inline vf gelu_tanh(vf g) {
+    vf u2 = vf_mul(vf_mul(vf_set1(1.5957691216f), g), vf_fma(vf_mul(g, g), vf_set1(0.044715f), vf_set1(1.0f)));
+    return vf_mul(g, vf_sigmoid(u2));
+}
+static inline vf gelu_erf(vf g) {
+    float t[VW];
+    vf_store(t, g);
+    for (size_t i = 0; i < VW; i++) t[i] = 0.5f * t[i] * (1.0f + erff(t[i] * 0.70710678f));
+    return vf_load(t);
+}
+static inline vf relu2(vf g) {
+    vf z = vf_max(g, vf_set1(0.0f));
+    return vf_mul(z, z);
+}
+static inline vf silu(vf g) { return vf_mul(g, vf_sigmoid(g)); }
+
+#define GLU_LOOP(f)                                                                              \
+    for (; i + VW <= n; i += VW) vf_store(y + i, vf_mul(f(vf_load(gate + i)), vf_load(up + i))); \
+    if (i < n) vf_storen(y + i, vf_mul(f(vf_loadn(gate + i, n - i)), vf_loadn(up + i, n - i)), n - i)
+
+static void row_glu(enum pl_act act, const float *gate, const float *up, float *y, size_t n) {
+    size_t i = 0;
+    switch (act) {
+    case PL_ACT_SILU: GLU_LOOP(silu); break;
+    case PL_ACT_GELU_TANH: GLU_LOOP(gelu_tanh); break;
+    case PL_ACT_GELU_ERF: GLU_LOOP(gelu_erf); break;
+    case PL_ACT_RELU2: GLU_LOOP(relu2); break;
+    }
+}
+#undef GLU_LOOP
+
+static void row_softcap(float *x, size_t n, float cap) {
+    vf c = vf_set1(cap), inv = vf_set1(1.0f / cap);
+    size_t i = 0;
+    for (; i + VW <= n; i += VW) vf_store(x + i, vf_mul(c, vf_tanh(vf_mul(vf_load(x + i), inv))));
+    if (i < n) vf_storen(x + i, vf_mul(c, vf_tanh(vf_mul(vf_loadn(x + i, n - i), inv))), n - i);
+}
+
+/* cs: [dim/2, 2] of this position */
+static void rotate(float *x, const float *cs, size_t dim, bool halves) {
+    size_t half = dim / 2, step = halves ? 1 : 2, far = halves ? half : 1;
+    for (size_t i = 0; i < half; i++) {
+        float c = cs[2 * i], s = cs[2 * i + 1], a = x[i * step], b = x[i * step + far];
+        x[i * step] = a * c - b * s;
+        x[i * step + far] = a * s + b * c;
+    }
+}
+
+static void kv_store(void *dst, enum pl_dtype dtype, size_t at, const float *x, size_t n) {
+    if (dtype == PL_F32) {
+        memcpy((float *)dst + at, x, n * sizeof *x);
+    } else if (dtype == PL_F16) {
+        uint16_t *d = (uint16_t *)dst + at;
+        size_t i = 0;
+        for (; i + VW <= n; i += VW) vf_store_f16(d + i, vf_load(x + i));
+        for (; i < n; i++) d[i] = pl_f32_to_f16(x[i]);
+    } else {
+        uint16_t *d = (uint16_t *)dst + at;
+        for (size_t i = 0; i < n; i++) d[i] = pl_f32_to_bf16(x[i]);
+    }
+}
+
+static void head_prepare(const struct pl_cpu_rope_append *a, float *x, const float *norm, size_t pos) {
+    size_t d = a->kv->head_dim;
+    if (norm != NULL) norm_apply(x, norm, norm_factor(x, d, a->norm_eps), a->norm_offset, x, d);
+    if (a->cos_sin != NULL) rotate(x, a->cos_sin + pos * a->rope_dim, a->rope_dim, a->halves);
+}
+
+static void rope_append_row(const struct pl_cpu_rope_append *a, const struct pl_cpu_seq *s, size_t row, float *tmp) {
+    const struct pl_cpu_kv *kv = a->kv;
+    size_t d = kv->head_dim, pos = s->past + row, r = s->first_row + row;
+    size_t slot = ((size_t)s->pages[pos / kv->page_tokens] * kv->page_tokens + pos % kv->page_tokens) * kv->kv_heads;
+    for (size_t h = 0; h < a->heads; h++) head_prepare(a, a->q + r * a->q_stride + h * d, a->q_norm, pos);
+    for (size_t g = 0; g < kv->kv_heads; g++) {
+        memcpy(tmp, a->k + r * a->k_stride + g * d, d * sizeof *tmp);
+        head_prepare(a, tmp, a->k_norm, pos);
+        kv_store(kv->k, kv->dtype, (slot + g) * d, tmp, d);
+        kv_store(kv->v, kv->dtype, (slot + g) * d, a->v + r * a->v_stride + g * d, d);
+    }
+}
+
+#endif

@@ -1,0 +1,162 @@
+/* MLX affine quantisation: x.weight (u32), x.scales and x.biases become one tensor x.weight of dtype PL_MLX.
+ * Bits and group size come from config.json and are checked against the shapes. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "file/reader.h"
+
+static enum pl_status refuse_method(const struct pl_file *f, const char *field, const char *method, struct pl_err *err) {
+    PL_FAIL(err, PL_UNSUPPORTED,
+            "%s: config.json: %s is '%s'; expected unquantised weights or MLX affine quantisation (or a GGUF of this model)",
+            PL_SHOWN_C(f->path), field, PL_SHOWN_C(method));
+}
+
+/* The object with group_size and bits, NULL when the model is not quantised. */
+static const json_t *settings(const struct pl_file *f) {
+    const json_t *config = f->json[PL_JSON_CONFIG], *q = json_object_get(config, "quantization");
+    return q != NULL ? q : json_object_get(config, "quantization_config");
+}
+
+enum pl_status pl_mlx_check_config(const struct pl_file *f, struct pl_err *err) {
+    const json_t *config = f->json[PL_JSON_CONFIG], *other = json_object_get(config, "quantization_config"),
+                 *q = settings(f);
+    const json_t *method = json_object_get(other, "quant_method");
+    if (method != NULL && !json_is_null(method)) {
+        return refuse_method(f, "quantization_config.quant_method", json_is_string(method) ? json_string_value(method) : "?",
+                             err);
+    }
+    if (q == NULL || json_is_null(q)) return PL_OK;
+    if (!json_is_object(q)) {
+        PL_FAIL(err, PL_FORMAT, "%s: config.json: quantization is no object; expected {group_size, bits}",
+                PL_SHOWN_C(f->path));
+    }
+    if (json_object_get(q, "group_size") == NULL || json_object_get(q, "bits") == NULL) {
+        return refuse_method(f, "quantization", "an object without group_size and bits", err);
+    }
+    return PL_OK;
+}
+
+/* Reads {group_size, bits, mode}; where names the object in messages. */
+static enum pl_status read_settings(const struct pl_file *f, const char *where, const json_t *q, struct pl_tensor *t,
+                                    struct pl_err *err) {
+    const json_t *mode = json_object_get(q, "mode"), *g = json_object_get(q, "group_size"), *b = json_object_get(q, "bits");
+    if (mode != NULL && (!json_is_string(mode) || strcmp(json_string_value(mode), "affine") != 0)) {
+        return refuse_method(f, "quantization mode", json_is_string(mode) ? json_string_value(mode) : "?", err);
+    }
+    json_int_t group = json_integer_value(g), bits = json_integer_value(b);
+    if (group != 32 && group != 64 && group != 128) {
+        PL_FAIL(err, PL_UNSUPPORTED, "%s: config.json: group_size of quantization of %s is %lld; expected 32, 64 or 128",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(where), (long long)group);
+    }
+    if (bits != 2 && bits != 3 && bits != 4 && bits != 6 && bits != 8) {
+        PL_FAIL(err, PL_UNSUPPORTED, "%s: config.json: bits of quantization of %s is %lld; expected 2, 3, 4, 6 or 8",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(where), (long long)bits);
+    }
+    t->group = (uint32_t)group;
+    t->bits = (uint32_t)bits;
+    return PL_OK;
+}
+
+/* The tensor BASE + suffix, where BASE is name without ".weight". */
+static const struct pl_tensor *sibling(const struct pl_file *f, const char *name, const char *suffix, uint32_t *index) {
+    char full[1100];
+    int base = (int)(strlen(name) - strlen(".weight"));
+    int n = snprintf(full, sizeof full, "%.*s%s", base, name, suffix);
+    if (n < 0 || (size_t)n >= sizeof full || !pl_map_get(&f->tensor_by_name, full, (size_t)n, index)) return NULL;
+    return &f->tensors[*index];
+}
+
+static bool same_shape(const struct pl_tensor *a, const struct pl_tensor *b) {
+    return a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape) == 0;
+}
+
+static enum pl_status check_triplet(const struct pl_file *f, const struct pl_tensor *w, const struct pl_tensor *s,
+                                    const struct pl_tensor *b, struct pl_tensor *t, struct pl_err *err) {
+    uint64_t words = pl_tensor_cols(w), cols;
+    struct pl_tensor expect = *w;
+    if (b == NULL) {
+        PL_FAIL(err, PL_FORMAT, "%s: tensor %s has scales but no biases; expected MLX affine weight, scales and biases",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name));
+    }
+    if (s->dtype != b->dtype || (s->dtype != PL_F16 && s->dtype != PL_BF16 && s->dtype != PL_F32)) {
+        PL_FAIL(err, PL_FORMAT, "%s: tensor %s has scales of type %s and biases of type %s; expected both f16, bf16 or f32",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_dtype_name(s->dtype), pl_dtype_name(b->dtype));
+    }
+    if (w->ndim < 2 || !pl_mul_u64(words, 32, &cols) || cols % t->bits != 0 || cols / t->bits % t->group != 0) {
+        PL_FAIL(err, PL_FORMAT, "%s: tensor %s has rows of %s words; expected whole groups of %u elements of %u bits",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_num(words).s, t->group, t->bits);
+    }
+    cols /= t->bits;
+    expect.shape[w->ndim - 1] = cols / t->group;
+    if (!same_shape(s, &expect) || !same_shape(b, &expect)) {
+        PL_FAIL(err, PL_FORMAT,
+                "%s: tensor %s: scales have %s columns and biases %s; expected %s (%s elements of %u bits in groups of %u) "
+                "and the "
+                "same leading extents",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_num(pl_tensor_cols(s)).s, pl_num(pl_tensor_cols(b)).s,
+                pl_num(cols / t->group).s, pl_num(cols).s, t->bits, t->group);
+    }
+    t->shape[w->ndim - 1] = cols;
+    return PL_OK;
+}
+
+/* Makes tensors[i] a PL_MLX tensor and marks its scales and biases as used. */
+static enum pl_status join_one(struct pl_file *f, uint32_t i, bool *used, struct pl_err *err) {
+    struct pl_tensor *w = &f->tensors[i], t = *w;
+    uint32_t si = 0, bi = 0;
+    const struct pl_tensor *s = sibling(f, w->name, ".scales", &si), *b = sibling(f, w->name, ".biases", &bi);
+    const json_t *q = settings(f);
+    if (s == NULL) {
+        PL_FAIL(err, PL_FORMAT, "%s: tensor %s is u32 but has no scales; expected MLX affine weight, scales and biases",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name));
+    }
+    if (!json_is_object(q)) {
+        PL_FAIL(err, PL_FORMAT, "%s: tensor %s is packed but config.json has no quantization {group_size, bits}",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name));
+    }
+    char layer[1100];
+    snprintf(layer, sizeof layer, "%.*s", (int)(strlen(w->name) - strlen(".weight")), w->name);
+    const json_t *own = json_object_get(q, layer);
+    if (json_is_object(own))
+        PL_TRY(read_settings(f, layer, own, &t, err));
+    else
+        PL_TRY(read_settings(f, "the model", q, &t, err));
+    PL_TRY(check_triplet(f, w, s, b, &t, err));
+    t.dtype = PL_MLX;
+    t.scales = s->data;
+    t.biases = b->data;
+    t.scale_dtype = s->dtype;
+    *w = t;
+    used[si] = used[bi] = true;
+    return PL_OK;
+}
+
+/* Drops the used entries and builds the name table again. */
+static enum pl_status compact(struct pl_file *f, const bool *used, struct pl_err *err) {
+    size_t n = 0;
+    pl_map_deinit(&f->tensor_by_name);
+    for (size_t i = 0; i < f->tensor_count; i++) {
+        if (used[i]) continue;
+        f->tensors[n] = f->tensors[i];
+        f->tensor_part[n] = f->tensor_part[i];
+        if (pl_map_put(&f->tensor_by_name, f->tensors[n].name, strlen(f->tensors[n].name), (uint32_t)n, NULL) != PL_OK) {
+            PL_FAIL(err, PL_NO_MEMORY, "%s: no memory for the tensor table", PL_SHOWN_C(f->path));
+        }
+        n++;
+    }
+    f->tensor_count = n;
+    return PL_OK;
+}
+
+enum pl_status pl_mlx_join(struct pl_file *f, struct pl_err *err) {
+    bool any = false;
+    bool *used = pl_arena_calloc(&f->arena, f->tensor_count, sizeof *used);
+    if (used == NULL) PL_FAIL(err, PL_NO_MEMORY, "%s: no memory for the tensor table", PL_SHOWN_C(f->path));
+    for (uint32_t i = 0; i < f->tensor_count; i++) {
+        if (f->tensors[i].dtype != PL_U32 || !pl_str_ends(pl_str_from(f->tensors[i].name), ".weight")) continue;
+        PL_TRY(join_one(f, i, used, err));
+        any = true;
+    }
+    return any ? compact(f, used, err) : PL_OK;
+}

@@ -1,0 +1,176 @@
+/* safetensors: u64 header length, a JSON object {name: {dtype, shape, data_offsets}}, then the tensors back to back. */
+#include <string.h>
+
+#include "base/check.h"
+#include "file/cursor.h"
+
+enum { MAX_HEADER_BYTES = 100000000, MAX_NAME_BYTES = 1024 }; /* the format's own limit; ours */
+
+static const struct {
+    const char *name;
+    enum pl_dtype dtype;
+} type_names[] = {
+    {"F32", PL_F32}, {"F16", PL_F16}, {"BF16", PL_BF16}, {"I8", PL_I8},   {"U8", PL_U8},
+    {"I16", PL_I16}, {"I32", PL_I32}, {"U32", PL_U32},   {"I64", PL_I64}, {"F64", PL_F64},
+};
+
+/* One entry while it is checked. */
+struct entry {
+    const struct pl_part *part;
+    const char *name;
+    const json_t *json;
+    struct pl_err *err;
+};
+
+static enum pl_status fail_field(const struct entry *e, const char *field, const char *found, const char *expected) {
+    PL_FAIL(e->err, PL_FORMAT, "%s: tensor %s (header at byte 8): %s %s; expected %s", e->part->label, PL_SHOWN_C(e->name),
+            field, found, expected);
+}
+
+static enum pl_status read_dtype(const struct entry *e, enum pl_dtype *out) {
+    const json_t *dtype = json_object_get(e->json, "dtype");
+    if (!json_is_string(dtype)) return fail_field(e, "dtype", "is missing or not a string", "a string");
+    const char *name = json_string_value(dtype);
+    for (size_t i = 0; i < PL_COUNT_OF(type_names); i++) {
+        if (strcmp(name, type_names[i].name) != 0) continue;
+        *out = type_names[i].dtype;
+        return PL_OK;
+    }
+    PL_FAIL(e->err, PL_UNSUPPORTED,
+            "%s: tensor %s (header at byte 8): dtype is %s; expected one of F32, F16, BF16, I8, U8, I16, I32, U32, I64, F64",
+            e->part->label, PL_SHOWN_C(e->name), PL_SHOWN_C(name));
+}
+
+static enum pl_status read_shape(const struct entry *e, struct pl_tensor *t) {
+    const json_t *shape = json_object_get(e->json, "shape");
+    uint64_t elems = 1;
+    if (!json_is_array(shape)) return fail_field(e, "shape", "is missing or not an array", "an array of extents");
+    if (json_array_size(shape) > PL_MAX_DIMS) return fail_field(e, "shape", "has too many dimensions", "at most 4");
+    t->ndim = (uint32_t)json_array_size(shape);
+    for (uint32_t i = 0; i < PL_MAX_DIMS; i++) t->shape[i] = 1;
+    for (uint32_t i = 0; i < t->ndim; i++) {
+        const json_t *extent = json_array_get(shape, i);
+        if (!json_is_integer(extent) || json_integer_value(extent) < 1) {
+            return fail_field(e, "shape", "has an extent that is no integer of at least 1", "integers of at least 1");
+        }
+        t->shape[i] = (uint64_t)json_integer_value(extent);
+        if (!pl_mul_u64(elems, t->shape[i], &elems) || elems > INT64_MAX) {
+            return fail_field(e, "shape", "overflows when multiplied", "a product below 2^63");
+        }
+    }
+    if (!pl_mul_u64(elems, pl_dtype_info(t->dtype)->block_bytes, &t->bytes)) {
+        return fail_field(e, "shape", "gives a byte count that overflows", "one below 2^64");
+    }
+    return PL_OK;
+}
+
+static enum pl_status fail_span(const struct entry *e, uint64_t begin, uint64_t end, const char *why) {
+    PL_FAIL(e->err, PL_FORMAT, "%s: tensor %s (header at byte 8): data_offsets are [%s, %s]; %s", e->part->label,
+            PL_SHOWN_C(e->name), pl_num(begin).s, pl_num(end).s, why);
+}
+
+static enum pl_status read_span(const struct entry *e, struct pl_tensor *t) {
+    const json_t *span = json_object_get(e->json, "data_offsets"), *b = json_array_get(span, 0),
+                 *n = json_array_get(span, 1);
+    const struct pl_part *p = e->part;
+    if (json_array_size(span) != 2 || !json_is_integer(b) || !json_is_integer(n) || json_integer_value(b) < 0 ||
+        json_integer_value(n) < 0) {
+        return fail_field(e, "data_offsets", "are missing or no pair of integers", "[begin, end] of at least 0");
+    }
+    uint64_t begin = (uint64_t)json_integer_value(b), end = (uint64_t)json_integer_value(n);
+    if (end < begin) return fail_span(e, begin, end, "the end comes before the beginning");
+    if (end - begin != t->bytes) {
+        PL_FAIL(e->err, PL_FORMAT,
+                "%s: tensor %s (header at byte 8): data_offsets [%s, %s] hold %s bytes; expected %s from dtype "
+                "and shape",
+                p->label, PL_SHOWN_C(e->name), pl_num(begin).s, pl_num(end).s, pl_num(end - begin).s, pl_num(t->bytes).s);
+    }
+    if (end > p->len - p->data_start) {
+        PL_FAIL(e->err, PL_FORMAT,
+                "%s: tensor %s ends at byte %s but the file has %s: the download is incomplete; run 'plumb pull' again",
+                p->label, PL_SHOWN_C(e->name), pl_num(p->data_start + end).s, pl_num(p->len).s);
+    }
+    if ((p->data_start + begin) % pl_dtype_info(t->dtype)->block_bytes != 0) {
+        return fail_span(e, begin, end,
+                         "the tensor is not aligned to its element size; save it again with current safetensors");
+    }
+    t->data = p->data + p->data_start + begin;
+    return PL_OK;
+}
+
+static enum pl_status read_entry(struct pl_file *f, size_t part, const char *name, const json_t *json, struct pl_err *err) {
+    struct entry e = {&f->parts[part], name, json, err};
+    struct pl_tensor t = {0};
+    struct pl_str n = pl_str_from(name);
+    if (n.len == 0 || n.len > MAX_NAME_BYTES || !pl_is_name(n)) {
+        return fail_field(&e, "name", "is empty, too long or has control characters", "1 to 1,024 bytes of plain text");
+    }
+    if (!json_is_object(json)) return fail_field(&e, "entry", "is not an object", "{dtype, shape, data_offsets}");
+    PL_TRY(read_dtype(&e, &t.dtype));
+    PL_TRY(read_shape(&e, &t));
+    PL_TRY(read_span(&e, &t));
+    t.name = pl_arena_strndup(&f->arena, name, n.len);
+    if (t.name == NULL) return pl_no_memory(e.part, "the tensor table", err);
+    return pl_file_add_tensor(f, &t, part, err);
+}
+
+static enum pl_status read_header(struct pl_file *f, size_t part, json_t **out, struct pl_err *err) {
+    struct pl_part *p = &f->parts[part];
+    struct pl_cursor c = {.part = p, .kind = "header", .err = err};
+    uint64_t len;
+    const uint8_t *text = NULL;
+    PL_TRY(pl_take_u64(&c, "header length", &len));
+    if (len > MAX_HEADER_BYTES || len < 2) {
+        PL_FAIL(err, PL_FORMAT, "%s: header length at byte 0 is %s; expected 2 to %s: not a safetensors file", p->label,
+                pl_num(len).s, pl_num(MAX_HEADER_BYTES).s);
+    }
+    PL_TRY(pl_take(&c, len, "header", &text));
+    if (text[0] != '{') {
+        PL_FAIL(err, PL_FORMAT, "%s: the header at byte 8 begins with byte %02x; expected 7b ('{')", p->label, text[0]);
+    }
+    p->table_end = p->data_start = c.at;
+    enum pl_status status = pl_json_parse(p->label, (const char *)text, (size_t)len, out, err);
+    if (status != PL_OK) pl_err_note(err, "reading the header (bytes 8 to %s)", pl_num(c.at).s);
+    return status;
+}
+
+static enum pl_status read_entries(struct pl_file *f, size_t part, json_t *header, struct pl_err *err) {
+    const char *name;
+    json_t *entry;
+    json_object_foreach(header, name, entry) {
+        if (strcmp(name, "__metadata__") != 0) {
+            PL_TRY(read_entry(f, part, name, entry, err));
+        } else if (!json_is_object(entry)) {
+            PL_FAIL(err, PL_FORMAT, "%s: __metadata__ (header at byte 8) is not an object; expected an object of strings",
+                    f->parts[part].label);
+        }
+    }
+    return pl_file_check_spans(f, part, true, err);
+}
+
+enum pl_status pl_safetensors_read_part(struct pl_file *f, size_t part, struct pl_err *err) {
+    json_t *header;
+    PL_TRY(read_header(f, part, &header, err));
+    enum pl_status status = read_entries(f, part, header, err);
+    json_decref(header);
+    return status;
+}
+
+enum pl_status pl_safetensors_open_memory(const void *data, size_t len, struct pl_file **out, struct pl_err *err) {
+    struct pl_file *f;
+    struct pl_part part;
+    PL_TRY(pl_file_create(PL_FILE_HF, "memory", &f, err));
+    enum pl_status status = pl_part_borrow("memory", data, len, &part, err);
+    if (status == PL_OK) {
+        status = pl_file_add_part(f, &part, err);
+        if (status != PL_OK) pl_part_unmap(&part);
+    }
+    if (status == PL_OK) status = pl_safetensors_read_part(f, 0, err);
+    if (status == PL_OK) status = pl_file_finish(f, err);
+    if (status != PL_OK) {
+        pl_file_close(f);
+        return status;
+    }
+    *out = f;
+    return PL_OK;
+}

@@ -1,0 +1,108 @@
+#include "ref/ref.h"
+
+#include <math.h>
+
+#include "tensor/quant.h"
+
+enum pl_status pl_ref_matmul(const struct pl_tensor *w, const float *bias, const float *x, size_t x_stride, size_t rows,
+                             bool accumulate, float *y, size_t y_stride, double *magnitude, float *row) {
+    size_t out = (size_t)pl_tensor_rows(w), in = (size_t)pl_tensor_cols(w);
+    for (size_t o = 0; o < out; o++) {
+        PL_TRY(pl_dequant_row(w, o, row));
+        for (size_t r = 0; r < rows; r++) {
+            double sum = 0, mag = 0;
+            for (size_t i = 0; i < in; i++) {
+                sum += (double)x[r * x_stride + i] * (double)row[i];
+                mag += fabs((double)x[r * x_stride + i] * (double)row[i]);
+            }
+            if (bias != NULL) sum += (double)bias[o];
+            if (accumulate) sum += (double)y[r * y_stride + o];
+            y[r * y_stride + o] = (float)sum;
+            if (magnitude != NULL) magnitude[r * out + o] = mag;
+        }
+    }
+    return PL_OK;
+}
+
+void pl_ref_rmsnorm(const float *x, const float *w, size_t cols, double eps, double offset, float *y) {
+    double sum = 0;
+    for (size_t i = 0; i < cols; i++) sum += (double)x[i] * (double)x[i];
+    double inv = 1.0 / sqrt(sum / (double)cols + eps);
+    for (size_t i = 0; i < cols; i++) y[i] = (float)((double)x[i] * inv * (offset + (double)w[i]));
+}
+
+static double activation(enum pl_ref_act act, double g) {
+    switch (act) {
+    case PL_REF_SILU: return g / (1.0 + exp(-g));
+    case PL_REF_GELU_TANH: return 0.5 * g * (1.0 + tanh(sqrt(2.0 / M_PI) * (g + 0.044715 * g * g * g)));
+    case PL_REF_GELU_ERF: return 0.5 * g * (1.0 + erf(g / sqrt(2.0)));
+    case PL_REF_RELU2: return g > 0 ? g * g : 0;
+    }
+    return NAN;
+}
+
+void pl_ref_glu(enum pl_ref_act act, const float *gate, const float *up, float *y, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = (float)(activation(act, (double)gate[i]) * (double)up[i]);
+}
+
+void pl_ref_softcap(float *x, size_t n, double cap) {
+    for (size_t i = 0; i < n; i++) x[i] = (float)(cap * tanh((double)x[i] / cap));
+}
+
+void pl_ref_rope(float *x, const float *cos_sin, size_t dim, bool halves) {
+    for (size_t i = 0; i < dim / 2; i++) {
+        size_t ia = halves ? i : 2 * i, ib = halves ? i + dim / 2 : 2 * i + 1;
+        double c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], a = (double)x[ia], b = (double)x[ib];
+        x[ia] = (float)(a * c - b * s);
+        x[ib] = (float)(b * c + a * s);
+    }
+}
+
+size_t pl_ref_argmax(const float *x, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+static double score(const struct pl_ref_attention *a, const float *q, size_t token, size_t g) {
+    const float *k = a->k + (token * a->kv_heads + g) * a->head_dim;
+    double s = 0;
+    for (size_t i = 0; i < a->head_dim; i++) s += (double)q[i] * (double)k[i];
+    s *= a->scale;
+    return a->softcap > 0 ? a->softcap * tanh(s / a->softcap) : s;
+}
+
+static void attend(const struct pl_ref_attention *a, size_t row, size_t head, double *s) {
+    size_t pos = a->past + row, lo = a->window != 0 && pos + 1 > a->window ? pos + 1 - a->window : 0;
+    size_t g = head / (a->heads / a->kv_heads), d = a->head_dim;
+    const float *q = a->q + row * a->q_stride + head * d;
+    double top = -INFINITY, sum = 0;
+    for (size_t t = lo; t <= pos; t++) {
+        s[t] = score(a, q, t, g);
+        top = fmax(top, s[t]);
+    }
+    for (size_t t = lo; t <= pos; t++) {
+        s[t] = exp(s[t] - top);
+        sum += s[t];
+    }
+    for (size_t i = 0; i < d; i++) {
+        double o = 0;
+        for (size_t t = lo; t <= pos; t++) o += s[t] * (double)a->v[(t * a->kv_heads + g) * d + i];
+        a->out[row * a->out_stride + head * d + i] = (float)(o / sum);
+    }
+}
+
+void pl_ref_attention(const struct pl_ref_attention *a, double *scores) {
+    for (size_t row = 0; row < a->rows; row++)
+        for (size_t head = 0; head < a->heads; head++) attend(a, row, head, scores);
+}
+
+void pl_ref_quantize(const float *x, size_t cols, int8_t *q, float *scale) {
+    for (size_t b = 0; b * 32 < cols; b++) {
+        float top = 0;
+        for (size_t i = b * 32; i < cols && i < b * 32 + 32; i++) top = fmaxf(top, fabsf(x[i]));
+        scale[b] = top / 127.0f;
+        for (size_t i = b * 32; i < b * 32 + 32; i++) q[i] = i < cols && top > 0 ? (int8_t)lrintf(x[i] * (127.0f / top)) : 0;
+    }
+}

@@ -1,0 +1,41 @@
+/* ref - every operation in plain C, accumulating in double: the oracle the vector kernels and devices are held to.
+ *
+ * Slow on purpose and short on purpose: one loop nest per definition, no blocking, no tables, no code shared with any
+ * implementation under test (weights come through tensor/quant.h, the definition of the formats). Inputs and outputs
+ * are f32 arrays, intermediate values double, so an output is the exact result rounded once. */
+#ifndef PL_REF_REF_H
+#define PL_REF_REF_H
+
+#include "tensor/tensor.h"
+
+/* y [rows, out] = x [rows, in] w^T [+ bias] [+ y]; row [in] is scratch. When magnitude is not NULL, magnitude[i] is
+ * the sum of |x w| behind y[i]: what rounding errors are relative to. */
+enum pl_status pl_ref_matmul(const struct pl_tensor *w, const float *bias, const float *x, size_t x_stride, size_t rows,
+                             bool accumulate, float *y, size_t y_stride, double *magnitude, float *row) PL_MUST_CHECK;
+void pl_ref_rmsnorm(const float *x, const float *w, size_t cols, double eps, double offset, float *y);
+
+enum pl_ref_act { PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_GELU_ERF, PL_REF_RELU2 };
+void pl_ref_glu(enum pl_ref_act act, const float *gate, const float *up, float *y, size_t n);
+void pl_ref_softcap(float *x, size_t n, double cap);
+/* x [dim] of one head at one position; cos_sin [dim/2, 2]; pairs (i, i+dim/2) when halves, else (2i, 2i+1). */
+void pl_ref_rope(float *x, const float *cos_sin, size_t dim, bool halves);
+/* Index of the largest element, the first of equals. */
+size_t pl_ref_argmax(const float *x, size_t n);
+
+/* One sequence of attention over contiguous keys and values [tokens, G, D]; q and out [rows, H*D] (strides in
+ * floats). Row i stands at position past + i and sees (pos - window, pos], all of [0, pos] when window is 0. */
+struct pl_ref_attention {
+    size_t rows, past, heads, kv_heads, head_dim, window;
+    double scale, softcap;
+    const float *q, *k, *v;
+    size_t q_stride;
+    float *out;
+    size_t out_stride;
+};
+void pl_ref_attention(const struct pl_ref_attention *a, double *scores /* [past + rows] */);
+
+/* Activations in 8 bits per block of 32, as the vector tables define them: scale = max|x| / 127, q = x / scale
+ * rounded to nearest even (0 for a block of zeros). cols is filled up with zeros to a multiple of 32. */
+void pl_ref_quantize(const float *x, size_t cols, int8_t *q, float *scale);
+
+#endif

@@ -1,0 +1,109 @@
+/* Scales of quantised blocks that are NaN or infinite: one of them poisons every token. */
+#include "tensor/dequant.h"
+#include "tensor/quant.h"
+
+/* Where the f16 scales stand in a block; -1: none. */
+struct scale_fields {
+    int16_t first, second;
+};
+
+static struct scale_fields fields_of(enum pl_dtype t) {
+    switch (t) {
+    case PL_Q4_0:
+    case PL_Q5_0:
+    case PL_Q8_0:
+    case PL_IQ4_NL:
+    case PL_IQ4_XS: return (struct scale_fields){0, -1};
+    case PL_Q4_1:
+    case PL_Q5_1:
+    case PL_Q4_K:
+    case PL_Q5_K: return (struct scale_fields){0, 2};
+    case PL_Q2_K: return (struct scale_fields){80, 82};
+    case PL_Q3_K: return (struct scale_fields){108, -1};
+    case PL_Q6_K: return (struct scale_fields){208, -1};
+    case PL_TQ1_0: return (struct scale_fields){52, -1};
+    case PL_TQ2_0: return (struct scale_fields){64, -1};
+    default: return (struct scale_fields){-1, -1};
+    }
+}
+
+enum { MX_EXPONENT_MAX = 252 }; /* 6 * 2^(252 - 127) is the last that fits f32; 255 means NaN */
+
+/* Index of the first block with a bad scale, or count. No early exit inside a run: the loop stays simple to vectorise. */
+static uint64_t first_bad_f16(const uint8_t *p, uint64_t count, uint32_t stride) {
+    enum { RUN = 256 };
+    for (uint64_t at = 0; at < count; at += RUN) {
+        uint64_t n = PL_MIN(count - at, (uint64_t)RUN);
+        unsigned bad = 0;
+        for (uint64_t i = 0; i < n; i++) bad |= (pl_load_u16(p + (at + i) * stride) & 0x7C00u) == 0x7C00u;
+        if (bad == 0) continue;
+        while ((pl_load_u16(p + at * stride) & 0x7C00u) != 0x7C00u) at++;
+        return at;
+    }
+    return count;
+}
+
+uint64_t pl_scales_first_bad(enum pl_dtype dtype, const void *src, uint64_t blocks) {
+    const uint8_t *p = src;
+    uint32_t stride = pl_dtype_info(dtype)->block_bytes;
+    if (dtype == PL_MXFP4) {
+        uint64_t i = 0;
+        while (i < blocks && p[i * stride] <= MX_EXPONENT_MAX) i++;
+        return i;
+    }
+    struct scale_fields f = fields_of(dtype);
+    uint64_t bad = blocks;
+    if (f.first >= 0) bad = first_bad_f16(p + f.first, bad, stride);
+    if (f.second >= 0) bad = first_bad_f16(p + f.second, bad, stride);
+    return bad;
+}
+
+/* The same for an array of plain scales (MLX). */
+static uint64_t first_bad_plain(enum pl_dtype t, const uint8_t *p, uint64_t count) {
+    uint32_t exponent = t == PL_F16 ? 0x7C00u : t == PL_BF16 ? 0x7F80u : 0x7F800000u;
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t u;
+        if (t == PL_F32)
+            memcpy(&u, p + 4 * i, 4);
+        else
+            u = pl_load_u16(p + 2 * i);
+        if ((u & exponent) == exponent) return i;
+    }
+    return count;
+}
+
+static enum pl_status check_mlx(const struct pl_tensor *t, uint64_t begin, uint64_t end, struct pl_err *err) {
+    uint64_t groups = pl_tensor_cols(t) / t->group, size = pl_dtype_info(t->scale_dtype)->block_bytes,
+             count = (end - begin) * groups;
+    const uint8_t *arrays[2] = {t->scales, t->biases};
+    for (int i = 0; i < 2; i++) {
+        uint64_t bad = first_bad_plain(t->scale_dtype, arrays[i] + begin * groups * size, count);
+        if (bad == count) continue;
+        PL_FAIL(err, PL_FORMAT, "tensor %s: row %llu, group %llu has a %s that is NaN or infinite; expected a finite number",
+                t->name, (unsigned long long)(begin + bad / groups), (unsigned long long)(bad % groups),
+                i == 0 ? "scale" : "bias");
+    }
+    return PL_OK;
+}
+
+enum pl_status pl_tensor_check_scales_rows(const struct pl_tensor *t, uint64_t begin, uint64_t end, struct pl_err *err) {
+    PL_ASSERT(begin <= end && end <= pl_tensor_rows(t));
+    if (t->dtype == PL_MLX) return check_mlx(t, begin, end, err);
+    const struct pl_dtype_info *d = pl_dtype_info(t->dtype);
+    if (d->block_elems == 1) return PL_OK;
+    uint64_t per_row = pl_tensor_cols(t) / d->block_elems, count = (end - begin) * per_row;
+    uint64_t at = begin * per_row;
+    uint64_t bad = pl_scales_first_bad(t->dtype, (const uint8_t *)t->data + at * d->block_bytes, count);
+    if (bad == count) return PL_OK;
+    at += bad;
+    PL_FAIL(
+        err, PL_FORMAT,
+        "tensor %s (%s): block %llu of row %llu, byte %llu of the tensor, has a scale that is NaN or infinite; expected a "
+        "finite number: the file is damaged",
+        t->name, d->name, (unsigned long long)(at % per_row), (unsigned long long)(at / per_row),
+        (unsigned long long)(at * d->block_bytes));
+}
+
+enum pl_status pl_tensor_check_scales(const struct pl_tensor *t, struct pl_err *err) {
+    return pl_tensor_check_scales_rows(t, 0, pl_tensor_rows(t), err);
+}

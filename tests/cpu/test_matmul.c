@@ -1,0 +1,222 @@
+/* Products of every weight type on every table against src/ref: rows 1..64, odd sizes, bias, accumulation, several
+ * matrices at once, thread counts, and row counts (the same bits). */
+#include "tests/cpu/support.h"
+#include "tensor/quant.h"
+
+static struct pl_cpu_weight *weight_make(struct pl_cpu *c, const struct pl_tensor *t) {
+    struct pl_cpu_weight *w = NULL;
+    struct pl_err err = {0};
+    if (pl_cpu_weight_create(c, t, &w, &err) != PL_OK) fail_msg("%s", err.text);
+    return w;
+}
+
+static bool is_q8(const struct pl_cpu *c, const struct pl_cpu_weight *w) {
+    return strstr(pl_cpu_weight_kernel(c, w, 1), "xq8") != NULL;
+}
+
+static void multiply(struct pl_cpu *c, const struct pl_cpu_weight *w, const float *bias, const float *x, size_t x_stride,
+                     size_t rows, bool accumulate, float *y, size_t y_stride) {
+    struct pl_cpu_matmul m = {1, rows, &w, &bias, x, x_stride, &y, &y_stride, accumulate};
+    pl_cpu_matmul(c, &m);
+}
+
+/* x as 8-bit kernels see it. */
+static float *as_quantised(const float *x, size_t stride, size_t rows, size_t cols) {
+    size_t blocks = (cols + 31) / 32;
+    float *out = malloc(rows * stride * sizeof *out), *scale = malloc(blocks * sizeof *scale);
+    int8_t *q = malloc(blocks * 32);
+    for (size_t r = 0; r < rows; r++) {
+        pl_ref_quantize(x + r * stride, cols, q, scale);
+        for (size_t i = 0; i < cols; i++) out[r * stride + i] = (float)q[i] * scale[i / 32];
+    }
+    free(scale), free(q);
+    return out;
+}
+
+struct shape {
+    size_t out, in, rows;
+};
+
+static void check_product(struct pl_cpu *c, const struct weight_case *wc, struct shape s, bool with_bias, bool accumulate) {
+    struct pl_tensor t = tensor_random(wc, s.out, s.in, 11 + s.out * 7 + s.in + wc->dtype);
+    struct pl_cpu_weight *w = weight_make(c, &t);
+    struct pl_err err = {0};
+    assert_int_equal(pl_cpu_reserve(c, s.rows, s.in, 128, &err), PL_OK);
+    size_t xs = s.in + 3, ys = s.out + 5;
+    uint64_t rng = s.rows;
+    float *x = malloc(s.rows * xs * sizeof *x), *bias = malloc(s.out * sizeof *bias), *row = malloc(s.in * sizeof *row);
+    double *mag = malloc(s.rows * s.out * sizeof *mag);
+    rng_fill(&rng, x, s.rows * xs);
+    rng_fill(&rng, bias, s.out);
+    struct guarded y = guarded_make(s.rows * ys), want = guarded_make(s.rows * ys), exact = guarded_make(s.rows * ys);
+    if (accumulate) {
+        rng_fill(&rng, y.x, y.n);
+        memcpy(want.x, y.x, y.n * sizeof(float));
+        memcpy(exact.x, y.x, y.n * sizeof(float));
+    }
+    float *before = calloc(y.n, sizeof *before);
+    if (accumulate) memcpy(before, y.x, y.n * sizeof *before);
+    bool q8 = is_q8(c, w);
+    float *xq = as_quantised(x, xs, s.rows, s.in);
+    multiply(c, w, with_bias ? bias : NULL, x, xs, s.rows, accumulate, y.x, ys);
+    assert_int_equal(pl_ref_matmul(&t, with_bias ? bias : NULL, x, xs, s.rows, accumulate, want.x, ys, mag, row), PL_OK);
+    if (q8)
+        assert_int_equal(pl_ref_matmul(&t, with_bias ? bias : NULL, xq, xs, s.rows, accumulate, exact.x, ys, mag, row),
+                         PL_OK);
+    char what[160];
+    for (size_t r = 0; r < s.rows; r++)
+        for (size_t o = 0; o < ys; o++) {
+            size_t at = r * ys + o;
+            if (o >= s.out) {
+                if (!accumulate) assert_true(y.x[at] == POISON);
+                continue;
+            }
+            snprintf(what, sizeof what, "%s %zux%zu rows %zu: row %zu out %zu", pl_cpu_weight_kernel(c, w, s.rows), s.out,
+                     s.in, s.rows, r, o);
+            double m = mag[r * s.out + o] + 1e-3 + (with_bias ? fabs((double)bias[o]) : 0) + fabs((double)before[at]);
+            check_close(what, y.x[at], (double)want.x[at], 1e-6, (q8 ? TOL_MATMUL_Q8 : TOL_MATMUL_F32) * m);
+            if (q8) check_close(what, y.x[at], (double)exact.x[at], 1e-6, TOL_MATMUL_Q8_EXACT * m);
+        }
+    guarded_free(&y), guarded_free(&want), guarded_free(&exact);
+    free(x), free(xq), free(bias), free(row), free(mag), free(before);
+    pl_cpu_weight_destroy(w);
+    tensor_free(&t);
+}
+
+static void every_type_every_row_count(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        struct pl_cpu *c = cpu_make(isa, 2);
+        for (size_t k = 0; k < WEIGHT_CASES; k++) {
+            size_t grain = case_grain(&weight_cases[k]);
+            for (size_t rows = 1; rows <= 64; rows += isa == PL_ISA_SCALAR ? 9 : 1) {
+                size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
+                check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows}, rows % 2,
+                              rows % 3 == 0);
+            }
+        }
+        pl_cpu_destroy(c);
+    }
+}
+
+static void odd_widths(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        struct pl_cpu *c = cpu_make(isa, 1);
+        for (size_t k = 0; k < WEIGHT_CASES; k++) {
+            size_t grain = case_grain(&weight_cases[k]), limit = grain == 1 ? 1025 : 16 * grain;
+            for (size_t in = grain; in <= limit; in += grain == 1 && in > 70 ? 53 : grain)
+                check_product(c, &weight_cases[k], (struct shape){17, in, 1 + in / grain % 6}, false, false);
+            check_product(c, &weight_cases[k], (struct shape){33, grain >= 32 ? 2048 : 2053, 3}, true, true);
+        }
+        pl_cpu_destroy(c);
+    }
+}
+
+/* Threads 1..5 and any number of neighbours: the same bits. */
+static void threads_and_rows_change_nothing(void **state) {
+    (void)state;
+    enum { ROWS = 37, OUT = 83, IN = 512 };
+    for (size_t k = 0; k < WEIGHT_CASES; k++) {
+        struct pl_tensor t = tensor_random(&weight_cases[k], OUT, IN, k);
+        uint64_t rng = 5;
+        float *x = malloc(ROWS * IN * sizeof *x), *first = malloc(ROWS * OUT * sizeof *x),
+              *y = malloc(ROWS * OUT * sizeof *x);
+        rng_fill(&rng, x, ROWS * IN);
+        FOR_EACH_ISA(isa) {
+            for (int threads = 1; threads <= 5; threads++) {
+                struct pl_cpu *c = cpu_make(isa, threads);
+                struct pl_err err = {0};
+                assert_int_equal(pl_cpu_reserve(c, ROWS, IN, 128, &err), PL_OK);
+                struct pl_cpu_weight *w = weight_make(c, &t);
+                multiply(c, w, NULL, x, IN, ROWS, false, threads == 1 ? first : y, OUT);
+                if (threads > 1) assert_memory_equal(first, y, ROWS * OUT * sizeof *y);
+                for (size_t r = 0; r < ROWS; r += threads == 1 ? 1 : 7) {
+                    size_t n = PL_MIN((size_t)threads, ROWS - r);
+                    multiply(c, w, NULL, x + r * IN, IN, n, false, y, OUT);
+                    assert_memory_equal(first + r * OUT, y, n * OUT * sizeof *y);
+                }
+                pl_cpu_weight_destroy(w);
+                pl_cpu_destroy(c);
+            }
+        }
+        free(x), free(first), free(y);
+        tensor_free(&t);
+    }
+}
+
+static void several_matrices_share_the_activations(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        struct pl_cpu *c = cpu_make(isa, 2);
+        const struct weight_case *cases[3] = {&weight_cases[3], &weight_cases[12], &weight_cases[1]};
+        const size_t outs[3] = {40, 16, 5};
+        for (size_t rows = 1; rows <= 21; rows += 4) {
+            struct pl_tensor t[3];
+            const struct pl_cpu_weight *w[3];
+            struct guarded y[3];
+            float *yp[3];
+            size_t strides[3];
+            uint64_t rng = rows;
+            float *x = malloc(rows * 256 * sizeof *x), *alone = malloc(rows * 40 * sizeof *alone), bias[40];
+            const float *biases[3] = {NULL, bias, NULL};
+            rng_fill(&rng, x, rows * 256);
+            rng_fill(&rng, bias, 40);
+            struct pl_err err = {0};
+            assert_int_equal(pl_cpu_reserve(c, rows, 256, 128, &err), PL_OK);
+            for (size_t i = 0; i < 3; i++) {
+                t[i] = tensor_random(cases[i], outs[i], 256, i);
+                w[i] = weight_make(c, &t[i]);
+                y[i] = guarded_make(rows * outs[i]);
+                yp[i] = y[i].x;
+                strides[i] = outs[i];
+            }
+            struct pl_cpu_matmul m = {3, rows, w, biases, x, 256, yp, strides, false};
+            pl_cpu_matmul(c, &m);
+            for (size_t i = 0; i < 3; i++) {
+                multiply(c, w[i], biases[i], x, 256, rows, false, alone, outs[i]);
+                assert_memory_equal(alone, y[i].x, rows * outs[i] * sizeof(float));
+                guarded_free(&y[i]);
+                pl_cpu_weight_destroy((struct pl_cpu_weight *)(uintptr_t)w[i]);
+                tensor_free(&t[i]);
+            }
+            free(x), free(alone);
+        }
+        pl_cpu_destroy(c);
+    }
+}
+
+static void embedding_rows(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        struct pl_cpu *c = cpu_make(isa, 2);
+        for (size_t k = 0; k < WEIGHT_CASES; k++) {
+            size_t cols = PL_MAX(case_grain(&weight_cases[k]), (size_t)33) / 32 * 32;
+            struct pl_tensor t = tensor_random(&weight_cases[k], 50, cols, k);
+            uint32_t ids[7] = {49, 0, 7, 7, 31, 2, 48};
+            struct guarded y = guarded_make(7 * (cols + 1));
+            float *row = malloc(cols * sizeof *row);
+            pl_cpu_embed(c, &t, ids, 7, 3.5f, y.x, cols + 1);
+            for (size_t r = 0; r < 7; r++) {
+                assert_int_equal(pl_dequant_row(&t, ids[r], row), PL_OK);
+                for (size_t i = 0; i < cols; i++) assert_true(y.x[r * (cols + 1) + i] == row[i] * 3.5f);
+                assert_true(y.x[r * (cols + 1) + cols] == POISON);
+            }
+            guarded_free(&y);
+            free(row);
+            tensor_free(&t);
+        }
+        pl_cpu_destroy(c);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_type_every_row_count),
+        cmocka_unit_test(odd_widths),
+        cmocka_unit_test(threads_and_rows_change_nothing),
+        cmocka_unit_test(several_matrices_share_the_activations),
+        cmocka_unit_test(embedding_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,21 @@
+/* tolerance - every bound of the CPU kernels' tests, in one table. Changing one is a commit of its own with the
+ * measurement that asks for it. */
+#ifndef PL_TESTS_CPU_TOLERANCE_H
+#define PL_TESTS_CPU_TOLERANCE_H
+
+/* |y - ref| <= TOL * sum |x w|, weights exact and activations f32: summation order only. */
+#define TOL_MATMUL_F32 2e-6
+/* The same against the reference on activations quantised as ref does it: integers are exact, so block sums only. */
+#define TOL_MATMUL_Q8_EXACT 2e-6
+/* Against the reference on unquantised activations: half a step of 127 levels per element, mostly cancelling. */
+#define TOL_MATMUL_Q8 4e-3
+/* |y - ref| <= TOL * |ref| + TOL_ABS */
+#define TOL_NORM    2e-6
+#define TOL_GLU     2e-6
+#define TOL_SOFTCAP 1e-6
+#define TOL_ROPE    2e-6
+#define TOL_SMALL   1e-6
+/* |out - ref| <= TOL * max |v|, on the same (rounded) keys and values */
+#define TOL_ATTENTION 3e-6
+
+#endif
