@@ -3,7 +3,9 @@
  * Promise: after pl_file_open every tensor handed out has a known dtype, a shape whose element count and byte count
  * do not overflow, and a span inside its mapping that overlaps no other tensor; names are unique. Anything else is a
  * PL_FORMAT error that names file, field, byte offset, what was found and what was expected. Weights are memory
- * mapped and never copied here. Views stay valid until pl_file_close.
+ * mapped and never copied here. Views stay valid until pl_file_close. In a GGUF data is aligned to 8 bytes or more; in
+ * safetensors it may lie at any byte (MLX does not pad its headers): read it through pl_dequant_row, memcpy or
+ * unaligned loads.
  *
  * Two kinds: GGUF v2/v3 (one file or -00001-of-0000N splits) and directories of Hugging Face or MLX
  * (config.json, safetensors with or without index, tokenizer files). MLX affine triplets (x.weight u32, x.scales,

@@ -3,7 +3,8 @@
  * shape[0] is the slowest dimension (row-major, C order), whatever the file's own order: a weight matrix is
  * [out, in], an embedding table [V, E], a norm weight [E]. Unused entries of shape are 1.
  * PL_MLX: data is the packed u32 array [.., in*bits/32], scales and biases are [.., in/group] of scale_dtype;
- * shape is the logical shape [out, in] of the weights they stand for. */
+ * shape is the logical shape [out, in] of the weights they stand for.
+ * data, scales and biases may have any alignment. */
 #ifndef PL_TENSOR_TENSOR_H
 #define PL_TENSOR_TENSOR_H
 
