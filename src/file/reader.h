@@ -104,6 +104,8 @@ enum pl_status pl_mlx_join(struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
 
 /* --- templates.c --- */
 enum pl_status pl_templates_from_gguf(struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
+/* From the documents that are loaded already: chat_template.json, then tokenizer_config.json. */
+enum pl_status pl_templates_from_json(struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_templates_from_dir(struct pl_file *f, const char *dir, struct pl_err *err) PL_MUST_CHECK;
 
 #endif

@@ -121,6 +121,10 @@ static enum pl_status add_additional(struct pl_file *f, const char *dir, struct 
 enum pl_status pl_templates_from_dir(struct pl_file *f, const char *dir, struct pl_err *err) {
     PL_TRY(add_file(f, dir, "chat_template.jinja", PL_STR("default"), err));
     PL_TRY(add_additional(f, dir, err));
+    return pl_templates_from_json(f, err);
+}
+
+enum pl_status pl_templates_from_json(struct pl_file *f, struct pl_err *err) {
     PL_TRY(add_json(f, json_object_get(f->template_json, "chat_template"), err));
     return add_json(f, json_object_get(f->json[PL_JSON_TOKENIZER_CONFIG], "chat_template"), err);
 }
