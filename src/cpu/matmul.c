@@ -126,7 +126,7 @@ static void plain_tile(const struct product *p, size_t i, size_t tile, size_t be
     const struct pl_cpu_weight *w = m->w[i];
     size_t last = PL_MIN((tile + 1) * TILE_ROWS, w->out);
     for (size_t o = tile * TILE_ROWS; o < last; o++) {
-        PL_ASSERT(pl_dequant_row(&w->t, o, row) == PL_OK);
+        PL_ASSERT(pl_dequant_row_product(&w->t, o, row) == PL_OK);
         float b = m->bias != NULL && m->bias[i] != NULL ? m->bias[i][o] : 0.0f;
         for (size_t r = begin; r < end; r++) {
             float *y = m->y[i] + r * m->y_stride[i] + o, v = p->c->table->dot(m->x + r * m->x_stride, row, w->in) + b;
@@ -237,7 +237,7 @@ static void embed_worker(void *arg, int index, int count) {
     pl_pool_share(j->rows, 1, index, count, &begin, &end);
     for (size_t r = begin; r < end; r++) {
         PL_ASSERT(j->ids[r] < pl_tensor_rows(j->table));
-        PL_ASSERT(pl_dequant_row(j->table, j->ids[r], j->y + r * j->y_stride) == PL_OK);
+        PL_ASSERT(pl_dequant_row_product(j->table, j->ids[r], j->y + r * j->y_stride) == PL_OK);
         if (j->scale != 1.0f) j->c->table->scale(j->y + r * j->y_stride, j->scale, cols);
     }
 }

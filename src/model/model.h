@@ -13,35 +13,42 @@ enum pl_arch { PL_ARCH_LLAMA, PL_ARCH_MISTRAL, PL_ARCH_QWEN2, PL_ARCH_QWEN3, PL_
 
 enum pl_rope_scaling { PL_ROPE_NONE, PL_ROPE_LINEAR, PL_ROPE_LLAMA3, PL_ROPE_YARN };
 
+enum { PL_MODEL_LAYERS_MAX = 512 };
+
 /* Letters as in docs: L layers, E width, F MLP width, H query heads, G KV heads, D head size, V vocabulary. */
 struct pl_model_config {
     enum pl_arch arch;
     uint32_t layers, width, mlp_width, heads, kv_heads, head_dim, vocab, context_train;
-    float norm_eps, norm_offset; /* offset 1: weights are stored as (w - 1) */
-    float embed_scale;           /* 1, or sqrt(E) for Gemma */
-    float attn_scale;            /* usually 1/sqrt(D) */
+    float norm_eps, norm_offset;       /* offset 1: weights are stored as (w - 1) */
+    float embed_scale;                 /* 1, or sqrt(E) for Gemma */
+    float attn_scale;                  /* usually 1/sqrt(D) */
     float attn_softcap, logit_softcap; /* 0: none */
     float rope_base, rope_base_local;  /* local: layers with a window, where they differ */
     uint32_t rope_dim;
     bool rope_halves; /* pairs (i, i+dim/2); GGUF Llama stores adjacent pairs */
     enum pl_rope_scaling rope_scaling;
     float rope_factor, rope_low_freq, rope_high_freq, rope_attn_factor, rope_beta_fast, rope_beta_slow;
+    bool rope_truncate;    /* YaRN: the ramp's ends are rounded to whole dimensions */
+    bool rope_freq_tensor; /* GGUF: rope_freqs.weight divides the frequencies */
     uint32_t rope_context_orig;
-    uint32_t window;         /* sliding window, 0: none */
-    uint32_t window_pattern; /* every n-th layer is global; 0 with window > 0: all layers are windowed */
+    uint32_t window;                          /* sliding window, 0: no layer has one */
+    bool layer_windowed[PL_MODEL_LAYERS_MAX]; /* which layers use it */
+    enum pl_ops_act mlp_act;
     bool tied_embeddings;
-    bool qkv_bias, qk_norm;
+    bool qkv_bias, o_bias, mlp_bias, qk_norm;
 };
 
 struct pl_model;
 
 enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_config *out, struct pl_err *err) PL_MUST_CHECK;
 const char *pl_arch_name(enum pl_arch a);
+/* "llama, mistral, ...": for messages. Static. */
+const char *pl_arch_list(void);
 
 struct pl_model_options {
-    uint32_t max_context; /* rows of rotary tables; 0 = context_train */
-    uint32_t max_rows;    /* rows of one step */
-    uint32_t max_logits;  /* logit rows of one step */
+    uint32_t max_context;                                                    /* rows of rotary tables; 0 = context_train */
+    uint32_t max_rows;                                                       /* rows of one step */
+    uint32_t max_logits;                                                     /* logit rows of one step */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_user;
 };
@@ -50,12 +57,19 @@ enum pl_status pl_model_create(const struct pl_file *f, struct pl_ops *o, const 
                                struct pl_model **out, struct pl_err *err) PL_MUST_CHECK;
 void pl_model_destroy(struct pl_model *m);
 const struct pl_model_config *pl_model_config(const struct pl_model *m);
-/* One step. Logits of the batch's logit rows stay in *logits [logit_count, V] until the next step. */
+/* One step. PL_INVALID: a token outside the vocabulary or an inconsistent batch; PL_LIMIT: more rows, logits or positions
+ * than the model was made for. Logits of the batch's logit rows stay in *logits [logit_count, V] until the next step. */
 enum pl_status pl_model_forward(struct pl_model *m, const struct pl_batch *b, struct pl_kv_store *kv,
                                 const struct pl_activation **logits) PL_MUST_CHECK;
 /* What a model of this config needs, before anything is allocated. */
 struct pl_memory_budget {
     uint64_t weight_bytes_mapped, weight_bytes_owned, kv_bytes, scratch_bytes;
 };
+/* kv may be NULL. weight_bytes_owned is the most that repacked copies can take, not what they will. PL_LIMIT: the sums
+ * overflow. */
+enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_config *c, const struct pl_model_options *opt,
+                               const struct pl_kv_shape *kv, struct pl_memory_budget *out, struct pl_err *err) PL_MUST_CHECK;
+/* Private copies this model really holds (weights, rotary tables, activations). */
+uint64_t pl_model_bytes_owned(const struct pl_model *m);
 
 #endif

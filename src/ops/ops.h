@@ -4,7 +4,9 @@
  * in order; on the CPU they run at once, on devices they are enqueued. Handles (weights, activations, KV) belong to
  * the pl_ops that made them. Hot functions return a bare status. Every call is counted by kernel name (witness).
  *
- * A step is described once by a pl_batch and reused by all layers. */
+ * A step is described once by a pl_batch and reused by all layers. An activation carries how many rows it holds: embed
+ * sets it from the batch, gather from the logit rows, every other op hands its input's count on. An op on zero rows does
+ * nothing. Wrong widths, a missing begin, a foreign handle are programmer errors (assertions). */
 #ifndef PL_OPS_OPS_H
 #define PL_OPS_OPS_H
 
@@ -18,11 +20,28 @@ struct pl_kv_store;   /* KV pages of all layers on the backend */
 
 enum pl_backend { PL_BACKEND_CPU, PL_BACKEND_METAL, PL_BACKEND_CUDA, PL_BACKEND_ROCM, PL_BACKEND_OPENCL, PL_BACKEND_COUNT };
 
+const char *pl_backend_name(enum pl_backend b); /* "cpu", "metal", "cuda", "rocm", "opencl" */
+bool pl_backend_from_name(const char *name, enum pl_backend *out);
+
+/* --- ports: per operation and backend either an implementation or an explicit "no port" --- */
+#define PL_OP_LIST(X) \
+    X(embed) X(norm) X(add_norm) X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap)
+enum pl_op {
+#define PL_OP_ENUM(name) PL_OP_##name,
+    PL_OP_LIST(PL_OP_ENUM)
+#undef PL_OP_ENUM
+        PL_OP_COUNT
+};
+enum pl_port { PL_PORT_NONE, PL_PORT_CPU, PL_PORT_COMPOSED, PL_PORT_FUSED };
+const char *pl_op_name(enum pl_op op);
+enum pl_port pl_ops_port(enum pl_op op, enum pl_backend b); /* the table the dispatcher itself uses */
+const char *pl_port_name(enum pl_port p);                   /* "no port", "cpu", "composed", "fused" */
+
 struct pl_ops_options {
     enum pl_backend backend;
-    int device;       /* index on that backend */
-    int threads;      /* CPU; 0 = all */
-    const char *isa;  /* CPU: NULL = best */
+    int device;      /* index on that backend */
+    int threads;     /* CPU; 0 = all */
+    const char *isa; /* CPU: NULL = best */
 };
 enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_destroy(struct pl_ops *o);
@@ -41,6 +60,9 @@ enum pl_weight_use {
 enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
                                     struct pl_weight **out, struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_weight_destroy(struct pl_ops *o, struct pl_weight *w);
+uint64_t pl_ops_weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *w); /* private copies, 0 for a view */
+/* The kernel a product of `rows` rows with this weight runs. Valid while o lives. */
+const char *pl_ops_weight_kernel(const struct pl_ops *o, const struct pl_weight *w, size_t rows);
 enum pl_status pl_ops_activation_create(struct pl_ops *o, size_t rows_max, size_t cols, struct pl_activation **out,
                                         struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_activation_destroy(struct pl_ops *o, struct pl_activation *a);
@@ -75,6 +97,8 @@ struct pl_batch {
     uint32_t logit_count;
     const uint32_t *logit_rows; /* rows whose logits are wanted, ascending */
 };
+/* b must stay as it is until pl_ops_end. PL_INVALID when it is inconsistent (rows not contiguous, block tables too
+ * short, pages that kv does not have). */
 enum pl_status pl_ops_begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) PL_MUST_CHECK;
 enum pl_status pl_ops_end(struct pl_ops *o) PL_MUST_CHECK;
 
@@ -88,11 +112,13 @@ enum pl_status pl_ops_embed(struct pl_ops *o, const struct pl_weight *table, flo
 /* y = rmsnorm(x) * (offset + w). y may be x. */
 enum pl_status pl_ops_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
                            struct pl_activation *y);
-/* x += add, then y = rmsnorm(x) * (offset + w). */
+/* x += add, then y = rmsnorm(x) * (offset + w). y may be x or add. */
 enum pl_status pl_ops_add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y);
 enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add);
-/* y[i] = x * w[i]^T + bias[i] for count matrices sharing x (count <= 4). bias, or its entries, may be NULL. */
+enum { PL_OPS_LINEAR_MAX = 4 };
+/* y[i] = x * w[i]^T + bias[i] for count matrices sharing x (count <= PL_OPS_LINEAR_MAX). bias, or its entries, may be NULL.
+ */
 enum pl_status pl_ops_linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
                              const struct pl_weight *const *bias, const struct pl_activation *x,
                              struct pl_activation *const *y);
@@ -106,8 +132,8 @@ struct pl_qkv {
     const struct pl_rope *rope; /* NULL: none */
 };
 /* Head norms and rotation of q and k in place, then append of k and v to the layer's pages. */
-enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q,
-                                  struct pl_activation *k, struct pl_activation *v);
+enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
+                                  struct pl_activation *v);
 struct pl_attention {
     uint32_t layer, heads;
     float scale, softcap; /* softcap 0: none */

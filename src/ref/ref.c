@@ -8,7 +8,7 @@ enum pl_status pl_ref_matmul(const struct pl_tensor *w, const float *bias, const
                              bool accumulate, float *y, size_t y_stride, double *magnitude, float *row) {
     size_t out = (size_t)pl_tensor_rows(w), in = (size_t)pl_tensor_cols(w);
     for (size_t o = 0; o < out; o++) {
-        PL_TRY(pl_dequant_row(w, o, row));
+        PL_TRY(pl_dequant_row_product(w, o, row));
         for (size_t r = 0; r < rows; r++) {
             double sum = 0, mag = 0;
             for (size_t i = 0; i < in; i++) {

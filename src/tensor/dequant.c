@@ -34,13 +34,21 @@ enum pl_status pl_dequant_span(enum pl_dtype dtype, const void *src, uint64_t n,
     return PL_OK;
 }
 
-enum pl_status pl_dequant_row(const struct pl_tensor *t, uint64_t row, float *out) {
+static enum pl_status row_to_f32(const struct pl_tensor *t, uint64_t row, enum pl_dtype mlx_rounding, float *out) {
     if (row >= pl_tensor_rows(t)) return PL_INVALID;
     if (t->dtype == PL_MLX) {
-        pl_dequant_mlx_row(t, row, out);
+        pl_dequant_mlx_row(t, row, mlx_rounding, out);
         return PL_OK;
     }
     uint64_t bytes, cols = pl_tensor_cols(t);
     if (!pl_dtype_row_bytes(t->dtype, cols, &bytes)) return PL_INVALID;
     return pl_dequant_span(t->dtype, (const uint8_t *)t->data + row * bytes, cols, out);
+}
+
+enum pl_status pl_dequant_row(const struct pl_tensor *t, uint64_t row, float *out) {
+    return row_to_f32(t, row, t->scale_dtype, out);
+}
+
+enum pl_status pl_dequant_row_product(const struct pl_tensor *t, uint64_t row, float *out) {
+    return row_to_f32(t, row, PL_F32, out);
 }

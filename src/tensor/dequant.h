@@ -39,8 +39,8 @@ void pl_dequant_iq4_xs(const uint8_t *b, float *y);
 void pl_dequant_tq1_0(const uint8_t *b, float *y);
 void pl_dequant_tq2_0(const uint8_t *b, float *y);
 
-/* One row of an MLX affine tensor. */
-void pl_dequant_mlx_row(const struct pl_tensor *t, uint64_t row, float *out);
+/* One row of an MLX affine tensor; product and sum are rounded to the type `rounding` (PL_F32: not at all). */
+void pl_dequant_mlx_row(const struct pl_tensor *t, uint64_t row, enum pl_dtype rounding, float *out);
 
 extern const int8_t pl_iq4_values[16]; /* the non-linear code book of iq4_nl and iq4_xs */
 

@@ -1,5 +1,5 @@
 /* MLX affine: a row is a little-endian stream of `bits`-wide unsigned integers; each group of `group` elements has a
- * scale and a bias. The product and the sum are each rounded to the type of the scales, as MLX does. */
+ * scale and a bias. MLX's own dequantiser rounds the product and the sum to the type of the scales. */
 #include "tensor/dequant.h"
 
 static float round_to(enum pl_dtype t, float v) {
@@ -24,7 +24,7 @@ static unsigned stream_bits(const uint8_t *p, uint64_t i, uint32_t bits) {
     return word >> shift & ((1u << bits) - 1);
 }
 
-void pl_dequant_mlx_row(const struct pl_tensor *t, uint64_t row, float *out) {
+void pl_dequant_mlx_row(const struct pl_tensor *t, uint64_t row, enum pl_dtype rounding, float *out) {
     uint64_t cols = pl_tensor_cols(t), groups = cols / t->group;
     const uint8_t *packed = (const uint8_t *)t->data + row * (cols * t->bits / 8);
     const uint8_t *scales = t->scales, *biases = t->biases;
@@ -32,8 +32,8 @@ void pl_dequant_mlx_row(const struct pl_tensor *t, uint64_t row, float *out) {
         float scale = load(t->scale_dtype, scales, row * groups + g);
         float bias = load(t->scale_dtype, biases, row * groups + g);
         for (uint64_t i = g * t->group; i < (g + 1) * t->group; i++) {
-            float product = round_to(t->scale_dtype, (float)stream_bits(packed, i, t->bits) * scale);
-            out[i] = round_to(t->scale_dtype, product + bias);
+            float product = round_to(rounding, (float)stream_bits(packed, i, t->bits) * scale);
+            out[i] = round_to(rounding, product + bias);
         }
     }
 }

@@ -11,6 +11,10 @@
  * (floats, GGUF blocks, MLX affine). Requires a tensor whose sizes were checked when it was made. */
 enum pl_status pl_dequant_row(const struct pl_tensor *t, uint64_t row, float *out) PL_MUST_CHECK;
 
+/* What products use: as pl_dequant_row, but a PL_MLX element is scale * q + bias in f32, not rounded to the type of the
+ * scales (MLX's products, too, scale sums of integers and never see rounded weights). */
+enum pl_status pl_dequant_row_product(const struct pl_tensor *t, uint64_t row, float *out) PL_MUST_CHECK;
+
 /* n elements (a multiple of the block) from packed bytes; block types and plain floats only. */
 enum pl_status pl_dequant_span(enum pl_dtype dtype, const void *src, uint64_t n, float *out) PL_MUST_CHECK;
 

@@ -198,7 +198,7 @@ static void embedding_rows(void **state) {
             float *row = malloc(cols * sizeof *row);
             pl_cpu_embed(c, &t, ids, 7, 3.5f, y.x, cols + 1);
             for (size_t r = 0; r < 7; r++) {
-                assert_int_equal(pl_dequant_row(&t, ids[r], row), PL_OK);
+                assert_int_equal(pl_dequant_row_product(&t, ids[r], row), PL_OK);
                 for (size_t i = 0; i < cols; i++) assert_true(y.x[r * (cols + 1) + i] == row[i] * 3.5f);
                 assert_true(y.x[r * (cols + 1) + cols] == POISON);
             }

@@ -1,0 +1,194 @@
+/* Binding: every weight that the architecture's table asks for is found, checked against the configuration's letters,
+ * and handed to the backend; what is left over is reported. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "model/arch.h"
+#include "tensor/quant.h"
+
+struct binder {
+    struct pl_model *m;
+    const struct pl_file *f;
+    const struct pl_model_options *opt;
+    const char *prefix;  /* Hugging Face only */
+    struct pl_map index; /* tensor name -> its number */
+    bool *used;          /* [tensor count] */
+    uint64_t done_bytes;
+    struct pl_err *err;
+};
+
+static uint64_t dim_of(const struct pl_model_config *c, enum pl_dim d) {
+    switch (d) {
+    case PL_DIM_NONE: return 1;
+    case PL_DIM_E: return c->width;
+    case PL_DIM_F: return c->mlp_width;
+    case PL_DIM_V: return c->vocab;
+    case PL_DIM_HD: return (uint64_t)c->heads * c->head_dim;
+    case PL_DIM_GD: return (uint64_t)c->kv_heads * c->head_dim;
+    case PL_DIM_D: return c->head_dim;
+    }
+    return 0;
+}
+
+static const char *dim_text(enum pl_dim d) {
+    static const char *const text[] = {
+        "1", "width", "MLP width", "vocabulary", "heads x head size", "KV heads x head size", "head size"};
+    return text[d];
+}
+
+static bool is_needed(const struct pl_model_config *c, enum pl_need need) {
+    switch (need) {
+    case PL_NEED_ALWAYS: return true;
+    case PL_NEED_UNTIED: return !c->tied_embeddings;
+    case PL_NEED_QKV_BIAS: return c->qkv_bias;
+    case PL_NEED_O_BIAS: return c->o_bias;
+    case PL_NEED_MLP_BIAS: return c->mlp_bias;
+    }
+    return false;
+}
+
+static void shape_text(const struct pl_tensor *t, char *buf, size_t cap) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < t->ndim && used < cap; i++)
+        used += (size_t)snprintf(buf + used, cap - used, "%s%llu", i > 0 ? ", " : "", (unsigned long long)t->shape[i]);
+    if (t->ndim == 0) snprintf(buf, cap, "scalar");
+}
+
+static enum pl_status check_shape(const struct binder *d, const struct pl_binding *b, const struct pl_tensor *t) {
+    const struct pl_model_config *c = &d->m->cfg;
+    uint64_t rows = dim_of(c, b->rows), cols = dim_of(c, b->cols);
+    bool vector = b->rows == PL_DIM_NONE;
+    bool fits = vector ? t->ndim >= 1 && pl_tensor_rows(t) == 1 && pl_tensor_cols(t) == cols
+                       : t->ndim == 2 && t->shape[0] == rows && t->shape[1] == cols;
+    if (fits) return PL_OK;
+    char found[96];
+    shape_text(t, found, sizeof found);
+    if (vector)
+        PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%llu] (%s)", t->name, found,
+                (unsigned long long)cols, dim_text(b->cols));
+    PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%llu, %llu] (%s, %s)", t->name, found,
+            (unsigned long long)rows, (unsigned long long)cols, dim_text(b->rows), dim_text(b->cols));
+}
+
+static enum pl_status find_tensor(struct binder *d, const char *name, const struct pl_tensor **out) {
+    uint32_t i;
+    if (!pl_map_get(&d->index, name, strlen(name), &i))
+        PL_FAIL(d->err, PL_FORMAT, "tensor %s is missing; a %s model needs it", name, pl_arch_name(d->m->cfg.arch));
+    d->used[i] = true;
+    *out = pl_file_tensor_at(d->f, i);
+    return PL_OK;
+}
+
+static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uint32_t layer) {
+    struct pl_model *m = d->m;
+    if (!is_needed(&m->cfg, b->need)) return PL_OK;
+    char name[192];
+    if (!pl_binding_name(d->f, d->prefix, b, layer, name, sizeof name))
+        PL_FAIL(d->err, PL_INTERNAL, "the name of weight %s is too long", b->hf);
+    const struct pl_tensor *t = NULL;
+    PL_TRY(find_tensor(d, name, &t));
+    PL_TRY(check_shape(d, b, t));
+    enum pl_weight_use use = b->use == PL_WEIGHT_EMBED && m->cfg.tied_embeddings ? PL_WEIGHT_TIED : b->use;
+    struct pl_weight *w;
+    PL_TRY(pl_ops_weight_create(m->ops, t, use, &w, d->err));
+    char *base = b->per_layer ? (char *)&m->layers[layer] : (char *)m;
+    memcpy(base + b->slot, &w, sizeof w);
+    m->bytes_owned += pl_ops_weight_bytes_owned(m->ops, w);
+    d->done_bytes += t->bytes;
+    if (d->opt->progress != NULL) d->opt->progress(d->opt->progress_user, d->done_bytes, pl_file_bytes(d->f));
+    return PL_OK;
+}
+
+static enum pl_status bind_all(struct binder *d) {
+    const struct pl_arch_def *def = d->m->def;
+    for (size_t i = 0; i < def->binding_count; i++)
+        if (!def->bindings[i].per_layer) PL_TRY(bind_one(d, &def->bindings[i], 0));
+    for (uint32_t l = 0; l < d->m->cfg.layers; l++)
+        for (size_t i = 0; i < def->binding_count; i++)
+            if (def->bindings[i].per_layer) PL_TRY(bind_one(d, &def->bindings[i], l));
+    return PL_OK;
+}
+
+/* --- leftovers --- */
+
+static bool starts_with(const char *s, const char *head) { return strncmp(s, head, strlen(head)) == 0; }
+
+/* Present in sound checkpoints and of no use here. */
+static bool is_known_unused(const char *name) {
+    static const char *const heads[] = {
+        "vision_tower.", "model.vision_tower.",    "multi_modal_projector.", "model.multi_modal_projector.", "rope_freqs.",
+        "lm_head.",      "language_model.lm_head."};
+    for (size_t i = 0; i < PL_COUNT_OF(heads); i++)
+        if (starts_with(name, heads[i])) return true;
+    return strstr(name, "rotary_emb.inv_freq") != NULL || strstr(name, "attn_rot_embd") != NULL;
+}
+
+static void report_unused(const struct binder *d) {
+    size_t count = 0, first = 0;
+    for (size_t i = pl_file_tensor_count(d->f); i-- > 0;) {
+        if (d->used[i] || is_known_unused(pl_file_tensor_at(d->f, i)->name)) continue;
+        count++;
+        first = i;
+    }
+    if (count > 0)
+        pl_log(PL_LOG_WARN, "%s: %zu tensor%s not used by a %s model, the first is %s", pl_file_path(d->f), count,
+               count == 1 ? " is" : "s are", pl_arch_name(d->m->cfg.arch), pl_file_tensor_at(d->f, first)->name);
+}
+
+static enum pl_status make_index(struct binder *d) {
+    size_t n = pl_file_tensor_count(d->f);
+    d->used = pl_calloc(n > 0 ? n : 1, sizeof(*d->used));
+    if (d->used == NULL || pl_map_reserve(&d->index, n) != PL_OK)
+        PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %zu tensors", n);
+    for (size_t i = 0; i < n; i++) {
+        const char *name = pl_file_tensor_at(d->f, i)->name;
+        if (pl_map_put(&d->index, name, strlen(name), (uint32_t)i, NULL) != PL_OK)
+            PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %zu tensors", n);
+    }
+    return PL_OK;
+}
+
+/* On all cores, with threads of its own: the backend may not have any. */
+static enum pl_status check_scales(const struct pl_file *f, struct pl_err *err) {
+    struct pl_pool *pool = NULL;
+    if (pl_pool_create(0, &pool, NULL) != PL_OK) pool = NULL;
+    enum pl_status st = pl_file_check_scales(f, pool, err);
+    if (pool != NULL) pl_pool_destroy(pool);
+    return st;
+}
+
+enum pl_status pl_model_bind(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,
+                             struct pl_err *err) {
+    struct binder d = {.m = m, .f = f, .opt = opt, .prefix = "", .err = err};
+    if (pl_file_kind(f) == PL_FILE_HF) {
+        d.prefix = pl_hf_prefix(f);
+        if (d.prefix == NULL)
+            PL_FAIL(err, PL_FORMAT,
+                    "no tensor model.embed_tokens.weight (nor one of the multimodal names): this is no %s checkpoint",
+                    pl_arch_name(m->cfg.arch));
+    }
+    pl_map_init(&d.index);
+    enum pl_status st = make_index(&d);
+    if (st == PL_OK) st = check_scales(f, err);
+    if (st == PL_OK) st = bind_all(&d);
+    if (st == PL_OK) report_unused(&d);
+    pl_map_deinit(&d.index);
+    pl_free(d.used);
+    return st;
+}
+
+void pl_model_unbind(struct pl_model *m) {
+    for (size_t i = 0; i < m->def->binding_count; i++) {
+        const struct pl_binding *b = &m->def->bindings[i];
+        for (uint32_t l = 0; l < (b->per_layer ? m->cfg.layers : 1); l++) {
+            if (b->per_layer && m->layers == NULL) break;
+            struct pl_weight *w;
+            memcpy(&w, (b->per_layer ? (char *)&m->layers[l] : (char *)m) + b->slot, sizeof w);
+            pl_ops_weight_destroy(m->ops, w);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+/* Configuration: which reader, and the checks that both file kinds share. */
+#include <math.h>
+
+#include "model/arch.h"
+
+static const struct {
+    const char *name;
+    const struct pl_arch_def *def;
+} archs[PL_ARCH_COUNT] = {
+    [PL_ARCH_LLAMA] = {"llama", &pl_llama_def},    [PL_ARCH_MISTRAL] = {"mistral", &pl_llama_def},
+    [PL_ARCH_QWEN2] = {"qwen2", &pl_qwen2_def},    [PL_ARCH_QWEN3] = {"qwen3", &pl_qwen3_def},
+    [PL_ARCH_GEMMA3] = {"gemma3", &pl_gemma3_def},
+};
+_Static_assert(PL_ARCH_COUNT == 5, "a new architecture needs its row above and its name below");
+
+const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? archs[a].name : "?"; }
+const char *pl_arch_list(void) { return "llama (Llama 1 to 3.2, SmolLM2), mistral, qwen2, qwen3, gemma3 (text)"; }
+const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
+    PL_ASSERT((unsigned)a < PL_ARCH_COUNT);
+    return archs[a].def;
+}
+
+static bool is_positive(float v) { return isfinite(v) && v > 0; }
+
+static enum pl_status check_shape(const struct pl_model_config *c, struct pl_err *err) {
+    if (c->heads % c->kv_heads != 0)
+        PL_FAIL(err, PL_FORMAT, "%u query heads over %u KV heads: not a whole number of queries per KV head", c->heads,
+                c->kv_heads);
+    if (c->rope_dim == 0 || c->rope_dim % 2 != 0 || c->rope_dim > c->head_dim)
+        PL_FAIL(err, PL_FORMAT, "rotary dimension %u with head size %u: an even number up to the head size was expected",
+                c->rope_dim, c->head_dim);
+    if (!(c->norm_eps >= 0) || !(c->norm_eps < 1))
+        PL_FAIL(err, PL_FORMAT, "norm epsilon %g: a number from 0 to 1 was expected", (double)c->norm_eps);
+    if (!is_positive(c->attn_scale))
+        PL_FAIL(err, PL_FORMAT, "attention scale %g: a positive number was expected", (double)c->attn_scale);
+    if (!(c->attn_softcap >= 0) || !isfinite(c->attn_softcap) || !(c->logit_softcap >= 0) || !isfinite(c->logit_softcap))
+        PL_FAIL(err, PL_FORMAT, "soft-caps %g and %g: 0 (none) or positive numbers were expected", (double)c->attn_softcap,
+                (double)c->logit_softcap);
+    return PL_OK;
+}
+
+static enum pl_status check_rope(const struct pl_model_config *c, struct pl_err *err) {
+    if (!(c->rope_base > 1) || !isfinite(c->rope_base) || !(c->rope_base_local > 1) || !isfinite(c->rope_base_local))
+        PL_FAIL(err, PL_FORMAT, "rotary bases %g and %g: finite numbers above 1 were expected", (double)c->rope_base,
+                (double)c->rope_base_local);
+    if (c->rope_scaling == PL_ROPE_NONE) return PL_OK;
+    if (!is_positive(c->rope_factor) || !is_positive(c->rope_attn_factor))
+        PL_FAIL(err, PL_FORMAT, "rotary scaling factor %g with attention factor %g: positive numbers were expected",
+                (double)c->rope_factor, (double)c->rope_attn_factor);
+    if (c->rope_scaling != PL_ROPE_LINEAR && c->rope_context_orig == 0)
+        PL_FAIL(err, PL_FORMAT, "this rotary scaling needs the original context length, which is missing");
+    if (c->rope_scaling == PL_ROPE_LLAMA3 &&
+        (!is_positive(c->rope_low_freq) || !isfinite(c->rope_high_freq) || !(c->rope_high_freq > c->rope_low_freq)))
+        PL_FAIL(err, PL_FORMAT, "llama3 scaling with frequency factors %g and %g: 0 < low < high was expected",
+                (double)c->rope_low_freq, (double)c->rope_high_freq);
+    if (c->rope_scaling == PL_ROPE_YARN && (!is_positive(c->rope_beta_fast) || !is_positive(c->rope_beta_slow)))
+        PL_FAIL(err, PL_FORMAT, "YaRN with beta_fast %g and beta_slow %g: positive numbers were expected",
+                (double)c->rope_beta_fast, (double)c->rope_beta_slow);
+    return PL_OK;
+}
+
+enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_config *out, struct pl_err *err) {
+    struct pl_model_config c = {.embed_scale = 1,
+                                .rope_factor = 1,
+                                .rope_low_freq = 1,
+                                .rope_high_freq = 4,
+                                .rope_attn_factor = 1,
+                                .rope_beta_fast = 32,
+                                .rope_beta_slow = 1,
+                                .rope_truncate = true};
+    enum pl_status st = pl_file_kind(f) == PL_FILE_GGUF ? pl_config_read_gguf(f, &c, err) : pl_config_read_hf(f, &c, err);
+    if (st == PL_OK) st = check_shape(&c, err);
+    if (st == PL_OK) st = check_rope(&c, err);
+    if (st == PL_OK && pl_arch_def(c.arch)->check != NULL) st = pl_arch_def(c.arch)->check(&c, err);
+    if (st != PL_OK) {
+        (void)pl_err_note(err, "while reading the configuration of %s", pl_file_path(f));
+        return st;
+    }
+    *out = c;
+    return PL_OK;
+}

@@ -1,0 +1,216 @@
+/* Configuration from GGUF metadata: "<arch>.block_count" and its siblings. */
+#include <math.h>
+#include <stdio.h>
+
+#include "model/arch.h"
+
+static const struct {
+    const char *name;
+    enum pl_arch arch;
+} gguf_archs[] = {{"llama", PL_ARCH_LLAMA}, {"qwen2", PL_ARCH_QWEN2}, {"qwen3", PL_ARCH_QWEN3}, {"gemma3", PL_ARCH_GEMMA3}};
+
+struct reader {
+    const struct pl_file *f;
+    char arch[64];
+    struct pl_err *err;
+    char key[160];
+};
+
+static const char *key_of(struct reader *r, const char *name) {
+    snprintf(r->key, sizeof r->key, "%s.%s", r->arch, name);
+    return r->key;
+}
+
+/* An integer in [min, max]. found NULL: the key must be there; else *found says whether it is. */
+static enum pl_status read_u32(struct reader *r, const char *name, uint32_t min, uint32_t max, uint32_t *out, bool *found) {
+    uint64_t v;
+    enum pl_status st = pl_gguf_u64(r->f, key_of(r, name), &v, r->err);
+    if (found != NULL) *found = st == PL_OK;
+    if (st == PL_NOT_FOUND) {
+        if (found != NULL) return PL_OK;
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s is missing", r->key);
+    }
+    if (st != PL_OK) return st;
+    if (v < min || v > max)
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s is %llu; %u to %u was expected", r->key, (unsigned long long)v, min,
+                max);
+    *out = (uint32_t)v;
+    return PL_OK;
+}
+
+/* A finite number; *out stays when the key is absent. */
+static enum pl_status read_f32(struct reader *r, const char *name, float *out) {
+    double v;
+    enum pl_status st = pl_gguf_f64(r->f, key_of(r, name), &v, r->err);
+    if (st == PL_NOT_FOUND) return PL_OK;
+    if (st != PL_OK) return st;
+    if (!(fabs(v) <= 3e38)) PL_FAIL(r->err, PL_FORMAT, "metadata key %s is %g; a finite number was expected", r->key, v);
+    *out = (float)v;
+    return PL_OK;
+}
+
+static enum pl_status read_arch(struct reader *r, enum pl_arch *out) {
+    struct pl_str name;
+    enum pl_status st = pl_gguf_str(r->f, "general.architecture", &name, r->err);
+    if (st == PL_NOT_FOUND) PL_FAIL(r->err, PL_FORMAT, "metadata key general.architecture is missing");
+    if (st != PL_OK) return st;
+    for (size_t i = 0; i < PL_COUNT_OF(gguf_archs); i++) {
+        if (!pl_str_eq_c(name, gguf_archs[i].name)) continue;
+        snprintf(r->arch, sizeof r->arch, "%s", gguf_archs[i].name);
+        *out = gguf_archs[i].arch;
+        return PL_OK;
+    }
+    PL_FAIL(r->err, PL_UNSUPPORTED, "architecture '%.*s' is not implemented; known: %s", (int)PL_MIN(name.len, 64u),
+            name.data, pl_arch_list());
+}
+
+static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
+    PL_TRY(read_u32(r, "block_count", 1, PL_MODEL_LAYERS_MAX, &c->layers, NULL));
+    PL_TRY(read_u32(r, "embedding_length", 1, PL_WIDTH_MAX, &c->width, NULL));
+    PL_TRY(read_u32(r, "feed_forward_length", 1, PL_MLP_MAX, &c->mlp_width, NULL));
+    PL_TRY(read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL));
+    PL_TRY(read_u32(r, "attention.head_count", 1, PL_HEADS_MAX, &c->heads, NULL));
+    bool found;
+    PL_TRY(read_u32(r, "attention.head_count_kv", 1, c->heads, &c->kv_heads, &found));
+    if (!found) c->kv_heads = c->heads;
+    PL_TRY(read_u32(r, "attention.key_length", 1, PL_HEAD_MAX, &c->head_dim, &found));
+    if (!found) {
+        if (c->width % c->heads != 0 || c->width / c->heads > PL_HEAD_MAX)
+            PL_FAIL(r->err, PL_FORMAT, "width %u over %u heads gives no head size, and %s.attention.key_length is missing",
+                    c->width, c->heads, r->arch);
+        c->head_dim = c->width / c->heads;
+    }
+    uint32_t value_dim = c->head_dim;
+    PL_TRY(read_u32(r, "attention.value_length", 1, PL_HEAD_MAX, &value_dim, &found));
+    if (value_dim != c->head_dim)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "keys of %u and values of %u: equal head sizes are implemented", c->head_dim,
+                value_dim);
+    c->rope_dim = c->head_dim;
+    return read_u32(r, "rope.dimension_count", 2, c->head_dim, &c->rope_dim, &found);
+}
+
+static enum pl_status read_vocab(struct reader *r, struct pl_model_config *c) {
+    const struct pl_tensor *t = pl_file_tensor(r->f, "token_embd.weight");
+    if (t == NULL) PL_FAIL(r->err, PL_FORMAT, "tensor token_embd.weight is missing");
+    if (t->ndim != 2 || t->shape[0] == 0 || t->shape[0] > PL_VOCAB_MAX)
+        PL_FAIL(r->err, PL_FORMAT,
+                "tensor token_embd.weight has %llu rows in %u dimensions; a matrix of 1 to %u rows was expected",
+                (unsigned long long)t->shape[0], t->ndim, PL_VOCAB_MAX);
+    c->vocab = (uint32_t)t->shape[0];
+    uint32_t told = c->vocab;
+    bool found;
+    PL_TRY(read_u32(r, "vocab_size", 1, PL_VOCAB_MAX, &told, &found));
+    if (told != c->vocab)
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s.vocab_size is %u but token_embd.weight has %u rows", r->arch, told,
+                c->vocab);
+    return PL_OK;
+}
+
+static bool has(const struct pl_file *f, const char *tensor) { return pl_file_tensor(f, tensor) != NULL; }
+
+static enum pl_status refuse_features(struct reader *r) {
+    uint32_t experts = 0;
+    bool found;
+    PL_TRY(read_u32(r, "expert_count", 0, UINT32_MAX, &experts, &found));
+    if (experts > 0)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "a mixture of %u experts: only dense models are implemented (%s)", experts,
+                pl_arch_list());
+    if (has(r->f, "rope_factors_long.weight") || has(r->f, "rope_factors_short.weight"))
+        PL_FAIL(r->err, PL_UNSUPPORTED, "LongRoPE (tensor rope_factors_long.weight) is not implemented");
+    bool causal = true;
+    enum pl_status st = pl_gguf_bool(r->f, key_of(r, "attention.causal"), &causal, r->err);
+    if (st != PL_OK && st != PL_NOT_FOUND) return st;
+    if (!causal) PL_FAIL(r->err, PL_UNSUPPORTED, "an encoder (%s is false): only causal models are implemented", r->key);
+    return PL_OK;
+}
+
+static enum pl_status read_rope_scaling(struct reader *r, struct pl_model_config *c) {
+    struct pl_str type = PL_STR("none");
+    bool found;
+    enum pl_status st = pl_gguf_str(r->f, key_of(r, "rope.scaling.type"), &type, r->err);
+    if (st != PL_OK && st != PL_NOT_FOUND) return st;
+    if (st == PL_NOT_FOUND) { /* the old form of linear scaling */
+        c->rope_factor = 1;
+        PL_TRY(read_f32(r, "rope.scale_linear", &c->rope_factor));
+        if (c->rope_factor != 1) c->rope_scaling = PL_ROPE_LINEAR;
+        return PL_OK;
+    }
+    if (pl_str_eq_c(type, "none")) return PL_OK;
+    if (pl_str_eq_c(type, "linear")) {
+        c->rope_scaling = PL_ROPE_LINEAR;
+        return read_f32(r, "rope.scaling.factor", &c->rope_factor);
+    }
+    if (!pl_str_eq_c(type, "yarn"))
+        PL_FAIL(
+            r->err, PL_UNSUPPORTED,
+            "rotary scaling '%.*s' is not implemented; known: none, linear, yarn, and the llama3 tensor rope_freqs.weight",
+            (int)PL_MIN(type.len, 64u), type.data);
+    c->rope_scaling = PL_ROPE_YARN;
+    c->rope_context_orig = c->context_train;
+    PL_TRY(read_f32(r, "rope.scaling.factor", &c->rope_factor));
+    PL_TRY(read_u32(r, "rope.scaling.original_context_length", 1, PL_CONTEXT_MAX, &c->rope_context_orig, &found));
+    PL_TRY(read_f32(r, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
+    PL_TRY(read_f32(r, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
+    PL_TRY(read_f32(r, "rope.scaling.attn_factor", &c->rope_attn_factor));
+    if (c->rope_factor > 1) c->rope_attn_factor *= 1.0f + 0.1f * logf(c->rope_factor);
+    return PL_OK;
+}
+
+/* sliding_window_pattern: every n-th layer is global, or one flag per layer. */
+static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
+    bool found;
+    PL_TRY(read_u32(r, "attention.sliding_window", 0, PL_CONTEXT_MAX, &c->window, &found));
+    uint32_t pattern = c->arch == PL_ARCH_GEMMA3 ? 6 : 0; /* 0: every layer */
+    const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.sliding_window_pattern"));
+    if (v != NULL && v->type == PL_GGUF_ARRAY) {
+        if (v->elem_type == PL_GGUF_STRING || v->count != c->layers)
+            PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
+                    (unsigned long long)v->count, c->layers);
+        for (uint32_t l = 0; l < c->layers; l++) c->layer_windowed[l] = c->window > 0 && pl_gguf_elem_i64(v, l) != 0;
+        return PL_OK;
+    }
+    PL_TRY(read_u32(r, "attention.sliding_window_pattern", 1, PL_MODEL_LAYERS_MAX, &pattern, &found));
+    for (uint32_t l = 0; l < c->layers; l++)
+        c->layer_windowed[l] = c->window > 0 && (pattern == 0 || (l + 1) % pattern != 0);
+    return PL_OK;
+}
+
+static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) {
+    bool gemma = c->arch == PL_ARCH_GEMMA3;
+    c->norm_eps = -1;
+    PL_TRY(read_f32(r, "attention.layer_norm_rms_epsilon", &c->norm_eps));
+    if (c->norm_eps < 0) PL_FAIL(r->err, PL_FORMAT, "metadata key %s is missing or negative", r->key);
+    c->rope_base = gemma ? 1e6f : 1e4f;
+    PL_TRY(read_f32(r, "rope.freq_base", &c->rope_base));
+    c->rope_base_local = gemma ? 1e4f : c->rope_base;
+    PL_TRY(read_f32(r, "rope.freq_base_swa", &c->rope_base_local));
+    PL_TRY(read_f32(r, "final_logit_softcapping", &c->logit_softcap));
+    c->attn_scale = 1.0f / sqrtf((float)c->head_dim);
+    /* The 27B model alone scales by its nominal head size; its GGUF files do not say so. */
+    if (gemma && c->layers == 62) c->attn_scale = 1.0f / sqrtf((float)(c->width / c->heads));
+    float scale = 0;
+    PL_TRY(read_f32(r, "attention.scale", &scale));
+    if (scale != 0) c->attn_scale = scale; /* 0 stands for the default */
+    c->embed_scale = gemma ? sqrtf((float)c->width) : 1.0f;
+    c->mlp_act = gemma ? PL_OPS_GELU_TANH : PL_OPS_SILU;
+    return PL_OK;
+}
+
+enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_config *c, struct pl_err *err) {
+    struct reader r = {.f = f, .err = err};
+    PL_TRY(read_arch(&r, &c->arch));
+    PL_TRY(refuse_features(&r));
+    PL_TRY(read_sizes(&r, c));
+    PL_TRY(read_vocab(&r, c));
+    PL_TRY(read_numbers(&r, c));
+    PL_TRY(read_rope_scaling(&r, c));
+    PL_TRY(read_window(&r, c));
+    c->rope_halves = c->arch != PL_ARCH_LLAMA; /* converters permute Llama's rows for adjacent pairs */
+    c->rope_freq_tensor = has(f, "rope_freqs.weight");
+    c->tied_embeddings = !has(f, "output.weight");
+    c->qkv_bias = has(f, "blk.0.attn_q.bias");
+    c->o_bias = has(f, "blk.0.attn_output.bias");
+    c->mlp_bias = has(f, "blk.0.ffn_down.bias");
+    c->qk_norm = has(f, "blk.0.attn_q_norm.weight");
+    return PL_OK;
+}

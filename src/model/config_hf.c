@@ -1,0 +1,356 @@
+/* Configuration from a Hugging Face or MLX config.json. Fields that would change the result and are not implemented are
+ * refused; fields that are of no consequence here are ignored. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "model/arch.h"
+
+/* Published files leave out fields that equal their library's defaults. 0: no default, the field must be there. */
+static const struct hf_arch {
+    const char *model_type;
+    enum pl_arch arch;
+    uint32_t vocab, width, mlp_width, layers, heads, kv_heads, head_dim, context;
+    double eps, rope_theta;
+    bool tied;
+} hf_archs[] = {
+    {"llama", PL_ARCH_LLAMA, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false},
+    {"mistral", PL_ARCH_MISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false},
+    {"qwen2", PL_ARCH_QWEN2, 151936, 4096, 22016, 32, 32, 32, 0, 32768, 1e-6, 1e4, false},
+    {"qwen3", PL_ARCH_QWEN3, 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, 1e4, false},
+    {"gemma3_text", PL_ARCH_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6, true},
+    {"gemma3", PL_ARCH_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6, true},
+};
+
+struct reader {
+    const struct pl_file *f;
+    const json_t *root; /* the object with the text model's fields */
+    const struct hf_arch *hf;
+    struct pl_err *err;
+};
+
+/* --- typed access; null counts as absent --- */
+
+static const json_t *field(const json_t *object, const char *name) {
+    const json_t *v = json_object_get(object, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+static const char *kind_of(const json_t *v) {
+    static const char *const names[] = {"an object",     "an array", "a string", "an integer",
+                                        "a real number", "true",     "false",    "null"};
+    return v != NULL && (size_t)json_typeof(v) < PL_COUNT_OF(names) ? names[json_typeof(v)] : "nothing";
+}
+
+static enum pl_status read_u32(struct reader *r, const json_t *o, const char *name, uint32_t min, uint32_t max,
+                               uint32_t missing, uint32_t *out) {
+    const json_t *v = field(o, name);
+    if (v == NULL) {
+        if (missing < min) PL_FAIL(r->err, PL_FORMAT, "config.json: field %s is missing", name);
+        *out = missing;
+        return PL_OK;
+    }
+    double n = json_number_value(v); /* 0.0 for anything else; whole reals are integers too */
+    if (!json_is_number(v) || n != floor(n))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field %s is %s; an integer was expected", name, kind_of(v));
+    if (n < min || n > max)
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field %s is %.0f; %u to %u was expected", name, n, min, max);
+    *out = (uint32_t)n;
+    return PL_OK;
+}
+
+static enum pl_status read_f64(struct reader *r, const json_t *o, const char *name, double missing, double *out) {
+    const json_t *v = field(o, name);
+    if (v != NULL && !json_is_number(v))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field %s is %s; a number was expected", name, kind_of(v));
+    double n = v != NULL ? json_number_value(v) : missing;
+    if (!(fabs(n) <= 3e38)) PL_FAIL(r->err, PL_FORMAT, "config.json: field %s is %g; a finite number was expected", name, n);
+    *out = n;
+    return PL_OK;
+}
+
+static enum pl_status read_f32(struct reader *r, const json_t *o, const char *name, double missing, float *out) {
+    double v;
+    PL_TRY(read_f64(r, o, name, missing, &v));
+    *out = (float)v;
+    return PL_OK;
+}
+
+static enum pl_status read_bool(struct reader *r, const json_t *o, const char *name, bool missing, bool *out) {
+    const json_t *v = field(o, name);
+    if (v != NULL && !json_is_boolean(v))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field %s is %s; true or false was expected", name, kind_of(v));
+    *out = v != NULL ? json_is_true(v) : missing;
+    return PL_OK;
+}
+
+/* --- what kind of model --- */
+
+static enum pl_status find_arch(struct reader *r, const json_t *config) {
+    const json_t *type = field(config, "model_type");
+    if (!json_is_string(type))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field model_type is %s; a string was expected", kind_of(type));
+    const char *name = json_string_value(type);
+    for (size_t i = 0; i < PL_COUNT_OF(hf_archs) && r->hf == NULL; i++)
+        if (strcmp(name, hf_archs[i].model_type) == 0) r->hf = &hf_archs[i];
+    if (r->hf == NULL)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: model_type '%.64s' is not implemented; known: %s", name,
+                pl_arch_list());
+    const json_t *text = field(config, "text_config");
+    if (strcmp(name, "gemma3") != 0) return PL_OK;
+    if (!json_is_object(text))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field text_config is %s; gemma3 keeps its text model there", kind_of(text));
+    r->root = text;
+    return PL_OK;
+}
+
+static bool ends_with(const char *s, const char *tail) {
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && strcmp(s + n - m, tail) == 0;
+}
+
+/* A classifier or an embedding model has the same layers and no output product. */
+static enum pl_status check_head(struct reader *r, const json_t *config) {
+    const json_t *name = json_array_get(field(config, "architectures"), 0);
+    if (!json_is_string(name)) return PL_OK;
+    const char *s = json_string_value(name);
+    if (ends_with(s, "ForCausalLM") || ends_with(s, "ForConditionalGeneration")) return PL_OK;
+    PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %.64s is no language model that generates text (...ForCausalLM)", s);
+}
+
+static enum pl_status refuse_features(struct reader *r, const json_t *config) {
+    static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"};
+    static const char *const switches[] = {"rope_interleaved", "use_bidirectional_attention", "use_qk_norm"};
+    static const char *const factors[] = {"attention_multiplier", "embedding_multiplier", "residual_multiplier",
+                                          "logits_scaling", "partial_rotary_factor"};
+    for (size_t i = 0; i < PL_COUNT_OF(experts); i++) {
+        const json_t *v = field(r->root, experts[i]);
+        if (v != NULL && json_number_value(v) > 0)
+            PL_FAIL(r->err, PL_UNSUPPORTED,
+                    "config.json: %s asks for a mixture of experts: only dense models are implemented (%s)", experts[i],
+                    pl_arch_list());
+    }
+    for (size_t i = 0; i < PL_COUNT_OF(switches); i++)
+        if (json_is_true(field(r->root, switches[i])))
+            PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is true, which is not implemented for %s", switches[i],
+                    r->hf->model_type);
+    for (size_t i = 0; i < PL_COUNT_OF(factors); i++) {
+        const json_t *v = field(r->root, factors[i]);
+        if (v != NULL && json_number_value(v) != 1)
+            PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is %g, which is not implemented for %s", factors[i],
+                    json_number_value(v), r->hf->model_type);
+    }
+    const json_t *method = field(field(config, "quantization_config"), "quant_method");
+    if (method != NULL)
+        PL_FAIL(r->err, PL_UNSUPPORTED,
+                "config.json: weights quantised with '%.32s' are not readable; plain safetensors, MLX affine and GGUF are",
+                json_is_string(method) ? json_string_value(method) : "?");
+    const json_t *mode = field(field(config, "quantization"), "mode");
+    if (json_is_string(mode) && strcmp(json_string_value(mode), "affine") != 0)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: MLX quantisation mode '%.32s' is not readable; affine is",
+                json_string_value(mode));
+    return PL_OK;
+}
+
+/* --- sizes and numbers --- */
+
+static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
+    const struct hf_arch *d = r->hf;
+    PL_TRY(read_u32(r, r->root, "num_hidden_layers", 1, PL_MODEL_LAYERS_MAX, d->layers, &c->layers));
+    PL_TRY(read_u32(r, r->root, "hidden_size", 1, PL_WIDTH_MAX, d->width, &c->width));
+    PL_TRY(read_u32(r, r->root, "intermediate_size", 1, PL_MLP_MAX, d->mlp_width, &c->mlp_width));
+    PL_TRY(read_u32(r, r->root, "vocab_size", 1, PL_VOCAB_MAX, d->vocab, &c->vocab));
+    PL_TRY(read_u32(r, r->root, "max_position_embeddings", 1, PL_CONTEXT_MAX, d->context, &c->context_train));
+    PL_TRY(read_u32(r, r->root, "num_attention_heads", 1, PL_HEADS_MAX, d->heads, &c->heads));
+    uint32_t kv_heads = d->kv_heads > 0 && d->kv_heads <= c->heads ? d->kv_heads : c->heads;
+    PL_TRY(read_u32(r, r->root, "num_key_value_heads", 1, c->heads, kv_heads, &c->kv_heads));
+    uint32_t derived = c->width % c->heads == 0 && c->width / c->heads <= PL_HEAD_MAX ? c->width / c->heads : 0;
+    PL_TRY(read_u32(r, r->root, "head_dim", 1, PL_HEAD_MAX, d->head_dim > 0 ? d->head_dim : derived, &c->head_dim));
+    c->rope_dim = c->head_dim;
+    return PL_OK;
+}
+
+static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
+    bool gemma = c->arch == PL_ARCH_GEMMA3;
+    const char *name = gemma ? "hidden_activation" : "hidden_act";
+    const json_t *v = field(r->root, name);
+    c->mlp_act = gemma ? PL_OPS_GELU_TANH : PL_OPS_SILU;
+    if (v == NULL) return PL_OK;
+    const char *s = json_is_string(v) ? json_string_value(v) : "";
+    bool silu = strcmp(s, "silu") == 0 || strcmp(s, "swish") == 0;
+    if (!silu && strcmp(s, "gelu_pytorch_tanh") != 0 && strcmp(s, "gelu_new") != 0)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s '%.32s' is not implemented; known: silu, gelu_pytorch_tanh", name,
+                s);
+    c->mlp_act = silu ? PL_OPS_SILU : PL_OPS_GELU_TANH;
+    return PL_OK;
+}
+
+static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) {
+    bool gemma = c->arch == PL_ARCH_GEMMA3;
+    PL_TRY(read_f32(r, r->root, "rms_norm_eps", r->hf->eps, &c->norm_eps));
+    double scale_width = c->head_dim;
+    if (gemma) PL_TRY(read_f64(r, r->root, "query_pre_attn_scalar", 256, &scale_width));
+    if (!(scale_width > 0))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field query_pre_attn_scalar is %g; a positive number was expected",
+                scale_width);
+    c->attn_scale = (float)(1 / sqrt(scale_width));
+    if (gemma) {
+        float ignored = 0; /* attn_logit_softcapping: checked, but Gemma 3's own library does not apply it */
+        PL_TRY(read_f32(r, r->root, "attn_logit_softcapping", 0, &ignored));
+        if (ignored != 0) pl_log(PL_LOG_WARN, "config.json: attn_logit_softcapping is not applied by gemma3 models");
+        PL_TRY(read_f32(r, r->root, "final_logit_softcapping", 0, &c->logit_softcap));
+        c->norm_offset = 1;
+        c->embed_scale = (float)sqrt((double)c->width);
+    }
+    return read_act(r, c);
+}
+
+static enum pl_status read_biases(struct reader *r, const json_t *config, struct pl_model_config *c) {
+    bool attention = false, mlp = false;
+    PL_TRY(read_bool(r, r->root, "attention_bias", false, &attention));
+    PL_TRY(read_bool(r, r->root, "mlp_bias", false, &mlp));
+    c->qkv_bias = c->arch == PL_ARCH_QWEN2 || (attention && c->arch != PL_ARCH_MISTRAL);
+    c->o_bias = attention && (c->arch == PL_ARCH_LLAMA || c->arch == PL_ARCH_QWEN3 || c->arch == PL_ARCH_GEMMA3);
+    c->mlp_bias = mlp && c->arch == PL_ARCH_LLAMA;
+    c->qk_norm = c->arch == PL_ARCH_QWEN3 || c->arch == PL_ARCH_GEMMA3;
+    /* A composite model may say it on either level; the outer one is what its library reads last. */
+    PL_TRY(read_bool(r, r->root, "tie_word_embeddings", r->hf->tied, &c->tied_embeddings));
+    return read_bool(r, config, "tie_word_embeddings", c->tied_embeddings, &c->tied_embeddings);
+}
+
+/* --- rotary embedding --- */
+
+static float yarn_magnitude(double factor, double mscale) {
+    return factor <= 1 ? 1.0f : (float)(0.1 * mscale * log(factor) + 1);
+}
+
+static enum pl_status read_yarn(struct reader *r, const json_t *o, struct pl_model_config *c) {
+    double attention, fast, slow, mscale, mscale_all;
+    PL_TRY(read_f64(r, o, "attention_factor", 0, &attention));
+    PL_TRY(read_f64(r, o, "beta_fast", 0, &fast));
+    PL_TRY(read_f64(r, o, "beta_slow", 0, &slow));
+    PL_TRY(read_f64(r, o, "mscale", 0, &mscale));
+    PL_TRY(read_f64(r, o, "mscale_all_dim", 0, &mscale_all));
+    PL_TRY(read_bool(r, o, "truncate", true, &c->rope_truncate));
+    if (fast != 0) c->rope_beta_fast = (float)fast;
+    if (slow != 0) c->rope_beta_slow = (float)slow;
+    if (attention != 0)
+        c->rope_attn_factor = (float)attention;
+    else if (mscale != 0 && mscale_all != 0)
+        c->rope_attn_factor = yarn_magnitude(c->rope_factor, mscale) / yarn_magnitude(c->rope_factor, mscale_all);
+    else
+        c->rope_attn_factor = yarn_magnitude(c->rope_factor, 1);
+    return PL_OK;
+}
+
+/* One set of rotary parameters: rope_scaling, or rope_parameters of newer files. NULL: unscaled. */
+static enum pl_status read_scaling(struct reader *r, const json_t *o, struct pl_model_config *c) {
+    if (o == NULL) return PL_OK;
+    const json_t *type = field(o, "rope_type");
+    if (type == NULL) type = field(o, "type");
+    const char *name = type == NULL ? "default" : json_is_string(type) ? json_string_value(type) : "";
+    double partial;
+    PL_TRY(read_f64(r, o, "partial_rotary_factor", 1, &partial));
+    if (partial != 1)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: partial_rotary_factor %g is not implemented for %s", partial,
+                r->hf->model_type);
+    if (strcmp(name, "default") == 0) return PL_OK;
+    if (strcmp(name, "linear") == 0)
+        c->rope_scaling = PL_ROPE_LINEAR;
+    else if (strcmp(name, "llama3") == 0)
+        c->rope_scaling = PL_ROPE_LLAMA3;
+    else if (strcmp(name, "yarn") == 0)
+        c->rope_scaling = PL_ROPE_YARN;
+    else
+        PL_FAIL(r->err, PL_UNSUPPORTED,
+                "config.json: rotary scaling '%.32s' is not implemented; known: default, linear, llama3, yarn", name);
+    PL_TRY(read_f32(r, o, "factor", 0, &c->rope_factor));
+    if (!(c->rope_factor > 0)) PL_FAIL(r->err, PL_FORMAT, "config.json: rotary scaling '%s' needs a positive factor", name);
+    PL_TRY(read_u32(r, o, "original_max_position_embeddings", 1, PL_CONTEXT_MAX, c->context_train, &c->rope_context_orig));
+    PL_TRY(read_f32(r, o, "low_freq_factor", 1, &c->rope_low_freq));
+    PL_TRY(read_f32(r, o, "high_freq_factor", 4, &c->rope_high_freq));
+    return c->rope_scaling == PL_ROPE_YARN ? read_yarn(r, o, c) : PL_OK;
+}
+
+static const json_t *object_field(const json_t *o, const char *name) {
+    const json_t *v = field(o, name);
+    return json_is_object(v) ? v : NULL;
+}
+
+static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
+    bool gemma = c->arch == PL_ARCH_GEMMA3;
+    const json_t *parameters = object_field(r->root, "rope_parameters"), *scaling = field(r->root, "rope_scaling");
+    if (scaling != NULL && !json_is_object(scaling))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field rope_scaling is %s; an object was expected", kind_of(scaling));
+    const json_t *global = object_field(parameters, "full_attention"),
+                 *local = object_field(parameters, "sliding_attention");
+    if (global == NULL && local == NULL) global = parameters;
+    c->rope_halves = true;
+    double theta, theta_local;
+    PL_TRY(read_f64(r, r->root, "rope_theta", r->hf->rope_theta, &theta));
+    PL_TRY(read_f32(r, global, "rope_theta", theta, &c->rope_base));
+    PL_TRY(read_f64(r, r->root, "rope_local_base_freq", gemma ? 1e4 : c->rope_base, &theta_local));
+    PL_TRY(read_f32(r, local, "rope_theta", theta_local, &c->rope_base_local));
+    const json_t *local_type = field(local, "rope_type");
+    if (json_is_string(local_type) && strcmp(json_string_value(local_type), "default") != 0)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: rotary scaling '%.32s' on sliding layers is not implemented",
+                json_string_value(local_type));
+    return read_scaling(r, scaling != NULL ? scaling : global, c);
+}
+
+/* --- sliding windows --- */
+
+static enum pl_status read_layer_types(struct reader *r, const json_t *types, struct pl_model_config *c) {
+    if (!json_is_array(types) || json_array_size(types) != c->layers)
+        PL_FAIL(r->err, PL_FORMAT, "config.json: layer_types has %zu entries; one per layer (%u) was expected",
+                json_array_size(types), c->layers);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        const json_t *v = json_array_get(types, l);
+        const char *s = json_is_string(v) ? json_string_value(v) : "";
+        bool windowed = strcmp(s, "sliding_attention") == 0;
+        if (!windowed && strcmp(s, "full_attention") != 0)
+            PL_FAIL(r->err, PL_UNSUPPORTED,
+                    "config.json: layer_types[%u] is '%.32s'; full_attention and sliding_attention are implemented", l, s);
+        if (windowed && c->window == 0)
+            PL_FAIL(r->err, PL_FORMAT, "config.json: layer_types[%u] is sliding_attention but sliding_window is missing", l);
+        c->layer_windowed[l] = windowed;
+    }
+    return PL_OK;
+}
+
+static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
+    bool gemma = c->arch == PL_ARCH_GEMMA3, qwen = c->arch == PL_ARCH_QWEN2 || c->arch == PL_ARCH_QWEN3, use = false;
+    if (c->arch == PL_ARCH_LLAMA) return PL_OK; /* its library has no window either */
+    PL_TRY(read_bool(r, r->root, "use_sliding_window", !qwen, &use));
+    if (!use && qwen) return PL_OK;
+    /* Absent is the default, null is none. */
+    bool absent = json_object_get(r->root, "sliding_window") == NULL;
+    PL_TRY(read_u32(r, r->root, "sliding_window", 0, PL_CONTEXT_MAX, absent ? 4096 : 0, &c->window));
+    const json_t *types = field(r->root, "layer_types");
+    if (types != NULL && c->arch != PL_ARCH_MISTRAL) return read_layer_types(r, types, c);
+    uint32_t pattern = 6, first = 28;
+    PL_TRY(read_u32(r, r->root, "sliding_window_pattern", 1, PL_MODEL_LAYERS_MAX, 6, &pattern));
+    PL_TRY(read_u32(r, r->root, "_sliding_window_pattern", 1, PL_MODEL_LAYERS_MAX, pattern, &pattern));
+    PL_TRY(read_u32(r, r->root, "max_window_layers", 0, UINT32_MAX, 28, &first));
+    for (uint32_t l = 0; l < c->layers; l++) {
+        bool windowed = gemma ? (l + 1) % pattern != 0 : qwen ? l >= first : true;
+        c->layer_windowed[l] = windowed && c->window > 0;
+    }
+    return PL_OK;
+}
+
+enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config *c, struct pl_err *err) {
+    const json_t *config = pl_file_json(f, PL_JSON_CONFIG);
+    if (!json_is_object(config)) PL_FAIL(err, PL_FORMAT, "config.json is missing, or no object");
+    struct reader r = {.f = f, .root = config, .err = err};
+    PL_TRY(find_arch(&r, config));
+    c->arch = r.hf->arch;
+    PL_TRY(check_head(&r, config));
+    PL_TRY(refuse_features(&r, config));
+    PL_TRY(read_sizes(&r, c));
+    PL_TRY(read_numbers(&r, c));
+    PL_TRY(read_biases(&r, config, c));
+    PL_TRY(read_rope(&r, c));
+    return read_window(&r, c);
+}

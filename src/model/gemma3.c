@@ -1,0 +1,88 @@
+/* Gemma 3, text (Gemma Team 2025): norms before and after both halves of a layer with weights stored as w - 1, norms on
+ * queries and keys, five windowed layers with their own rotary base to one global layer, tied embeddings scaled by
+ * sqrt(E), GELU. */
+#include "model/arch.h"
+
+static const struct pl_binding bindings[] = {
+    PL_MODEL_WEIGHT(embed, "token_embd.weight", "embed_tokens.weight", EMBED, V, E, ALWAYS),
+    PL_MODEL_WEIGHT(head, "output.weight", "lm_head.weight", MATRIX, V, E, UNTIED),
+    PL_MODEL_WEIGHT(out_norm, "output_norm.weight", "norm.weight", VECTOR, NONE, E, ALWAYS),
+    PL_LAYER_VECTOR(attn_norm, "attn_norm.weight", "input_layernorm.weight", E, ALWAYS),
+    PL_LAYER_MATRIX(q, "attn_q.weight", "self_attn.q_proj.weight", HD, E),
+    PL_LAYER_MATRIX(k, "attn_k.weight", "self_attn.k_proj.weight", GD, E),
+    PL_LAYER_MATRIX(v, "attn_v.weight", "self_attn.v_proj.weight", GD, E),
+    PL_LAYER_VECTOR(q_bias, "attn_q.bias", "self_attn.q_proj.bias", HD, QKV_BIAS),
+    PL_LAYER_VECTOR(k_bias, "attn_k.bias", "self_attn.k_proj.bias", GD, QKV_BIAS),
+    PL_LAYER_VECTOR(v_bias, "attn_v.bias", "self_attn.v_proj.bias", GD, QKV_BIAS),
+    PL_LAYER_VECTOR(q_norm, "attn_q_norm.weight", "self_attn.q_norm.weight", D, ALWAYS),
+    PL_LAYER_VECTOR(k_norm, "attn_k_norm.weight", "self_attn.k_norm.weight", D, ALWAYS),
+    PL_LAYER_MATRIX(o, "attn_output.weight", "self_attn.o_proj.weight", E, HD),
+    PL_LAYER_VECTOR(o_bias, "attn_output.bias", "self_attn.o_proj.bias", E, O_BIAS),
+    PL_LAYER_VECTOR(post_attn_norm, "post_attention_norm.weight", "post_attention_layernorm.weight", E, ALWAYS),
+    PL_LAYER_VECTOR(mlp_norm, "ffn_norm.weight", "pre_feedforward_layernorm.weight", E, ALWAYS),
+    PL_LAYER_MATRIX(gate, "ffn_gate.weight", "mlp.gate_proj.weight", F, E),
+    PL_LAYER_MATRIX(up, "ffn_up.weight", "mlp.up_proj.weight", F, E),
+    PL_LAYER_MATRIX(down, "ffn_down.weight", "mlp.down_proj.weight", E, F),
+    PL_LAYER_VECTOR(post_mlp_norm, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", E, ALWAYS),
+};
+
+static enum pl_status check(const struct pl_model_config *c, struct pl_err *err) {
+    if (c->mlp_bias) PL_FAIL(err, PL_UNSUPPORTED, "a gemma3 model with biases in its MLP is not implemented");
+    return PL_OK;
+}
+
+static enum pl_status attend(struct pl_model *m, uint32_t l, struct pl_activation *x) {
+    const struct pl_model_config *c = &m->cfg;
+    const struct pl_layer *w = &m->layers[l];
+    const struct pl_weight *qkv[] = {w->q, w->k, w->v}, *bias[] = {w->q_bias, w->k_bias, w->v_bias};
+    struct pl_activation *out[] = {m->q, m->k, m->v};
+    PL_TRY(pl_ops_norm(m->ops, x, w->attn_norm, c->norm_eps, c->norm_offset, m->h));
+    PL_TRY(pl_ops_linear(m->ops, 3, qkv, bias, m->h, out));
+    const struct pl_qkv p = {.layer = l,
+                             .heads = c->heads,
+                             .q_norm = w->q_norm,
+                             .k_norm = w->k_norm,
+                             .norm_eps = c->norm_eps,
+                             .norm_offset = c->norm_offset,
+                             .rope = pl_layer_rope(m, l)};
+    PL_TRY(pl_ops_rope_append(m->ops, &p, m->q, m->k, m->v));
+    const struct pl_attention attention = {
+        .layer = l, .heads = c->heads, .scale = c->attn_scale, .softcap = c->attn_softcap, .window = pl_layer_window(m, l)};
+    return pl_ops_attention(m->ops, &attention, m->q, m->a);
+}
+
+/* h = norm(a o^T): the attention's share, normalised once more before it joins the stream. */
+static enum pl_status attention_out(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a) {
+    const struct pl_weight *o[] = {w->o}, *bias[] = {w->o_bias};
+    struct pl_activation *h[] = {m->h};
+    PL_TRY(pl_ops_linear(m->ops, 1, o, bias, a, h));
+    return pl_ops_norm(m->ops, m->h, w->post_attn_norm, m->cfg.norm_eps, m->cfg.norm_offset, m->h);
+}
+
+/* x += h, then x += norm(mlp(norm(x))). */
+static enum pl_status mlp(struct pl_model *m, const struct pl_layer *w, struct pl_activation *x) {
+    const struct pl_model_config *c = &m->cfg;
+    const struct pl_weight *gate_up[] = {w->gate, w->up}, *down[] = {w->down};
+    struct pl_activation *inner[] = {m->g, m->u}, *h[] = {m->h};
+    PL_TRY(pl_ops_add_norm(m->ops, x, m->h, w->mlp_norm, c->norm_eps, c->norm_offset, m->h));
+    PL_TRY(pl_ops_linear(m->ops, 2, gate_up, NULL, m->h, inner));
+    PL_TRY(pl_ops_glu(m->ops, c->mlp_act, m->g, m->u, m->g));
+    PL_TRY(pl_ops_linear(m->ops, 1, down, NULL, m->g, h));
+    PL_TRY(pl_ops_norm(m->ops, m->h, w->post_mlp_norm, c->norm_eps, c->norm_offset, m->h));
+    return pl_ops_add(m->ops, x, m->h);
+}
+
+static enum pl_status forward(struct pl_model *m) {
+    struct pl_activation *x = m->x, *a = m->a;
+    PL_TRY(pl_ops_embed(m->ops, m->embed, m->cfg.embed_scale, x));
+    for (uint32_t l = 0; l < m->cfg.layers; l++) {
+        PL_TRY(attend(m, l, x));
+        PL_TRY(pl_model_keep_logit_rows(m, l, &x, &a));
+        PL_TRY(attention_out(m, &m->layers[l], a));
+        PL_TRY(mlp(m, &m->layers[l], x));
+    }
+    return pl_model_output(m, x);
+}
+
+const struct pl_arch_def pl_gemma3_def = {
+    .check = check, .bindings = bindings, .binding_count = PL_COUNT_OF(bindings), .forward = forward};

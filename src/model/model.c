@@ -1,0 +1,181 @@
+/* The model's life: configuration, weights, rotary tables, activations, and one step. */
+#include "model/model.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "model/arch.h"
+
+/* --- activations --- */
+
+struct activation_plan {
+    size_t slot; /* offsetof in struct pl_model */
+    size_t rows, cols;
+};
+
+enum { ACTIVATIONS = 11 };
+
+static void plan_activations(const struct pl_model_config *c, size_t rows, size_t logits,
+                             struct activation_plan plan[ACTIVATIONS]) {
+    size_t hd = (size_t)c->heads * c->head_dim, gd = (size_t)c->kv_heads * c->head_dim;
+    const struct activation_plan all[ACTIVATIONS] = {{offsetof(struct pl_model, x), rows, c->width},
+                                                     {offsetof(struct pl_model, h), rows, c->width},
+                                                     {offsetof(struct pl_model, q), rows, hd},
+                                                     {offsetof(struct pl_model, k), rows, gd},
+                                                     {offsetof(struct pl_model, v), rows, gd},
+                                                     {offsetof(struct pl_model, a), rows, hd},
+                                                     {offsetof(struct pl_model, g), rows, c->mlp_width},
+                                                     {offsetof(struct pl_model, u), rows, c->mlp_width},
+                                                     {offsetof(struct pl_model, x_out), logits, c->width},
+                                                     {offsetof(struct pl_model, a_out), logits, hd},
+                                                     {offsetof(struct pl_model, logits), logits, c->vocab}};
+    memcpy(plan, all, sizeof all);
+}
+
+static enum pl_status make_activations(struct pl_model *m, struct pl_err *err) {
+    struct activation_plan plan[ACTIVATIONS];
+    plan_activations(&m->cfg, m->max_rows, m->max_logits, plan);
+    for (size_t i = 0; i < ACTIVATIONS; i++) {
+        struct pl_activation *a;
+        PL_TRY(pl_ops_activation_create(m->ops, plan[i].rows, plan[i].cols, &a, err));
+        memcpy((char *)m + plan[i].slot, &a, sizeof a);
+        m->bytes_owned += plan[i].rows * plan[i].cols * sizeof(float);
+    }
+    return PL_OK;
+}
+
+static void free_activations(struct pl_model *m) {
+    struct activation_plan plan[ACTIVATIONS];
+    plan_activations(&m->cfg, 1, 1, plan);
+    for (size_t i = 0; i < ACTIVATIONS; i++) {
+        struct pl_activation *a;
+        memcpy(&a, (char *)m + plan[i].slot, sizeof a);
+        pl_ops_activation_destroy(m->ops, a);
+    }
+}
+
+/* --- create and destroy --- */
+
+static uint32_t or_default(uint32_t v, uint32_t otherwise) { return v > 0 ? v : otherwise; }
+
+static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,
+                           struct pl_err *err) {
+    m->max_rows = or_default(opt->max_rows, 512);
+    m->max_logits = PL_MIN(or_default(opt->max_logits, 1), m->max_rows);
+    m->max_context = or_default(opt->max_context, m->cfg.context_train);
+    m->layers = pl_calloc(m->cfg.layers, sizeof *m->layers);
+    if (m->layers == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %u layers", m->cfg.layers);
+    PL_TRY(pl_model_bind(m, f, opt, err));
+    PL_TRY(pl_model_make_ropes(m, f, err));
+    return make_activations(m, err);
+}
+
+enum pl_status pl_model_create(const struct pl_file *f, struct pl_ops *o, const struct pl_model_options *opt,
+                               struct pl_model **out, struct pl_err *err) {
+    struct pl_model *m = pl_calloc(1, sizeof *m);
+    if (m == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a model");
+    m->ops = o;
+    enum pl_status st = pl_model_config_read(f, &m->cfg, err);
+    if (st == PL_OK) {
+        m->def = pl_arch_def(m->cfg.arch);
+        st = fill(m, f, opt, err);
+        if (st != PL_OK) (void)pl_err_note(err, "while loading %s", pl_file_path(f));
+    }
+    if (st != PL_OK) {
+        pl_model_destroy(m);
+        return st;
+    }
+    *out = m;
+    return PL_OK;
+}
+
+void pl_model_destroy(struct pl_model *m) {
+    if (m == NULL) return;
+    if (m->def != NULL) {
+        pl_model_unbind(m);
+        free_activations(m);
+        pl_ops_rope_destroy(m->ops, m->rope);
+        pl_ops_rope_destroy(m->ops, m->rope_local);
+    }
+    pl_free(m->layers);
+    pl_free(m);
+}
+
+const struct pl_model_config *pl_model_config(const struct pl_model *m) { return &m->cfg; }
+uint64_t pl_model_bytes_owned(const struct pl_model *m) { return m->bytes_owned; }
+
+/* --- memory before anything is allocated --- */
+
+static bool scratch_bytes(const struct pl_model_config *c, const struct pl_model_options *opt, uint64_t *out) {
+    struct activation_plan plan[ACTIVATIONS];
+    uint64_t rows = or_default(opt->max_rows, 512), logits = PL_MIN(or_default(opt->max_logits, 1), rows);
+    uint64_t context = or_default(opt->max_context, c->context_train), sum = 0, part;
+    plan_activations(c, rows, logits, plan);
+    for (size_t i = 0; i < ACTIVATIONS; i++)
+        if (!pl_mul_u64(plan[i].rows, plan[i].cols, &part) || !pl_mul_u64(part, sizeof(float), &part) ||
+            !pl_add_u64(sum, part, &sum))
+            return false;
+    uint64_t tables = c->rope_base_local != c->rope_base ? 2 : 1;
+    if (!pl_mul_u64(context, (uint64_t)c->rope_dim * sizeof(float) * tables, &part)) return false;
+    return pl_add_u64(sum, part, out);
+}
+
+enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_config *c, const struct pl_model_options *opt,
+                               const struct pl_kv_shape *kv, struct pl_memory_budget *out, struct pl_err *err) {
+    struct pl_memory_budget b = {0};
+    for (size_t i = 0; i < pl_file_tensor_count(f); i++) {
+        const struct pl_tensor *t = pl_file_tensor_at(f, i);
+        if (!pl_add_u64(b.weight_bytes_mapped, t->bytes, &b.weight_bytes_mapped))
+            PL_FAIL(err, PL_LIMIT, "the weights overflow");
+    }
+    b.weight_bytes_owned = b.weight_bytes_mapped;
+    if (kv != NULL) b.kv_bytes = pl_kv_shape_bytes(kv);
+    if (kv != NULL && b.kv_bytes == 0)
+        PL_FAIL(err, PL_LIMIT, "a KV cache of %zu pages of %zu tokens is larger than any memory", kv->page_count,
+                kv->page_tokens);
+    if (!scratch_bytes(c, opt, &b.scratch_bytes))
+        PL_FAIL(err, PL_LIMIT, "%u rows and a context of %u are larger than any memory", opt->max_rows, opt->max_context);
+    *out = b;
+    return PL_OK;
+}
+
+/* --- one step --- */
+
+enum pl_status pl_model_keep_logit_rows(struct pl_model *m, uint32_t layer, struct pl_activation **x,
+                                        struct pl_activation **a) {
+    if (layer + 1 < m->cfg.layers) return PL_OK;
+    PL_TRY(pl_ops_gather_logit_rows(m->ops, *x, m->x_out));
+    PL_TRY(pl_ops_gather_logit_rows(m->ops, *a, m->a_out));
+    *x = m->x_out;
+    *a = m->a_out;
+    return PL_OK;
+}
+
+enum pl_status pl_model_output(struct pl_model *m, struct pl_activation *x) {
+    const struct pl_model_config *c = &m->cfg;
+    PL_TRY(pl_ops_norm(m->ops, x, m->out_norm, c->norm_eps, c->norm_offset, x));
+    const struct pl_weight *head[] = {m->head != NULL ? m->head : m->embed};
+    struct pl_activation *logits[] = {m->logits};
+    PL_TRY(pl_ops_linear(m->ops, 1, head, NULL, x, logits));
+    return c->logit_softcap > 0 ? pl_ops_softcap(m->ops, m->logits, c->logit_softcap) : PL_OK;
+}
+
+static enum pl_status check_batch(const struct pl_model *m, const struct pl_batch *b) {
+    if (b->rows > m->max_rows || b->logit_count > m->max_logits) return PL_LIMIT;
+    for (uint32_t i = 0; i < b->rows; i++)
+        if (b->tokens[i] >= m->cfg.vocab) return PL_INVALID;
+    for (uint32_t i = 0; i < b->seq_count; i++)
+        if ((uint64_t)b->seqs[i].past + b->seqs[i].rows > m->max_context) return PL_LIMIT;
+    return PL_OK;
+}
+
+enum pl_status pl_model_forward(struct pl_model *m, const struct pl_batch *b, struct pl_kv_store *kv,
+                                const struct pl_activation **logits) {
+    PL_TRY(check_batch(m, b));
+    PL_TRY(pl_ops_begin(m->ops, b, kv));
+    enum pl_status st = m->def->forward(m), ended = pl_ops_end(m->ops);
+    if (st == PL_OK) st = ended;
+    if (st == PL_OK) *logits = m->logits;
+    return st;
+}

@@ -1,0 +1,38 @@
+/* Where a checkpoint keeps its tensors: the same weights under the names of each file kind. */
+#include <stdio.h>
+#include <string.h>
+
+#include "model/arch.h"
+
+/* Text models, multimodal ones of either generation, and bare bodies saved without their head. */
+static const char *const hf_prefixes[] = {"model.", "language_model.model.", "model.language_model.",
+                                          "model.language_model.model.", ""};
+
+const char *pl_hf_prefix(const struct pl_file *f) {
+    char name[128];
+    for (size_t i = 0; i < PL_COUNT_OF(hf_prefixes); i++) {
+        snprintf(name, sizeof name, "%sembed_tokens.weight", hf_prefixes[i]);
+        if (pl_file_tensor(f, name) != NULL) return hf_prefixes[i];
+    }
+    return NULL;
+}
+
+/* The head stands beside the body: under the multimodal model's name, or alone. */
+static void hf_head_name(const struct pl_file *f, const char *tail, char *buf, size_t cap) {
+    snprintf(buf, cap, "language_model.%s", tail);
+    if (pl_file_tensor(f, buf) == NULL) snprintf(buf, cap, "%s", tail);
+}
+
+bool pl_binding_name(const struct pl_file *f, const char *prefix, const struct pl_binding *b, uint32_t layer, char *buf,
+                     size_t cap) {
+    int n = 0;
+    if (pl_file_kind(f) == PL_FILE_GGUF)
+        n = b->per_layer ? snprintf(buf, cap, "blk.%u.%s", layer, b->gguf) : snprintf(buf, cap, "%s", b->gguf);
+    else if (b->per_layer)
+        n = snprintf(buf, cap, "%slayers.%u.%s", prefix, layer, b->hf);
+    else if (strcmp(b->hf, "lm_head.weight") == 0)
+        hf_head_name(f, b->hf, buf, cap);
+    else
+        n = snprintf(buf, cap, "%s%s", prefix, b->hf);
+    return n >= 0 && (size_t)n < cap;
+}

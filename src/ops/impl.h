@@ -1,0 +1,88 @@
+/* impl - what a backend provides. ops.c checks arguments, keeps row counts, skips empty work and calls these; a backend
+ * only computes. Every handle begins with the common part below; the backend allocates its own longer struct. */
+#ifndef PL_OPS_IMPL_H
+#define PL_OPS_IMPL_H
+
+#include "meter/meter.h"
+#include "ops/ops.h"
+
+struct pl_weight {
+    enum pl_weight_use use;
+    uint64_t rows, cols; /* vector: 1, n */
+};
+struct pl_activation {
+    size_t rows_max, cols;
+    size_t rows; /* held now */
+};
+struct pl_kv_store {
+    struct pl_kv_shape shape;
+};
+struct pl_rope {
+    size_t positions, dim;
+    bool halves;
+};
+
+struct pl_ops_impl {
+    enum pl_backend backend;
+    void (*destroy)(struct pl_ops *o);
+
+    enum pl_status (*weight_create)(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
+                                    struct pl_weight **out, struct pl_err *err);
+    void (*weight_destroy)(struct pl_ops *o, struct pl_weight *w);
+    uint64_t (*weight_bytes_owned)(const struct pl_ops *o, const struct pl_weight *w);
+    const char *(*weight_kernel)(const struct pl_ops *o, const struct pl_weight *w, size_t rows);
+    enum pl_status (*activation_create)(struct pl_ops *o, size_t rows_max, size_t cols, struct pl_activation **out,
+                                        struct pl_err *err);
+    void (*activation_destroy)(struct pl_ops *o, struct pl_activation *a);
+    enum pl_status (*activation_read)(struct pl_ops *o, const struct pl_activation *a, size_t first_row, size_t rows,
+                                      float *out);
+    enum pl_status (*kv_create)(struct pl_ops *o, const struct pl_kv_shape *shape, struct pl_kv_store **out,
+                                struct pl_err *err);
+    void (*kv_destroy)(struct pl_ops *o, struct pl_kv_store *kv);
+    enum pl_status (*kv_copy_page)(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to);
+    enum pl_status (*rope_create)(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
+                                  struct pl_rope **out, struct pl_err *err);
+    void (*rope_destroy)(struct pl_ops *o, struct pl_rope *r);
+
+    enum pl_status (*begin)(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv);
+    enum pl_status (*end)(struct pl_ops *o);
+
+    /* One function per entry of PL_OP_LIST, NULL exactly where the port table says "no port". */
+    enum pl_status (*embed)(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x);
+    enum pl_status (*norm)(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
+                           struct pl_activation *y);
+    enum pl_status (*add_norm)(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
+                               const struct pl_weight *w, float eps, float offset, struct pl_activation *y);
+    enum pl_status (*add)(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add);
+    enum pl_status (*linear)(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
+                             const struct pl_weight *const *bias, const struct pl_activation *x,
+                             struct pl_activation *const *y);
+    enum pl_status (*linear_add)(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                 struct pl_activation *y);
+    enum pl_status (*rope_append)(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
+                                  struct pl_activation *v);
+    enum pl_status (*attention)(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
+                                struct pl_activation *out);
+    enum pl_status (*glu)(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
+                          const struct pl_activation *up, struct pl_activation *y);
+    enum pl_status (*gather)(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
+    enum pl_status (*softcap)(struct pl_ops *o, struct pl_activation *x, float cap);
+};
+
+/* The common part of a backend's own struct. */
+struct pl_ops {
+    const struct pl_ops_impl *impl;
+    struct pl_meter meter;        /* group = op name, name = kernel */
+    const struct pl_batch *batch; /* between begin and end */
+    struct pl_kv_store *kv;
+    char describe[192];
+};
+
+/* For backends: the common part ready, and one count per launch. A row that cannot be made is lost only when memory is. */
+void pl_ops_init(struct pl_ops *o, const struct pl_ops_impl *impl);
+void pl_ops_count(struct pl_ops *o, enum pl_op op, const char *kernel, uint64_t launches, uint64_t bytes);
+
+/* Each backend's creator; a build without one has NULL in ops.c's table. */
+enum pl_status pl_ops_cpu_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,314 @@
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "ops/impl.h"
+
+/* --- opening a backend --- */
+
+_Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its creator, or an explicit NULL, here");
+static enum pl_status (*const creators[PL_BACKEND_COUNT])(const struct pl_ops_options *, struct pl_ops **,
+                                                          struct pl_err *) = {
+    [PL_BACKEND_CPU] = pl_ops_cpu_create, [PL_BACKEND_METAL] = NULL, [PL_BACKEND_CUDA] = NULL, [PL_BACKEND_ROCM] = NULL,
+    [PL_BACKEND_OPENCL] = NULL,
+};
+
+static enum pl_status refuse_backend(enum pl_backend b, struct pl_err *err) {
+    char have[96] = "", none[160] = "";
+    size_t used = 0, missing = 0;
+    for (size_t i = 0; i < PL_BACKEND_COUNT; i++) {
+        if (creators[i] == NULL) continue;
+        int n = snprintf(have + used, sizeof have - used, "%s%s", used > 0 ? ", " : "", pl_backend_name((enum pl_backend)i));
+        used += n > 0 && (size_t)n < sizeof have - used ? (size_t)n : 0;
+    }
+    for (size_t op = 0; op < PL_OP_COUNT; op++) {
+        if (pl_ops_port((enum pl_op)op, b) != PL_PORT_NONE) continue;
+        int n = snprintf(none + missing, sizeof none - missing, "%s%s", missing > 0 ? ", " : "", pl_op_name((enum pl_op)op));
+        missing += n > 0 && (size_t)n < sizeof none - missing ? (size_t)n : 0;
+    }
+    PL_FAIL(err, PL_UNSUPPORTED, "backend %s is not in this build: no port of %s; backends of this build: %s",
+            pl_backend_name(b), missing > 0 ? none : "its device layer", have);
+}
+
+/* The table and the function pointers must tell the same story. */
+static void check_ports(const struct pl_ops_impl *impl) {
+#define CHECK_PORT(op) PL_ASSERT((pl_ops_port(PL_OP_##op, impl->backend) != PL_PORT_NONE) == (impl->op != NULL));
+    PL_OP_LIST(CHECK_PORT)
+#undef CHECK_PORT
+}
+
+enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) {
+    if ((unsigned)opt->backend >= PL_BACKEND_COUNT)
+        PL_FAIL(err, PL_INVALID, "backend number %d is unknown", (int)opt->backend);
+    if (creators[opt->backend] == NULL) return refuse_backend(opt->backend, err);
+    PL_TRY(creators[opt->backend](opt, out, err));
+    check_ports((*out)->impl);
+    return PL_OK;
+}
+
+void pl_ops_init(struct pl_ops *o, const struct pl_ops_impl *impl) {
+    *o = (struct pl_ops){.impl = impl};
+    pl_meter_init(&o->meter);
+}
+
+void pl_ops_destroy(struct pl_ops *o) {
+    if (o == NULL) return;
+    pl_meter_deinit(&o->meter);
+    o->impl->destroy(o);
+}
+
+const char *pl_ops_describe(const struct pl_ops *o) { return o->describe; }
+enum pl_backend pl_ops_backend(const struct pl_ops *o) { return o->impl->backend; }
+
+/* --- handles --- */
+
+static enum pl_status check_float_dtype(const struct pl_tensor *t, struct pl_err *err) {
+    if (t->ndim == 0) PL_FAIL(err, PL_FORMAT, "tensor %s is a scalar; a vector was expected", t->name);
+    if (pl_tensor_rows(t) != 1)
+        PL_FAIL(err, PL_FORMAT, "tensor %s has %llu rows; a vector was expected", t->name,
+                (unsigned long long)pl_tensor_rows(t));
+    return PL_OK;
+}
+
+enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
+                                    struct pl_weight **out, struct pl_err *err) {
+    if (use == PL_WEIGHT_VECTOR) PL_TRY(check_float_dtype(t, err));
+    struct pl_weight *w;
+    PL_TRY(o->impl->weight_create(o, t, use, &w, err));
+    w->use = use;
+    w->rows = pl_tensor_rows(t);
+    w->cols = pl_tensor_cols(t);
+    *out = w;
+    return PL_OK;
+}
+
+void pl_ops_weight_destroy(struct pl_ops *o, struct pl_weight *w) {
+    if (w != NULL) o->impl->weight_destroy(o, w);
+}
+uint64_t pl_ops_weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *w) {
+    return o->impl->weight_bytes_owned(o, w);
+}
+const char *pl_ops_weight_kernel(const struct pl_ops *o, const struct pl_weight *w, size_t rows) {
+    return o->impl->weight_kernel(o, w, rows);
+}
+
+enum pl_status pl_ops_activation_create(struct pl_ops *o, size_t rows_max, size_t cols, struct pl_activation **out,
+                                        struct pl_err *err) {
+    if (rows_max == 0 || cols == 0) PL_FAIL(err, PL_INVALID, "an activation of %zu x %zu was asked for", rows_max, cols);
+    struct pl_activation *a;
+    PL_TRY(o->impl->activation_create(o, rows_max, cols, &a, err));
+    a->rows_max = rows_max;
+    a->cols = cols;
+    a->rows = 0;
+    *out = a;
+    return PL_OK;
+}
+
+void pl_ops_activation_destroy(struct pl_ops *o, struct pl_activation *a) {
+    if (a != NULL) o->impl->activation_destroy(o, a);
+}
+
+enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activation *a, size_t first_row, size_t rows,
+                                      float *out) {
+    if (rows > a->rows || first_row > a->rows - rows) return PL_INVALID;
+    return rows == 0 ? PL_OK : o->impl->activation_read(o, a, first_row, rows, out);
+}
+
+size_t pl_kv_shape_bytes(const struct pl_kv_shape *s) {
+    size_t n = pl_dtype_info(s->dtype)->block_bytes, bytes;
+    bool fits = pl_mul_size(n, s->head_dim, &bytes) && pl_mul_size(bytes, s->kv_heads, &bytes) &&
+                pl_mul_size(bytes, s->page_tokens, &bytes) && pl_mul_size(bytes, s->page_count, &bytes) &&
+                pl_mul_size(bytes, s->layers, &bytes) && pl_mul_size(bytes, 2, &bytes);
+    return fits ? bytes : 0;
+}
+
+enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shape, struct pl_kv_store **out,
+                                struct pl_err *err) {
+    if (shape->dtype != PL_F16 && shape->dtype != PL_BF16 && shape->dtype != PL_F32)
+        PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: f16, bf16 and f32 are known", pl_dtype_name(shape->dtype));
+    if (pl_kv_shape_bytes(shape) == 0)
+        PL_FAIL(err, PL_INVALID, "KV cache of %zu layers, %zu pages of %zu tokens, %zu heads of %zu: empty, or too large",
+                shape->layers, shape->page_count, shape->page_tokens, shape->kv_heads, shape->head_dim);
+    struct pl_kv_store *kv;
+    PL_TRY(o->impl->kv_create(o, shape, &kv, err));
+    kv->shape = *shape;
+    *out = kv;
+    return PL_OK;
+}
+
+void pl_ops_kv_destroy(struct pl_ops *o, struct pl_kv_store *kv) {
+    if (kv != NULL) o->impl->kv_destroy(o, kv);
+}
+
+enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) {
+    if (from >= kv->shape.page_count || to >= kv->shape.page_count) return PL_INVALID;
+    return from == to ? PL_OK : o->impl->kv_copy_page(o, kv, from, to);
+}
+
+enum pl_status pl_ops_rope_create(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
+                                  struct pl_rope **out, struct pl_err *err) {
+    if (positions == 0 || dim == 0 || dim % 2 != 0)
+        PL_FAIL(err, PL_INVALID, "a rotary table of %zu positions and %zu dimensions was asked for", positions, dim);
+    struct pl_rope *r;
+    PL_TRY(o->impl->rope_create(o, cos_sin, positions, dim, halves, &r, err));
+    r->positions = positions;
+    r->dim = dim;
+    r->halves = halves;
+    *out = r;
+    return PL_OK;
+}
+
+void pl_ops_rope_destroy(struct pl_ops *o, struct pl_rope *r) {
+    if (r != NULL) o->impl->rope_destroy(o, r);
+}
+
+/* --- a step --- */
+
+static bool seq_is_sound(const struct pl_batch *b, const struct pl_kv_shape *kv, uint32_t i, uint32_t row) {
+    const struct pl_batch_seq *s = &b->seqs[i];
+    if (s->rows == 0 || s->first_row != row || s->rows > b->rows - row) return false;
+    uint64_t tokens = (uint64_t)s->past + s->rows, pages = (tokens + kv->page_tokens - 1) / kv->page_tokens;
+    if (s->page_first > b->page_entries || pages > b->page_entries - s->page_first) return false;
+    for (uint64_t p = 0; p < pages; p++)
+        if (b->pages[s->page_first + p] >= kv->page_count) return false;
+    return true;
+}
+
+static bool batch_is_sound(const struct pl_batch *b, const struct pl_kv_shape *kv) {
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < b->seq_count; i++) {
+        if (!seq_is_sound(b, kv, i, row)) return false;
+        row += b->seqs[i].rows;
+    }
+    if (row != b->rows || b->logit_count > b->rows) return false;
+    for (uint32_t i = 0; i < b->logit_count; i++)
+        if (b->logit_rows[i] >= b->rows || (i > 0 && b->logit_rows[i] <= b->logit_rows[i - 1])) return false;
+    return true;
+}
+
+enum pl_status pl_ops_begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) {
+    PL_ASSERT(o->batch == NULL);
+    if (!batch_is_sound(b, &kv->shape)) return PL_INVALID;
+    PL_TRY(o->impl->begin(o, b, kv));
+    o->batch = b;
+    o->kv = kv;
+    return PL_OK;
+}
+
+enum pl_status pl_ops_end(struct pl_ops *o) {
+    PL_ASSERT(o->batch != NULL);
+    o->batch = NULL;
+    o->kv = NULL;
+    return o->impl->end(o);
+}
+
+/* Sets y's row count; false when there is nothing to do. */
+static bool take_rows(struct pl_activation *y, size_t rows, size_t cols) {
+    PL_ASSERT(rows <= y->rows_max && y->cols == cols);
+    y->rows = rows;
+    return rows > 0;
+}
+
+static bool is_vector(const struct pl_weight *w, size_t n) { return w->use == PL_WEIGHT_VECTOR && w->cols == n; }
+static bool is_matrix(const struct pl_weight *w, size_t in, size_t out) {
+    return (w->use == PL_WEIGHT_MATRIX || w->use == PL_WEIGHT_TIED) && w->cols == in && w->rows == out;
+}
+
+enum pl_status pl_ops_embed(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x) {
+    PL_ASSERT(o->batch != NULL && (table->use == PL_WEIGHT_EMBED || table->use == PL_WEIGHT_TIED));
+    for (uint32_t i = 0; i < o->batch->rows; i++)
+        if (o->batch->tokens[i] >= table->rows) return PL_INVALID;
+    return take_rows(x, o->batch->rows, table->cols) ? o->impl->embed(o, table, scale, x) : PL_OK;
+}
+
+enum pl_status pl_ops_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
+                           struct pl_activation *y) {
+    PL_ASSERT(is_vector(w, x->cols));
+    return take_rows(y, x->rows, x->cols) ? o->impl->norm(o, x, w, eps, offset, y) : PL_OK;
+}
+
+enum pl_status pl_ops_add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
+                               const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
+    PL_ASSERT(is_vector(w, x->cols) && add->rows == x->rows && add->cols == x->cols);
+    return take_rows(y, x->rows, x->cols) ? o->impl->add_norm(o, x, add, w, eps, offset, y) : PL_OK;
+}
+
+enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add) {
+    PL_ASSERT(add->rows == x->rows && add->cols == x->cols);
+    return x->rows > 0 ? o->impl->add(o, x, add) : PL_OK;
+}
+
+enum pl_status pl_ops_linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
+                             const struct pl_weight *const *bias, const struct pl_activation *x,
+                             struct pl_activation *const *y) {
+    PL_ASSERT(count >= 1 && count <= PL_OPS_LINEAR_MAX);
+    for (size_t i = 0; i < count; i++) {
+        PL_ASSERT(is_matrix(w[i], x->cols, y[i]->cols) && y[i] != x);
+        PL_ASSERT(bias == NULL || bias[i] == NULL || is_vector(bias[i], y[i]->cols));
+        (void)take_rows(y[i], x->rows, y[i]->cols);
+    }
+    return x->rows > 0 ? o->impl->linear(o, count, w, bias, x, y) : PL_OK;
+}
+
+enum pl_status pl_ops_linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                 struct pl_activation *y) {
+    PL_ASSERT(is_matrix(w, x->cols, y->cols) && y != x && y->rows == x->rows);
+    return x->rows > 0 ? o->impl->linear_add(o, w, x, y) : PL_OK;
+}
+
+enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
+                                  struct pl_activation *v) {
+    PL_ASSERT(o->batch != NULL);
+    const struct pl_kv_shape *s = &o->kv->shape;
+    PL_ASSERT(p->layer < s->layers && q->cols == p->heads * s->head_dim && p->heads % s->kv_heads == 0);
+    PL_ASSERT(k->cols == s->kv_heads * s->head_dim && v->cols == k->cols);
+    PL_ASSERT(q->rows == o->batch->rows && k->rows == q->rows && v->rows == q->rows);
+    PL_ASSERT(p->q_norm == NULL || is_vector(p->q_norm, s->head_dim));
+    PL_ASSERT(p->k_norm == NULL || is_vector(p->k_norm, s->head_dim));
+    PL_ASSERT(p->rope == NULL || p->rope->dim <= s->head_dim);
+    for (uint32_t i = 0; p->rope != NULL && i < o->batch->seq_count; i++)
+        if ((uint64_t)o->batch->seqs[i].past + o->batch->seqs[i].rows > p->rope->positions) return PL_LIMIT;
+    return q->rows > 0 ? o->impl->rope_append(o, p, q, k, v) : PL_OK;
+}
+
+enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
+                                struct pl_activation *out) {
+    PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.layers && q->cols == p->heads * o->kv->shape.head_dim);
+    PL_ASSERT(q->rows == o->batch->rows && q != out);
+    return take_rows(out, q->rows, q->cols) ? o->impl->attention(o, p, q, out) : PL_OK;
+}
+
+enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
+                          const struct pl_activation *up, struct pl_activation *y) {
+    PL_ASSERT(up->cols == gate->cols && up->rows == gate->rows);
+    return take_rows(y, gate->rows, gate->cols) ? o->impl->glu(o, act, gate, up, y) : PL_OK;
+}
+
+enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y) {
+    PL_ASSERT(o->batch != NULL && x->rows == o->batch->rows && x != y);
+    return take_rows(y, o->batch->logit_count, x->cols) ? o->impl->gather(o, x, y) : PL_OK;
+}
+
+enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float cap) {
+    PL_ASSERT(cap > 0);
+    return x->rows > 0 ? o->impl->softcap(o, x, cap) : PL_OK;
+}
+
+/* --- witness --- */
+
+void pl_ops_count(struct pl_ops *o, enum pl_op op, const char *kernel, uint64_t launches, uint64_t bytes) {
+    size_t row = pl_meter_row(&o->meter, pl_op_name(op), kernel, "");
+    if (row != PL_METER_NONE) pl_meter_add(&o->meter, row, launches, bytes);
+}
+
+size_t pl_ops_witness(const struct pl_ops *o, struct pl_ops_launches *out, size_t cap) {
+    for (size_t i = 0; i < o->meter.count && i < cap; i++) {
+        const struct pl_meter_entry *e = &o->meter.rows[i];
+        out[i] = (struct pl_ops_launches){.op = e->group, .kernel = e->name, .launches = e->count, .bytes = e->bytes};
+    }
+    return o->meter.count;
+}
+
+void pl_ops_witness_reset(struct pl_ops *o) { pl_meter_reset(&o->meter); }

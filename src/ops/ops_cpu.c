@@ -1,0 +1,466 @@
+/* The CPU backend: activations are host arrays, weights wrap what src/cpu prepared, every call runs at once. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "cpu/cpu.h"
+#include "ops/impl.h"
+#include "tensor/quant.h"
+
+enum { ALIGN = 64, KERNEL_NAME = 40 };
+
+struct cpu_ops {
+    struct pl_ops base;
+    struct pl_cpu *cpu;
+    struct pl_cpu_seq *seqs; /* of the current step */
+    size_t seqs_cap;
+    size_t reserved_rows, reserved_cols, reserved_tokens;
+    size_t positions;                      /* of the longest rotary table: no sequence is longer */
+    char kernel[PL_OP_COUNT][KERNEL_NAME]; /* "avx2/norm"; products have names of their own */
+};
+struct cpu_weight {
+    struct pl_weight base;
+    struct pl_cpu_weight *matrix; /* NULL for vectors and pure lookups */
+    struct pl_tensor table;       /* lookups read the file */
+    float *vector;                /* NULL for matrices */
+};
+struct cpu_activation {
+    struct pl_activation base;
+    float *data;
+    size_t stride; /* cols rounded up to whole cache lines */
+};
+struct cpu_kv {
+    struct pl_kv_store base;
+    char *data;
+    size_t side_bytes; /* one side of one layer */
+};
+struct cpu_rope {
+    struct pl_rope base;
+    float *cos_sin;
+};
+
+static struct cpu_ops *cpu_of(struct pl_ops *o) { return (struct cpu_ops *)o; }
+static const struct cpu_weight *weight_of(const struct pl_weight *w) { return (const struct cpu_weight *)w; }
+static const struct cpu_activation *data_of(const struct pl_activation *a) { return (const struct cpu_activation *)a; }
+
+static void count(struct pl_ops *o, enum pl_op op, uint64_t bytes) { pl_ops_count(o, op, cpu_of(o)->kernel[op], 1, bytes); }
+
+/* Scratch grows while a model is loaded, never within a step. */
+static enum pl_status reserve(struct cpu_ops *c, size_t rows, size_t cols, size_t tokens, struct pl_err *err) {
+    rows = PL_MAX(rows, c->reserved_rows);
+    cols = PL_MAX(cols, c->reserved_cols);
+    tokens = PL_MAX(tokens, c->reserved_tokens);
+    if (rows == c->reserved_rows && cols == c->reserved_cols && tokens == c->reserved_tokens) return PL_OK;
+    PL_TRY(pl_cpu_reserve(c->cpu, rows, cols, tokens, err));
+    c->reserved_rows = rows;
+    c->reserved_cols = cols;
+    c->reserved_tokens = tokens;
+    return PL_OK;
+}
+
+/* --- handles --- */
+
+static void weight_destroy(struct pl_ops *o, struct pl_weight *weight) {
+    (void)o;
+    struct cpu_weight *w = (struct cpu_weight *)weight;
+    if (w->matrix != NULL) pl_cpu_weight_destroy(w->matrix);
+    pl_free(w->vector);
+    pl_free(w);
+}
+
+static enum pl_status fill_weight(struct cpu_ops *c, const struct pl_tensor *t, enum pl_weight_use use, struct cpu_weight *w,
+                                  struct pl_err *err) {
+    w->table = *t;
+    if (use == PL_WEIGHT_MATRIX || use == PL_WEIGHT_TIED) return pl_cpu_weight_create(c->cpu, t, &w->matrix, err);
+    if (use == PL_WEIGHT_EMBED) return PL_OK;
+    w->vector = pl_alloc(pl_tensor_cols(t), sizeof(float));
+    if (w->vector == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
+    if (pl_dequant_row(t, 0, w->vector) != PL_OK)
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s has type %s, which is no vector of weights", t->name,
+                pl_dtype_name(t->dtype));
+    return PL_OK;
+}
+
+static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
+                                    struct pl_weight **out, struct pl_err *err) {
+    struct cpu_weight *w = pl_calloc(1, sizeof *w);
+    if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
+    enum pl_status st = fill_weight(cpu_of(o), t, use, w, err);
+    if (st != PL_OK) {
+        weight_destroy(o, &w->base);
+        return st;
+    }
+    *out = &w->base;
+    return PL_OK;
+}
+
+static uint64_t weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *weight) {
+    (void)o;
+    const struct cpu_weight *w = weight_of(weight);
+    if (w->vector != NULL) return w->base.cols * sizeof(float);
+    return w->matrix != NULL ? pl_cpu_weight_bytes_owned(w->matrix) : 0;
+}
+
+static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *weight, size_t rows) {
+    const struct cpu_ops *c = (const struct cpu_ops *)o;
+    const struct cpu_weight *w = weight_of(weight);
+    return w->matrix != NULL ? pl_cpu_weight_kernel(c->cpu, w->matrix, rows) : c->kernel[PL_OP_embed];
+}
+
+static enum pl_status activation_create(struct pl_ops *o, size_t rows_max, size_t cols, struct pl_activation **out,
+                                        struct pl_err *err) {
+    size_t stride, bytes;
+    if (!pl_align_up(cols, ALIGN / sizeof(float), &stride) || !pl_mul_size(stride, rows_max, &bytes) ||
+        !pl_mul_size(bytes, sizeof(float), &bytes))
+        PL_FAIL(err, PL_LIMIT, "an activation of %zu x %zu does not fit in memory", rows_max, cols);
+    PL_TRY(reserve(cpu_of(o), rows_max, cols, 0, err));
+    struct cpu_activation *a = pl_calloc(1, sizeof *a);
+    float *data = pl_alloc_aligned(bytes, ALIGN);
+    if (a == NULL || data == NULL) {
+        pl_free(a);
+        pl_free(data);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for an activation of %zu x %zu", rows_max, cols);
+    }
+    a->data = data;
+    a->stride = stride;
+    *out = &a->base;
+    return PL_OK;
+}
+
+static void activation_destroy(struct pl_ops *o, struct pl_activation *activation) {
+    (void)o;
+    struct cpu_activation *a = (struct cpu_activation *)activation;
+    pl_free(a->data);
+    pl_free(a);
+}
+
+static enum pl_status activation_read(struct pl_ops *o, const struct pl_activation *activation, size_t first_row,
+                                      size_t rows, float *out) {
+    (void)o;
+    const struct cpu_activation *a = data_of(activation);
+    for (size_t i = 0; i < rows; i++)
+        memcpy(out + i * a->base.cols, a->data + (first_row + i) * a->stride, a->base.cols * sizeof(float));
+    return PL_OK;
+}
+
+static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, struct pl_kv_store **out,
+                                struct pl_err *err) {
+    struct cpu_ops *c = cpu_of(o);
+    size_t tokens = s->page_count * s->page_tokens, bytes = pl_kv_shape_bytes(s);
+    if (c->positions > 0) tokens = PL_MIN(tokens, c->positions);
+    PL_TRY(reserve(c, 0, s->head_dim, tokens, err));
+    struct cpu_kv *kv = pl_calloc(1, sizeof *kv);
+    char *data = pl_alloc_aligned(bytes, ALIGN);
+    if (kv == NULL || data == NULL) {
+        pl_free(kv);
+        pl_free(data);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for a KV cache of %zu bytes: ask for a smaller context", bytes);
+    }
+    kv->data = data;
+    kv->side_bytes = bytes / s->layers / 2;
+    *out = &kv->base;
+    return PL_OK;
+}
+
+static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
+    (void)o;
+    struct cpu_kv *kv = (struct cpu_kv *)store;
+    pl_free(kv->data);
+    pl_free(kv);
+}
+
+/* One layer's pages: the layers follow each other, K before V. */
+static struct pl_cpu_kv layer_kv(const struct pl_kv_store *store, size_t layer) {
+    const struct cpu_kv *kv = (const struct cpu_kv *)store;
+    const struct pl_kv_shape *s = &store->shape;
+    char *k = kv->data + 2 * layer * kv->side_bytes;
+    return (struct pl_cpu_kv){.k = k,
+                              .v = k + kv->side_bytes,
+                              .dtype = s->dtype,
+                              .page_tokens = s->page_tokens,
+                              .kv_heads = s->kv_heads,
+                              .head_dim = s->head_dim};
+}
+
+static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
+    (void)o;
+    struct cpu_kv *kv = (struct cpu_kv *)store;
+    size_t page_bytes = kv->side_bytes / store->shape.page_count;
+    for (size_t side = 0; side < 2 * store->shape.layers; side++) {
+        char *base = kv->data + side * kv->side_bytes;
+        memcpy(base + to * page_bytes, base + from * page_bytes, page_bytes);
+    }
+    return PL_OK;
+}
+
+static enum pl_status rope_create(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
+                                  struct pl_rope **out, struct pl_err *err) {
+    (void)halves;
+    struct cpu_ops *c = cpu_of(o);
+    size_t bytes;
+    if (!pl_mul_size(positions, dim, &bytes) || !pl_mul_size(bytes, sizeof(float), &bytes))
+        PL_FAIL(err, PL_LIMIT, "a rotary table of %zu positions does not fit in memory", positions);
+    PL_TRY(reserve(c, 0, 0, positions, err));
+    struct cpu_rope *r = pl_calloc(1, sizeof *r);
+    float *table = pl_alloc_aligned(bytes, ALIGN);
+    if (r == NULL || table == NULL) {
+        pl_free(r);
+        pl_free(table);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for a rotary table of %zu bytes: ask for a smaller context", bytes);
+    }
+    memcpy(table, cos_sin, bytes);
+    r->cos_sin = table;
+    c->positions = PL_MAX(c->positions, positions);
+    *out = &r->base;
+    return PL_OK;
+}
+
+static void rope_destroy(struct pl_ops *o, struct pl_rope *rope) {
+    (void)o;
+    struct cpu_rope *r = (struct cpu_rope *)rope;
+    pl_free(r->cos_sin);
+    pl_free(r);
+}
+
+/* --- a step --- */
+
+static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) {
+    (void)kv;
+    struct cpu_ops *c = cpu_of(o);
+    PL_TRY(pl_grow(&c->seqs, &c->seqs_cap, b->seq_count, sizeof(*c->seqs)));
+    for (uint32_t i = 0; i < b->seq_count; i++) {
+        const struct pl_batch_seq *s = &b->seqs[i];
+        c->seqs[i] = (struct pl_cpu_seq){
+            .first_row = s->first_row, .rows = s->rows, .past = s->past, .pages = b->pages + s->page_first};
+    }
+    return PL_OK;
+}
+
+static enum pl_status end(struct pl_ops *o) {
+    (void)o;
+    return PL_OK;
+}
+
+static enum pl_status embed(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x) {
+    const struct cpu_activation *a = data_of(x);
+    const struct pl_tensor *t = &weight_of(table)->table;
+    pl_cpu_embed(cpu_of(o)->cpu, t, o->batch->tokens, x->rows, scale, a->data, a->stride);
+    count(o, PL_OP_embed, x->rows * (t->bytes / pl_tensor_rows(t)));
+    return PL_OK;
+}
+
+static enum pl_status add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *addend,
+                               const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
+    const struct cpu_activation *xa = data_of(x), *ya = data_of(y), *aa = addend != NULL ? data_of(addend) : NULL;
+    struct pl_cpu_norm n = {.rows = x->rows,
+                            .cols = x->cols,
+                            .x = xa->data,
+                            .x_stride = xa->stride,
+                            .add = aa != NULL ? aa->data : NULL,
+                            .add_stride = aa != NULL ? aa->stride : 0,
+                            .w = weight_of(w)->vector,
+                            .eps = eps,
+                            .offset = offset,
+                            .y = ya->data,
+                            .y_stride = ya->stride};
+    pl_cpu_rmsnorm(cpu_of(o)->cpu, &n);
+    count(o, addend != NULL ? PL_OP_add_norm : PL_OP_norm, 0);
+    return PL_OK;
+}
+
+static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
+                           struct pl_activation *y) {
+    return add_norm(o, x, NULL, w, eps, offset, y);
+}
+
+static enum pl_status add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *addend) {
+    const struct cpu_activation *xa = data_of(x), *aa = data_of(addend);
+    pl_cpu_add(cpu_of(o)->cpu, xa->data, aa->data, x->rows, x->cols, xa->stride, aa->stride);
+    count(o, PL_OP_add, 0);
+    return PL_OK;
+}
+
+static void products(struct pl_ops *o, enum pl_op op, size_t n, const struct pl_weight *const *w,
+                     const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y) {
+    struct pl_cpu *cpu = cpu_of(o)->cpu;
+    const struct pl_cpu_weight *matrix[PL_OPS_LINEAR_MAX];
+    const float *biases[PL_OPS_LINEAR_MAX];
+    float *out[PL_OPS_LINEAR_MAX];
+    size_t stride[PL_OPS_LINEAR_MAX];
+    for (size_t i = 0; i < n; i++) {
+        matrix[i] = weight_of(w[i])->matrix;
+        biases[i] = bias != NULL && bias[i] != NULL ? weight_of(bias[i])->vector : NULL;
+        out[i] = data_of(y[i])->data;
+        stride[i] = data_of(y[i])->stride;
+        pl_ops_count(o, op, pl_cpu_weight_kernel(cpu, matrix[i], x->rows), 1, pl_cpu_weight_bytes_read(matrix[i]));
+    }
+    struct pl_cpu_matmul m = {.count = n,
+                              .rows = x->rows,
+                              .w = matrix,
+                              .bias = bias != NULL ? biases : NULL,
+                              .x = data_of(x)->data,
+                              .x_stride = data_of(x)->stride,
+                              .y = out,
+                              .y_stride = stride,
+                              .accumulate = op == PL_OP_linear_add};
+    pl_cpu_matmul(cpu, &m);
+}
+
+static enum pl_status linear(struct pl_ops *o, size_t n, const struct pl_weight *const *w,
+                             const struct pl_weight *const *bias, const struct pl_activation *x,
+                             struct pl_activation *const *y) {
+    products(o, PL_OP_linear, n, w, bias, x, y);
+    return PL_OK;
+}
+
+static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                 struct pl_activation *y) {
+    products(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
+    return PL_OK;
+}
+
+static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
+                                  struct pl_activation *v) {
+    const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
+    const struct cpu_rope *rope = (const struct cpu_rope *)p->rope;
+    struct pl_cpu_rope_append a = {.seq_count = o->batch->seq_count,
+                                   .seqs = cpu_of(o)->seqs,
+                                   .heads = p->heads,
+                                   .q = data_of(q)->data,
+                                   .k = data_of(k)->data,
+                                   .v = data_of(v)->data,
+                                   .q_stride = data_of(q)->stride,
+                                   .k_stride = data_of(k)->stride,
+                                   .v_stride = data_of(v)->stride,
+                                   .q_norm = p->q_norm != NULL ? weight_of(p->q_norm)->vector : NULL,
+                                   .k_norm = p->k_norm != NULL ? weight_of(p->k_norm)->vector : NULL,
+                                   .norm_eps = p->norm_eps,
+                                   .norm_offset = p->norm_offset,
+                                   .cos_sin = rope != NULL ? rope->cos_sin : NULL,
+                                   .rope_dim = rope != NULL ? rope->base.dim : 0,
+                                   .halves = rope != NULL && rope->base.halves,
+                                   .kv = &kv};
+    pl_cpu_rope_append(cpu_of(o)->cpu, &a);
+    count(o, PL_OP_rope_append, 2 * k->rows * k->cols * pl_dtype_info(kv.dtype)->block_bytes);
+    return PL_OK;
+}
+
+/* Cached tokens that the rows of one sequence read, each once. */
+static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
+    uint64_t all = (uint64_t)s->past + s->rows, seen = (uint64_t)window + s->rows - 1;
+    return window > 0 && seen < all ? seen : all;
+}
+
+static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
+                                struct pl_activation *out) {
+    const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
+    struct pl_cpu_attention a = {.seq_count = o->batch->seq_count,
+                                 .seqs = cpu_of(o)->seqs,
+                                 .heads = p->heads,
+                                 .q = data_of(q)->data,
+                                 .q_stride = data_of(q)->stride,
+                                 .scale = p->scale,
+                                 .softcap = p->softcap,
+                                 .window = p->window,
+                                 .kv = &kv,
+                                 .out = data_of(out)->data,
+                                 .out_stride = data_of(out)->stride};
+    pl_cpu_attention(cpu_of(o)->cpu, &a);
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
+    count(o, PL_OP_attention, 2 * tokens * kv.kv_heads * kv.head_dim * pl_dtype_info(kv.dtype)->block_bytes);
+    return PL_OK;
+}
+
+static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
+                          const struct pl_activation *up, struct pl_activation *y) {
+    enum pl_act fn = act == PL_OPS_SILU ? PL_ACT_SILU : PL_ACT_GELU_TANH;
+    pl_cpu_glu(cpu_of(o)->cpu, fn, data_of(gate)->data, data_of(up)->data, data_of(y)->data, gate->rows, gate->cols,
+               data_of(gate)->stride, data_of(up)->stride, data_of(y)->stride);
+    count(o, PL_OP_glu, 0);
+    return PL_OK;
+}
+
+static enum pl_status gather(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y) {
+    const struct cpu_activation *from = data_of(x), *to = data_of(y);
+    for (size_t i = 0; i < y->rows; i++)
+        memcpy(to->data + i * to->stride, from->data + o->batch->logit_rows[i] * from->stride, x->cols * sizeof(float));
+    count(o, PL_OP_gather, 0);
+    return PL_OK;
+}
+
+static enum pl_status softcap(struct pl_ops *o, struct pl_activation *x, float cap) {
+    pl_cpu_softcap(cpu_of(o)->cpu, data_of(x)->data, x->rows, x->cols, data_of(x)->stride, cap);
+    count(o, PL_OP_softcap, 0);
+    return PL_OK;
+}
+
+/* --- opening --- */
+
+static void destroy(struct pl_ops *o) {
+    struct cpu_ops *c = cpu_of(o);
+    if (c->cpu != NULL) pl_cpu_destroy(c->cpu);
+    pl_free(c->seqs);
+    pl_free(c);
+}
+
+static const struct pl_ops_impl cpu_impl = {
+    .backend = PL_BACKEND_CPU,
+    .destroy = destroy,
+    .weight_create = weight_create,
+    .weight_destroy = weight_destroy,
+    .weight_bytes_owned = weight_bytes_owned,
+    .weight_kernel = weight_kernel,
+    .activation_create = activation_create,
+    .activation_destroy = activation_destroy,
+    .activation_read = activation_read,
+    .kv_create = kv_create,
+    .kv_destroy = kv_destroy,
+    .kv_copy_page = kv_copy_page,
+    .rope_create = rope_create,
+    .rope_destroy = rope_destroy,
+    .begin = begin,
+    .end = end,
+    .embed = embed,
+    .norm = norm,
+    .add_norm = add_norm,
+    .add = add,
+    .linear = linear,
+    .linear_add = linear_add,
+    .rope_append = rope_append,
+    .attention = attention,
+    .glu = glu,
+    .gather = gather,
+    .softcap = softcap,
+};
+
+static enum pl_status pick_isa(const char *name, enum pl_isa *isa, struct pl_err *err) {
+    *isa = pl_cpu_best_isa();
+    if (name == NULL || strcmp(name, "auto") == 0) return PL_OK;
+    if (!pl_isa_from_name(name, isa))
+        PL_FAIL(err, PL_INVALID, "instruction set '%s' is unknown; known: auto, scalar, avx2, avx512-vnni", name);
+    if (!pl_cpu_isa_available(*isa))
+        PL_FAIL(err, PL_UNSUPPORTED, "this machine lacks %s; its best is %s", name, pl_isa_name(pl_cpu_best_isa()));
+    return PL_OK;
+}
+
+enum pl_status pl_ops_cpu_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) {
+    enum pl_isa isa;
+    PL_TRY(pick_isa(opt->isa, &isa, err));
+    struct cpu_ops *c = pl_calloc(1, sizeof *c);
+    if (c == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the CPU backend");
+    pl_ops_init(&c->base, &cpu_impl);
+    enum pl_status st = pl_cpu_create(isa, opt->threads, &c->cpu, err);
+    if (st != PL_OK) {
+        pl_ops_destroy(&c->base);
+        return st;
+    }
+    for (size_t op = 0; op < PL_OP_COUNT; op++)
+        snprintf(c->kernel[op], KERNEL_NAME, "%s/%s", pl_isa_name(isa), pl_op_name((enum pl_op)op));
+    int threads = pl_pool_threads(pl_cpu_pool(c->cpu));
+    snprintf(c->base.describe, sizeof c->base.describe, "cpu (%s, %d thread%s)", pl_isa_name(isa), threads,
+             threads == 1 ? "" : "s");
+    *out = &c->base;
+    return PL_OK;
+}

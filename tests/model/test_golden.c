@@ -1,0 +1,93 @@
+/* Tiny random checkpoints of every architecture and file kind against the logits that transformers computed in f32
+ * (tools/make_golden.py), through every instruction set of this machine. */
+#include "golden.h"
+
+#include "cpu/cpu.h"
+
+struct golden_case {
+    const char *path, *expected;
+    bool quantised;
+};
+static const struct golden_case cases[] = {
+    {"llama2", "llama2", false},
+    {"llama2.gguf", "llama2", false},
+    {"llama2-q.gguf", "llama2-q", true},
+    {"llama3", "llama3", false},
+    {"llama3.gguf", "llama3", false},
+    {"llama3-mlx4", "llama3-mlx4", true},
+    {"mistral", "mistral", false},
+    {"mistral.gguf", "mistral", false},
+    {"qwen2", "qwen2", false},
+    {"qwen2.gguf", "qwen2", false},
+    {"qwen2-mlx8", "qwen2-mlx8", true},
+    {"qwen2-window", "qwen2-window", false},
+    {"qwen3", "qwen3", false},
+    {"qwen3.gguf", "qwen3", false},
+    {"qwen3-mlx3", "qwen3-mlx3", true},
+    {"gemma3", "gemma3", false},
+    {"gemma3.gguf", "gemma3", false},
+    {"gemma3-mlx6", "gemma3-mlx6", true},
+    {"gemma3-nested", "gemma3-nested", false},
+};
+
+static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
+
+static double distance_of(const struct golden_case *c, const char *isa, enum pl_dtype kv, uint32_t chunk) {
+    static struct gold g;
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/model/%s", c->path);
+    if (!gold_read(c->expected, &g)) fail_msg("cannot read tests/golden/model/%s.bin", c->expected);
+    struct rig r;
+    rig_open(&r, path, isa, kv, GOLD_TOKENS_MAX);
+    assert_int_equal(pl_model_config(r.model)->vocab, g.vocab);
+    rig_run(&r, g.ids, g.tokens, chunk, got);
+    rig_close(&r);
+    double worst = 0;
+    for (uint32_t t = 0; t < g.tokens; t++)
+        worst = fmax(worst, gold_distance(got + (size_t)t * g.vocab, g.logits[t], g.vocab));
+    return worst;
+}
+
+static void check(const char *isa, enum pl_dtype kv, double bound, double bound_quantised) {
+    bool good = true;
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        double limit = cases[i].quantised ? bound_quantised : bound, d = distance_of(&cases[i], isa, kv, GOLD_TOKENS_MAX);
+        print_message("# %-12s %-16s kv %-4s max |logit difference| / max |logit| %.2e (limit %.0e)\n", isa, cases[i].path,
+                      pl_dtype_name(kv), d, limit);
+        if (!(d <= limit)) good = false;
+    }
+    assert_true(good);
+}
+
+static void scalar_is_exact(void **state) {
+    (void)state;
+    check("scalar", PL_F32, 1e-4, 1e-4);
+}
+
+/* Vector tables quantise activations to 8 bits where the weights are quantised. */
+static void vector_tables(void **state) {
+    (void)state;
+    size_t ran = 0;
+    for (int isa = PL_ISA_SCALAR + 1; isa < PL_ISA_COUNT; isa++) {
+        if (!pl_cpu_isa_available((enum pl_isa)isa)) continue;
+        check(pl_isa_name((enum pl_isa)isa), PL_F32, 1e-4, 6e-2);
+        ran++;
+    }
+    if (ran == 0) skip();
+}
+
+/* What users run: a cache of 16-bit keys and values. */
+static void half_precision_cache(void **state) {
+    (void)state;
+    check("scalar", PL_F16, 4e-3, 4e-3);
+    check("scalar", PL_BF16, 3e-2, 3e-2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scalar_is_exact),
+        cmocka_unit_test(vector_tables),
+        cmocka_unit_test(half_precision_cache),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""Tiny random checkpoints and the logits that independent implementations compute from them.
+
+    python tools/make_golden.py [CASE ...]          (needs torch, transformers, safetensors, gguf, mlx, mlx-lm)
+
+Writes into tests/golden/model:
+    CASE/                Hugging Face directory: config.json in the style of published files, bf16 safetensors
+    CASE.gguf            the same weights under GGUF names (f16 matrices, or quantised ones)
+    CASE-mlx/            the same after mx.quantize
+    CASE.bin, CASE-*.bin "PLGOLD1\\0", u32 T, u32 V, u32 tokens[T], f32 logits[T][V] from transformers (f32, eager)
+
+Weights are chosen so that bf16 and f16 both hold them exactly. Quantised cases are checked against the dequantised
+weights run by transformers, and the generator prints how far mlx-lm's own forward pass is from that.
+"""
+import json
+import math
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+ROOT = Path(__file__).resolve().parent.parent / "tests" / "golden" / "model"
+TOKENS = 48
+COMMON = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+              vocab_size=96, max_position_embeddings=128, rms_norm_eps=1e-5, torch_dtype="bfloat16")
+
+# name -> (config.json, GGUF architecture or None)
+CASES = {
+    "llama2": (dict(COMMON, architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu",
+                    num_key_value_heads=4, tie_word_embeddings=False, attention_bias=True, mlp_bias=True,
+                    pretraining_tp=1, rope_scaling=None, rope_theta=10000.0, initializer_range=0.02), "llama"),
+    "llama3": (dict(COMMON, architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", head_dim=16,
+                    tie_word_embeddings=True, attention_bias=False, mlp_bias=False, rope_theta=500000.0,
+                    rope_scaling=dict(factor=32.0, high_freq_factor=4.0, low_freq_factor=1.0,
+                                      original_max_position_embeddings=16, rope_type="llama3")), "llama"),
+    "mistral": (dict(COMMON, architectures=["MistralForCausalLM"], model_type="mistral", hidden_act="silu", head_dim=24,
+                     tie_word_embeddings=False, rope_theta=10000.0, sliding_window=8), "llama"),
+    "qwen2": (dict(COMMON, architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_act="silu",
+                   tie_word_embeddings=True, use_sliding_window=False, sliding_window=8, max_window_layers=1,
+                   rope_theta=1000000.0, rope_scaling=dict(factor=4.0, original_max_position_embeddings=16, type="yarn")),
+              "qwen2"),
+    "qwen2-window": (dict(COMMON, architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_act="silu",
+                          tie_word_embeddings=False, use_sliding_window=True, sliding_window=8, max_window_layers=1,
+                          rope_theta=1000000.0), None),
+    "qwen3": (dict(COMMON, architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_act="silu", head_dim=32,
+                   num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False, attention_bias=False, use_sliding_window=False,
+                   sliding_window=None, max_window_layers=2,
+                   rope_parameters=dict(rope_type="default", rope_theta=1000000.0)), "qwen3"),
+    "gemma3": (dict(COMMON, architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", num_hidden_layers=6,
+                    num_attention_heads=2, num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-6,
+                    hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16, sliding_window=8,
+                    sliding_window_pattern=6, rope_theta=1000000.0, rope_local_base_freq=10000.0,
+                    rope_scaling=dict(factor=8.0, rope_type="linear"), attn_logit_softcapping=None,
+                    final_logit_softcapping=None, attention_bias=False), "gemma3"),
+    # Soft-caps, an odd layer pattern, and the multimodal layout: nested text_config, prefixed names.
+    "gemma3-nested": (dict(architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", text_config=dict(
+        COMMON, model_type="gemma3_text", num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, head_dim=32,
+        query_pre_attn_scalar=40, sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
+        vision_config=dict(model_type="siglip_vision_model")), None),
+}
+# name -> (source case, default bits, group, scale dtype, per-layer overrides)
+MLX_CASES = {
+    "llama3-mlx4": ("llama3", 4, 32, torch.float16, {}),
+    "qwen2-mlx8": ("qwen2", 8, 64, torch.bfloat16, {}),
+    "qwen3-mlx3": ("qwen3", 3, 64, torch.bfloat16, {"model.layers.1.mlp.down_proj": dict(bits=6, group_size=32)}),
+    "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
+}
+# name -> (source case, GGUF types taken in turn by the matrices)
+QUANT_CASES = {"llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
+
+
+def text_config(config):
+    return config.get("text_config", config)
+
+
+def exact(t):
+    """Rounded to bf16 and clear of f16's subnormals, so that both hold it."""
+    t = t.to(torch.bfloat16).float()
+    return torch.where(t.abs() < 2.0**-14, torch.zeros_like(t), t)
+
+
+def random_weights(model, seed):
+    gen = torch.Generator().manual_seed(seed)
+    out = {}
+    for name, p in model.named_parameters():
+        n = torch.randn(p.shape, generator=gen)
+        if p.dim() == 1:
+            norm = "norm" in name
+            offset = 1.0 if norm and "gemma" not in model.config.model_type else 0.0
+            out[name] = exact(n * (0.2 if norm else 0.5) + offset)
+        else:
+            gain = 2.0 if ("q_proj" in name or "k_proj" in name) else 1.0
+            out[name] = exact(n * gain / math.sqrt(p.shape[1]))
+    return out
+
+
+def build(config):
+    hf = AutoConfig.for_model(**{k: v for k, v in text_config(config).items() if k not in ("torch_dtype", "architectures")})
+    hf._attn_implementation = "eager"
+    return AutoModelForCausalLM.from_config(hf, dtype=torch.float32).eval()
+
+
+def load_weights(model, weights):
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected and all("lm_head" in m for m in missing), (missing, unexpected)
+    model.tie_weights()
+
+
+def expected(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+
+
+def write_bin(name, tokens, logits):
+    with open(ROOT / f"{name}.bin", "wb") as f:
+        f.write(b"PLGOLD1\0" + struct.pack("<II", *logits.shape))
+        f.write(np.asarray(tokens, "<u4").tobytes() + np.ascontiguousarray(logits, "<f4").tobytes())
+
+
+def write_hf(name, config, weights):
+    d = ROOT / name
+    d.mkdir(parents=True, exist_ok=True)
+    (d / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    prefix = "language_" if "text_config" in config else ""
+    named = {("language_model." if prefix else "") + k: v.to(torch.bfloat16).contiguous() for k, v in weights.items()}
+    save_file(named, d / "model.safetensors", metadata={"format": "pt"})
+
+
+# --- GGUF ---
+
+GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+              "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+              "input_layernorm": "attn_norm"}
+
+
+def gguf_name(hf_name, arch):
+    flat = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+            "lm_head.weight": "output.weight"}
+    if hf_name in flat:
+        return flat[hf_name]
+    _, _, layer, rest = hf_name.split(".", 3)
+    stem, kind = rest.rsplit(".", 1)
+    norms = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+             "post_feedforward_layernorm": "post_ffw_norm"} if arch == "gemma3" else {"post_attention_layernorm": "ffn_norm"}
+    return f"blk.{layer}.{GGUF_NAMES.get(stem) or norms[stem]}.{kind}"
+
+
+def permute(w, heads):
+    """Halves to adjacent pairs, as converters do for Llama."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def llama3_divisors(c, head_dim):
+    s = c["rope_scaling"]
+    out = []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * math.pi * c["rope_theta"] ** (i / head_dim)
+        low, high = s["low_freq_factor"], s["high_freq_factor"]
+        smooth = (s["original_max_position_embeddings"] / wavelength - low) / (high - low)
+        smooth = min(max(smooth, 0.0), 1.0)
+        out.append(1 / ((1 - smooth) / s["factor"] + smooth))
+    return np.array(out, np.float32)
+
+
+def write_gguf(name, config, weights, arch, types=None):
+    import gguf
+    c = text_config(config)
+    head_dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    w = gguf.GGUFWriter(str(ROOT / f"{name}.gguf"), arch)
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv(c["num_key_value_heads"])
+    w.add_key_length(head_dim)
+    w.add_value_length(head_dim)
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    w.add_rope_freq_base(c.get("rope_theta") or c["rope_parameters"]["rope_theta"])
+    if arch == "llama":
+        w.add_rope_dimension_count(head_dim)
+        w.add_vocab_size(c["vocab_size"])
+    scaling = c.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind == "llama3":
+        w.add_tensor("rope_freqs.weight", llama3_divisors(c, head_dim))
+    elif kind in ("linear", "yarn"):
+        w.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        w.add_rope_scaling_factor(scaling["factor"])
+        if kind == "yarn":
+            w.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+    if c["model_type"] in ("mistral", "gemma3_text"):
+        w.add_sliding_window(c["sliding_window"])
+    used, matrices = {}, 0
+    for hf_name, t in weights.items():
+        a = t.numpy().copy()
+        if arch == "llama" and "q_proj" in hf_name:
+            a = permute(a, c["num_attention_heads"])
+        if arch == "llama" and "k_proj" in hf_name:
+            a = permute(a, c["num_key_value_heads"])
+        if arch == "gemma3" and "norm" in hf_name:
+            a = a + 1
+        if a.ndim == 1:
+            w.add_tensor(gguf_name(hf_name, arch), a.astype(np.float32))
+            continue
+        if types is None:
+            w.add_tensor(gguf_name(hf_name, arch), a.astype(np.float16))
+            continue
+        q = gguf.GGMLQuantizationType[types[matrices % len(types)]]
+        matrices += 1
+        packed = gguf.quantize(a, q)
+        w.add_tensor(gguf_name(hf_name, arch), packed, raw_dtype=q)
+        back = gguf.dequantize(packed, q)
+        heads = c["num_attention_heads"] if "q_proj" in hf_name else c["num_key_value_heads"]
+        if arch == "llama" and ("q_proj" in hf_name or "k_proj" in hf_name):
+            back = back.reshape(heads, back.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(back.shape)
+        used[hf_name] = torch.from_numpy(back.astype(np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return dict(weights, **used)
+
+
+# --- MLX ---
+
+def write_mlx(name, config, weights, bits, group, dtype, overrides):
+    import mlx.core as mx
+    d = ROOT / name
+    d.mkdir(parents=True, exist_ok=True)
+    out, used = {}, dict(weights)
+    mlx_dtype = {torch.float16: mx.float16, torch.bfloat16: mx.bfloat16}[dtype]
+    for hf_name, t in weights.items():
+        if t.dim() == 1:
+            out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
+            used[hf_name] = torch.from_numpy(np.array(out[hf_name].astype(mx.float32)))
+            continue
+        o = overrides.get(hf_name.removesuffix(".weight"), {})
+        b, g = o.get("bits", bits), o.get("group_size", group)
+        q, s, z = mx.quantize(mx.array(t.numpy()).astype(mlx_dtype), group_size=g, bits=b)
+        out[hf_name], out[hf_name[:-6] + "scales"], out[hf_name[:-6] + "biases"] = q, s, z
+        back = mx.dequantize(q, s.astype(mx.float32), z.astype(mx.float32), group_size=g, bits=b)
+        used[hf_name] = torch.from_numpy(np.array(back))
+    mx.save_safetensors(str(d / "model.safetensors"), out, metadata={"format": "mlx"})
+    quantization = dict(group_size=group, bits=bits, mode="affine", **overrides)
+    config = dict(config, quantization=quantization, quantization_config=quantization)
+    (d / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    return used
+
+
+def mlx_logits(name, tokens):
+    """mlx-lm's own forward pass over the directory just written, with f32 activations."""
+    import mlx.core as mx
+    from mlx_lm.utils import load_model
+    mx.set_default_device(mx.cpu)
+    model, _ = load_model(ROOT / name, lazy=False)
+    model.set_dtype(mx.float32)
+    return np.array(model(mx.array([tokens])).astype(mx.float32))[0]
+
+
+def report(name, logits, extra=""):
+    top = np.sort(logits, axis=1)
+    print(f"{name:16} max |logit| {np.abs(logits).max():8.3f}  spread {logits.std():6.3f}  "
+          f"median gap of the best two {np.median(top[:, -1] - top[:, -2]):.3f}{extra}")
+
+
+def make(name, tokens):
+    config, arch = CASES[name]
+    torch.manual_seed(0)
+    model = build(config)
+    weights = random_weights(model, seed=sum(map(ord, name)))
+    if text_config(config).get("tie_word_embeddings", "gemma3" in config["model_type"]):
+        weights.pop("lm_head.weight", None)
+    load_weights(model, weights)
+    write_hf(name, config, weights)
+    if arch:
+        write_gguf(name, config, weights, arch)
+    logits = expected(model, tokens)
+    write_bin(name, tokens, logits)
+    report(name, logits)
+    for q, (source, types) in QUANT_CASES.items():
+        if source == name:
+            load_weights(model, write_gguf(q, config, weights, arch, types))
+            logits = expected(model, tokens)
+            write_bin(q, tokens, logits)
+            report(q, logits)
+    for q, (source, bits, group, dtype, overrides) in MLX_CASES.items():
+        if source == name:
+            load_weights(model, write_mlx(q, config, weights, bits, group, dtype, overrides))
+            logits = expected(model, tokens)
+            write_bin(q, tokens, logits)
+            diff = np.abs(mlx_logits(q, tokens) - logits).max()
+            report(q, logits, f"  mlx-lm differs by {diff:.4f}")
+
+
+def main():
+    names = sys.argv[1:] or list(CASES)
+    if not sys.argv[1:] and ROOT.exists():
+        shutil.rmtree(ROOT)
+    ROOT.mkdir(parents=True, exist_ok=True)
+    tokens = np.random.default_rng(7).integers(0, COMMON["vocab_size"], TOKENS).tolist()
+    for name in names:
+        make(name, tokens)
+
+
+if __name__ == "__main__":
+    main()
