@@ -5,8 +5,10 @@
 #include <stdatomic.h>
 
 #include "cpu/table.h"
+#include "cpu/tile.h"
 
-enum { TILE_ROWS = 16 }; /* output rows of one unit of work, on every table */
+/* Activations whose largest magnitude is below this are taken as zeros: the inverse scale must stay finite. */
+#define PL_CPU_ACT_TINY 1e-30f
 
 /* How a weight is held and multiplied. */
 enum cpu_kind {
@@ -21,7 +23,8 @@ struct pl_cpu_weight {
     enum cpu_kind kind;
     const struct cpu_tile_format *format; /* KIND_Q8 */
     unsigned char *tiles;                 /* KIND_Q8: owned */
-    size_t tile_bytes, bytes_owned, bytes_read;
+    struct cpu_tile_layout layout;
+    size_t bytes_owned, bytes_read;
 };
 
 /* Rows [first, first + rows) of the activations, packed together at `data` (see tile.h). */

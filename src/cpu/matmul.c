@@ -45,13 +45,14 @@ static void pack_worker(void *arg, int index, int count) {
     struct pack_job *j = arg;
     size_t begin, end, tiles = (j->w->out + TILE_ROWS - 1) / TILE_ROWS;
     while (cpu_take(j->c, 4, tiles, &begin, &end))
-        for (size_t i = begin; i < end; i++) cpu_tile_pack(j->w->format, &j->w->t, i, j->w->tiles + i * j->w->tile_bytes);
+        for (size_t i = begin; i < end; i++)
+            cpu_tile_pack(j->w->format, &j->w->layout, &j->w->t, i, j->w->tiles + i * j->w->layout.bytes);
 }
 
 static enum pl_status weight_pack(struct pl_cpu *c, struct pl_cpu_weight *w, struct pl_err *err) {
     size_t tiles = (w->out + TILE_ROWS - 1) / TILE_ROWS, total;
-    w->tile_bytes = cpu_tile_bytes(w->format, w->in);
-    if (!pl_mul_size(tiles, w->tile_bytes, &total)) PL_FAIL(err, PL_LIMIT, "tensor %s is too large to pack", w->t.name);
+    w->layout = cpu_tile_layout(w->format, &w->t);
+    if (!pl_mul_size(tiles, w->layout.bytes, &total)) PL_FAIL(err, PL_LIMIT, "tensor %s is too large to pack", w->t.name);
     w->tiles = cpu_huge_alloc(total);
     if (w->tiles == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu bytes of packed weights of %s", total, w->t.name);
     w->bytes_owned = w->bytes_read = total;

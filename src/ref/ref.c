@@ -103,6 +103,7 @@ void pl_ref_quantize(const float *x, size_t cols, int8_t *q, float *scale) {
         float top = 0;
         for (size_t i = b * 32; i < cols && i < b * 32 + 32; i++) top = fmaxf(top, fabsf(x[i]));
         scale[b] = top / 127.0f;
-        for (size_t i = b * 32; i < b * 32 + 32; i++) q[i] = i < cols && top > 0 ? (int8_t)lrintf(x[i] * (127.0f / top)) : 0;
+        for (size_t i = b * 32; i < b * 32 + 32; i++)
+            q[i] = i < cols && top >= 1e-30f ? (int8_t)lrintf(x[i] * (127.0f / top)) : 0;
     }
 }

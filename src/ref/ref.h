@@ -35,7 +35,7 @@ struct pl_ref_attention {
 void pl_ref_attention(const struct pl_ref_attention *a, double *scores /* [past + rows] */);
 
 /* Activations in 8 bits per block of 32, as the vector tables define them: scale = max|x| / 127, q = x / scale
- * rounded to nearest even (0 for a block of zeros). cols is filled up with zeros to a multiple of 32. */
+ * rounded to nearest even (0 where max|x| < 1e-30). cols is filled up with zeros to a multiple of 32. */
 void pl_ref_quantize(const float *x, size_t cols, int8_t *q, float *scale);
 
 #endif

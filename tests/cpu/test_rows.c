@@ -42,8 +42,9 @@ static void activations(void **state) {
         struct pl_cpu *c = cpu_make(isa, 2);
         for (size_t k = 0; k < 4 * PL_COUNT_OF(widths); k++) {
             size_t n = widths[k / 4 % PL_COUNT_OF(widths)], rows = k % 3 + 1;
+            if (rows * n > 1 << 20) continue; /* never: tells the compiler the size is sane */
             struct guarded y = guarded_make(rows * n);
-            float *g = calloc(rows * n, sizeof *g), *u = calloc(rows * n, sizeof *u), *want = malloc(n * sizeof *want);
+            float *g = malloc(rows * n * sizeof *g), *u = malloc(rows * n * sizeof *u), *want = malloc(n * sizeof *want);
             for (size_t i = 0; i < rows * n; i++) g[i] = 6.0f * rng_value(&s);
             rng_fill(&s, u, rows * n);
             g[0] = k % 5 == 0 ? -200.0f : k % 5 == 1 ? 200.0f : g[0];
