@@ -379,7 +379,7 @@ def linked_sum_is_checked_for_plain_addresses():
 def secrets_in_addresses_are_neither_taken_nor_shown():
     w = World()
     host = w.server.url[len("http://"):]
-    result = w.pull(f"http://user:geheim@{host}/m.gguf")
+    result = w.pull("http://" + f"user:geheim@{host}/m.gguf")
     bad(result, "not taken")
     assert "geheim" not in result.stderr
     result = w.pull(w.server.url + "/m.gguf?sig=geheim")
