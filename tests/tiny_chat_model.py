@@ -1,0 +1,105 @@
+"""A complete tiny chat model made from nothing but a seed: random Llama weights, a byte-level BPE tokenizer with
+ChatML's special tokens and a chat template. For tests of commands and server that need text in and out but no sense.
+Standard library only. Use: python3 tests/tiny_chat_model.py DIR"""
+import json
+import os
+import random
+import struct
+import sys
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"]
+TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'"
+            " + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+
+
+def byte_alphabet():
+    """The printable stand-in of every byte, as byte-level BPE has used it since GPT-2."""
+    keep = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    table, extra = {}, 0
+    for b in range(256):
+        if b in keep:
+            table[b] = chr(b)
+        else:
+            table[b] = chr(256 + extra)
+            extra += 1
+    return table
+
+
+def tokenizer():
+    alphabet = byte_alphabet()
+    vocab = {alphabet[b]: b for b in range(256)}
+    merges = []
+    for pair in [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("t", "h"), ("th", "e"), ("i", "n"), ("\u0120", "the"),
+                 ("\u0120", "w"), ("o", "r"), ("e", "r"), ("a", "n"), ("an", "d")]:
+        merges.append(list(pair))
+        vocab["".join(pair)] = len(vocab)
+    added = []
+    for name in SPECIAL:
+        added.append({"id": len(vocab) + len(added), "content": name, "single_word": False, "lstrip": False, "rstrip": False,
+                      "normalized": False, "special": not name.endswith("think>") and "tool" not in name})
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+            "post_processor": None,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": merges}}
+
+
+def bf16(values):
+    out = bytearray()
+    for v in values:
+        out += struct.pack("<f", v)[2:]
+    return bytes(out)
+
+
+def safetensors(tensors):
+    header, at, blobs = {}, 0, []
+    for name, shape, data in tensors:
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+        blobs.append(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + b"".join(blobs)
+
+
+def weights(rng, config):
+    e, f, v = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    d = config["head_dim"]
+    h, g = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
+    matrix = lambda name, out, inp: (name, [out, inp], bf16([rng.gauss(0, inp ** -0.5 * 1.5) for _ in range(out * inp)]))
+    norm = lambda name: (name, [e], bf16([1 + rng.gauss(0, 0.05) for _ in range(e)]))
+    out = [matrix("model.embed_tokens.weight", v, e), norm("model.norm.weight"), matrix("lm_head.weight", v, e)]
+    for i in range(config["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        out += [norm(p + "input_layernorm.weight"), norm(p + "post_attention_layernorm.weight"),
+                matrix(p + "self_attn.q_proj.weight", h, e), matrix(p + "self_attn.k_proj.weight", g, e),
+                matrix(p + "self_attn.v_proj.weight", g, e), matrix(p + "self_attn.o_proj.weight", e, h),
+                matrix(p + "mlp.gate_proj.weight", f, e), matrix(p + "mlp.up_proj.weight", f, e),
+                matrix(p + "mlp.down_proj.weight", e, f)]
+    return out
+
+
+def write(directory, seed=1, context=512):
+    os.makedirs(directory, exist_ok=True)
+    tok = tokenizer()
+    vocab = len(tok["model"]["vocab"]) + len(tok["added_tokens"])
+    ids = {t["content"]: t["id"] for t in tok["added_tokens"]}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": vocab,
+              "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+              "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": None,
+              "eos_token_id": ids["<|im_end|>"]}
+    files = {"config.json": config, "tokenizer.json": tok,
+             "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>",
+                                       "pad_token": "<|endoftext|>", "chat_template": TEMPLATE},
+             "generation_config.json": {"eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]]}}
+    for name, value in files.items():
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as out:
+            json.dump(value, out, ensure_ascii=False)
+    with open(os.path.join(directory, "model.safetensors"), "wb") as out:
+        out.write(safetensors(weights(random.Random(seed), config)))
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])
