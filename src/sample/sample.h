@@ -13,14 +13,14 @@ struct pl_logit_bias {
     float bias; /* -INFINITY bans */
 };
 struct pl_sampling {
-    float temperature;       /* 0 = greedy (lowest id wins ties); 0..100 */
-    uint32_t top_k;          /* 0 = off */
-    float top_p;             /* (0,1], 1 = off */
-    float min_p;             /* [0,1), 0 = off */
-    float typical_p;         /* (0,1], 1 = off */
-    float repetition_penalty; /* > 0, 1 = off */
+    float temperature;                         /* 0 = greedy (lowest id wins ties); 0..100 */
+    uint32_t top_k;                            /* 0 = off */
+    float top_p;                               /* (0,1], 1 = off */
+    float min_p;                               /* [0,1), 0 = off */
+    float typical_p;                           /* (0,1], 1 = off */
+    float repetition_penalty;                  /* > 0, 1 = off */
     float presence_penalty, frequency_penalty; /* -2..2 */
-    int32_t penalty_last_n;  /* tokens looked back on; -1 = all, 0 = off */
+    int32_t penalty_last_n;                    /* tokens looked back on; -1 = all, 0 = off */
     uint64_t seed;
     const struct pl_logit_bias *bias;
     size_t bias_count;
@@ -30,13 +30,17 @@ void pl_sampling_default(struct pl_sampling *s); /* temperature 0.8, top_k 40, t
 enum pl_status pl_sampling_check(const struct pl_sampling *s, uint32_t vocab, struct pl_err *err) PL_MUST_CHECK;
 
 struct pl_sampler; /* parameters, penalty counts and scratch of one sequence */
-enum pl_status pl_sampler_create(const struct pl_sampling *s, uint32_t vocab, struct pl_sampler **out, struct pl_err *err)
-    PL_MUST_CHECK;
+enum pl_status pl_sampler_create(const struct pl_sampling *s, uint32_t vocab, struct pl_sampler **out,
+                                 struct pl_err *err) PL_MUST_CHECK;
 void pl_sampler_destroy(struct pl_sampler *s);
 /* A token that became part of the sequence (prompt or generated). */
 void pl_sampler_accept(struct pl_sampler *s, uint32_t id);
-/* logits [V] is modified. NaN logits give PL_DEVICE, all -inf PL_INVALID. */
+/* Bias, then per id seen in the window: repetition (positive logits divided, others multiplied), minus presence, minus
+ * frequency x count; then the filters (filter.h), then the draw at temperature. Greedy needs no filter.
+ * logits [V] is modified. NaN or +inf logits give PL_DEVICE, all -inf PL_INVALID. */
 enum pl_status pl_sampler_draw(struct pl_sampler *s, float *logits, uint64_t position, uint32_t *id) PL_MUST_CHECK;
+/* log(sum(exp(logits))). */
+double pl_log_normalizer(const float *logits, uint32_t vocab);
 /* log softmax(logits)[id], and the k most likely ids with theirs, from raw logits. */
 double pl_logprob(const float *logits, uint32_t vocab, uint32_t id);
 size_t pl_top_logprobs(const float *logits, uint32_t vocab, size_t k, uint32_t *ids, double *logprobs);
