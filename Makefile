@@ -120,6 +120,17 @@ $(O)/fuzz/replay_%: $(O)/fuzz/fuzz_%.o $(O)/fuzz/replay.o $(O)/libplumb.a
 	@echo "  LD  $@"
 	$(Q)$(CC) $(PL_CFLAGS) -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS)
 
+# The same two files for an archive: libraries are found beside them. DT_RPATH, because it also holds for the libraries
+# that those libraries need.
+DIST_RPATH := -Wl,--disable-new-dtags,-rpath
+$(O)/plumb-dist: $(O)/src/cmd/main.o $(O)/libplumb.a
+	@echo "  LD  $@"
+	$(Q)$(CC) $(PL_CFLAGS) -o $@ $< -Wl,--whole-archive $(O)/libplumb.a -Wl,--no-whole-archive $(PL_LDFLAGS) $(CMD_LIBS) \
+	    $(DIST_RPATH),'$$ORIGIN/../lib'
+$(O)/libplumb-dist.so: $(API_OBJS)
+	@echo "  LD  $@"
+	$(Q)$(CC) $(PL_CFLAGS) -shared -Wl,-soname,libplumb.so.0 -o $@ $^ $(PL_LDFLAGS) $(LIBS) $(DIST_RPATH),'$$ORIGIN'
+
 tests: $(TEST_BINS)
 fuzz-bins: $(FUZZ_BINS)
 replay-bins: $(REPLAY_BINS)
@@ -172,7 +183,7 @@ soak: deps-check
 
 ## make dist         one relocatable archive under build/dist: binary, bundled libraries, kernels, licences
 dist:
-	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(O)/plumb-dist $(O)/libplumb-dist.so
 	@sh tools/dist.sh "$(BUILD)" "$(VERSION)"
 
 ## make format       clang-format every C file in place; format-check only says which differ

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "cmd/http_call.h"
@@ -177,6 +178,17 @@ static struct curl_slist *headers_for(const struct pl_http_call *c, const char *
     return list;
 }
 
+/* A bundled libcurl looks where its own distribution keeps the certificates; others keep them elsewhere. */
+static const char *certificates(void) {
+    static const char *const places[] = {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                                         "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
+    const char *named = getenv("SSL_CERT_FILE");
+    if (named != NULL && named[0] != '\0') return named;
+    for (size_t i = 0; i < PL_COUNT_OF(places); i++)
+        if (access(places[i], R_OK) == 0) return places[i];
+    return NULL;
+}
+
 static void set_options(struct hop *hop, const char *url, struct curl_slist *headers, char *why) {
     CURL *curl = hop->curl;
     curl_easy_reset(curl);
@@ -193,6 +205,8 @@ static void set_options(struct hop *hop, const char *url, struct curl_slist *hea
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, hop);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, hop);
+    const char *ca = certificates();
+    if (ca != NULL) curl_easy_setopt(curl, CURLOPT_CAINFO, ca);
 #if LIBCURL_VERSION_NUM >= 0x075500
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
 #else
