@@ -1,0 +1,60 @@
+/* vocab - the table of tokens: id -> stored text, text -> id.
+ * Texts are copied. Ids may have holes (text.data NULL). The hash is seeded, so hostile texts cannot choose collisions. */
+#ifndef PL_TOKEN_VOCAB_H
+#define PL_TOKEN_VOCAB_H
+
+#include "base/arena.h"
+#include "base/str.h"
+
+#define PL_TOK_MAX_IDS (16u << 20)
+#define PL_TOK_NONE    UINT32_MAX
+
+struct pl_tok_vocab {
+    struct pl_str *text; /* [count] */
+    uint32_t count, cap;
+    uint32_t used;                 /* entries of the hash */
+    uint32_t *slot_hash, *slot_id; /* [slots]; id PL_TOK_NONE = free */
+    uint32_t slots;                /* power of two or 0 */
+    uint64_t seed;
+    size_t max_len; /* bytes of the longest text */
+    struct pl_arena bytes;
+};
+
+void pl_tok_vocab_init(struct pl_tok_vocab *v);
+void pl_tok_vocab_deinit(struct pl_tok_vocab *v);
+/* Room for ids below count and as many entries; PL_LIMIT past PL_TOK_MAX_IDS. */
+enum pl_status pl_tok_vocab_reserve(struct pl_tok_vocab *v, size_t count) PL_MUST_CHECK;
+/* Sets id -> text and, unless the text already has an id, text -> id; *existing gets that earlier id or PL_TOK_NONE.
+ * replace: the newer id wins the lookup. */
+enum pl_status pl_tok_vocab_add(struct pl_tok_vocab *v, uint32_t id, struct pl_str text, bool replace,
+                                uint32_t *existing) PL_MUST_CHECK;
+uint32_t pl_tok_vocab_find(const struct pl_tok_vocab *v, const char *text, size_t len); /* PL_TOK_NONE: absent */
+
+/* A trie over bytes: nodes are numbers, edges a hash of (node, byte). For longest and common prefix matches. */
+struct pl_tok_trie {
+    uint64_t *keys; /* node << 8 | byte, PL_TRIE_FREE = free */
+    uint32_t *nexts;
+    size_t cap, edges;
+    uint32_t *values; /* [nodes] id or PL_TOK_NONE */
+    size_t nodes, values_cap;
+    uint32_t first[256]; /* edges of the root, 0 = none */
+};
+void pl_tok_trie_init(struct pl_tok_trie *t);
+void pl_tok_trie_deinit(struct pl_tok_trie *t);
+enum pl_status pl_tok_trie_add(struct pl_tok_trie *t, const char *s, size_t len,
+                               uint32_t value) PL_MUST_CHECK; /* last wins */
+/* Child of node over byte, 0 = none (0 is the root, never a child). */
+static inline uint64_t pl_tok_mix(uint64_t k) {
+    k *= 0x9E3779B97F4A7C15u;
+    return k ^ (k >> 29);
+}
+static inline uint32_t pl_tok_trie_step(const struct pl_tok_trie *t, uint32_t node, unsigned char byte) {
+    if (node == 0) return t->first[byte];
+    uint64_t key = (uint64_t)node << 8 | byte;
+    for (size_t i = pl_tok_mix(key) & (t->cap - 1);; i = (i + 1) & (t->cap - 1)) {
+        if (t->keys[i] == key) return t->nexts[i];
+        if (t->keys[i] == UINT64_MAX) return 0;
+    }
+}
+
+#endif
