@@ -38,10 +38,12 @@ static enum pl_status join(struct dir *d, const char *name, const char **out) {
     return PL_OK;
 }
 
-static bool exists(struct dir *d, const char *name) {
+static enum pl_status exists(struct dir *d, const char *name, bool *out) {
     const char *path = NULL;
     struct stat st;
-    return join(d, name, &path) == PL_OK && stat(path, &st) == 0;
+    PL_TRY(join(d, name, &path));
+    *out = stat(path, &st) == 0;
+    return PL_OK;
 }
 
 /* Loads a JSON object if the file is there; *out stays NULL when it is not. */
@@ -198,12 +200,14 @@ static enum pl_status open_weights(struct dir *d, const char *weights, const jso
         }
         return add_shard(d, weights);
     }
-    if (index != NULL && exists(d, single_name) && !index_lists(index, single_name)) {
+    bool single = false;
+    PL_TRY(exists(d, single_name, &single));
+    if (index != NULL && single && !index_lists(index, single_name)) {
         PL_FAIL(d->err, PL_FORMAT, "%s holds both %s and an %s that does not list it; name one of the two files",
                 PL_SHOWN_C(d->path), single_name, index_name);
     }
     if (index != NULL) return open_index(d, index);
-    if (exists(d, single_name)) return add_shard(d, single_name);
+    if (single) return add_shard(d, single_name);
     char other[256];
     find_other(d->path, other, sizeof other);
     PL_FAIL(d->err, PL_NOT_FOUND, "%s has config.json but no weights; looked for %s and %s%s", PL_SHOWN_C(d->path),

@@ -1,5 +1,6 @@
 /* Bounded JSON on top of jansson, which already refuses bad UTF-8, trailing bytes, numbers that do not fit and (with
  * the flag) duplicate keys. Depth is checked before, so that hostile nesting never reaches a recursive parser. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -26,6 +27,24 @@ static size_t too_deep_at(const char *s, size_t len) {
     return len;
 }
 
+/* jansson's own reaction to a failed allocation can be a syntax error or even a string that lost a character, so its
+ * allocations are watched: a document during which one failed is thrown away. */
+static _Thread_local bool starved;
+
+static void *watched_alloc(size_t n) {
+    void *p = pl_alloc(n, 1);
+    if (p == NULL) starved = true;
+    return p;
+}
+
+/* At load, before any thread exists. A program that brought its own functions keeps them. */
+__attribute__((constructor)) static void watch_jansson(void) {
+    json_malloc_t have_alloc;
+    json_free_t have_free;
+    json_get_alloc_funcs(&have_alloc, &have_free);
+    if (have_alloc == malloc && have_free == free) json_set_alloc_funcs(watched_alloc, pl_free);
+}
+
 enum pl_status pl_json_parse(const char *what, const char *data, size_t len, json_t **out, struct pl_err *err) {
     size_t deep = too_deep_at(data, len);
     if (deep < len) {
@@ -33,12 +52,15 @@ enum pl_status pl_json_parse(const char *what, const char *data, size_t len, jso
                 pl_num(deep).s);
     }
     json_error_t e;
+    starved = false;
     json_t *root = json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    if (starved) {
+        json_decref(root);
+        PL_FAIL(err, PL_NO_MEMORY, "%s: no memory for its JSON", PL_SHOWN_C(what));
+    }
     if (root == NULL) {
-        bool memory = json_error_code(&e) == json_error_out_of_memory;
-        PL_FAIL(err, memory ? PL_NO_MEMORY : PL_FORMAT, "%s: %s at byte %s (line %d): %s", PL_SHOWN_C(what),
-                memory ? "no memory for JSON" : "not valid JSON", pl_num((uint64_t)(e.position < 0 ? 0 : e.position)).s,
-                e.line, PL_SHOWN_C(e.text));
+        PL_FAIL(err, PL_FORMAT, "%s: not valid JSON at byte %s (line %d): %s", PL_SHOWN_C(what),
+                pl_num((uint64_t)(e.position < 0 ? 0 : e.position)).s, e.line, PL_SHOWN_C(e.text));
     }
     *out = root;
     return PL_OK;

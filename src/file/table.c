@@ -129,6 +129,11 @@ enum pl_status pl_file_check_spans(const struct pl_file *f, size_t part, bool no
     return status;
 }
 
+static int append(const char *text, size_t len, void *buf) {
+    pl_buf_add(buf, text, len);
+    return pl_buf_ok(buf) ? 0 : -1;
+}
+
 enum pl_status pl_file_finish(struct pl_file *f, struct pl_err *err) {
     struct pl_buf all = {0};
     for (size_t i = 0; i < f->part_count; i++) {
@@ -136,12 +141,8 @@ enum pl_status pl_file_finish(struct pl_file *f, struct pl_err *err) {
         pl_hash128_hex(f->parts[i].data, (size_t)f->parts[i].table_end, hex);
         pl_buf_printf(&all, "%s %llu\n", hex, (unsigned long long)f->parts[i].len);
     }
-    if (f->json[PL_JSON_CONFIG] != NULL) {
-        char *config = json_dumps(f->json[PL_JSON_CONFIG], JSON_COMPACT | JSON_SORT_KEYS);
-        if (config == NULL) all.failed = true;
-        pl_buf_add_c(&all, config == NULL ? "" : config);
-        free(config); /* jansson's own allocation */
-    }
+    const json_t *config = f->json[PL_JSON_CONFIG];
+    if (config != NULL && json_dump_callback(config, append, &all, JSON_COMPACT | JSON_SORT_KEYS) != 0) all.failed = true;
     bool ok = pl_buf_ok(&all);
     if (ok) pl_hash128_hex(pl_buf_cstr(&all), all.len, f->fingerprint);
     pl_buf_deinit(&all);

@@ -198,16 +198,13 @@ static inline void fail_everything(const char *path) {
                 assert_true(n > 3); /* something was really made to fail */
                 break;
             }
-            if (status != (kind == 0 ? PL_NO_MEMORY : PL_IO))
+            if (status != (kind == 0 ? PL_NO_MEMORY : PL_IO)) {
                 fail_msg("failure %d/%llu: %s (%s)", kind, (unsigned long long)n, pl_status_name(status), err.text);
+            }
             assert_null(f);
             assert_true(err.text[0] != '\0');
         }
     }
 }
-
-/* jansson on the same heap, so that its allocations fail in turn as well. */
-static inline void *json_heap(size_t n) { return pl_alloc(n, 1); }
-static inline void json_on_test_heap(void) { json_set_alloc_funcs(json_heap, pl_free); }
 
 #endif
