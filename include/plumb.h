@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define PLUMB_API __attribute__((visibility("default")))
+#define PLUMB_API     __attribute__((visibility("default")))
 #define PLUMB_VERSION "0.1.0"
 
 struct plumb_engine;
@@ -24,8 +24,19 @@ struct plumb_session;
 
 /* The codes of src/base/status.h, same numbers. */
 enum plumb_status {
-    PLUMB_OK, PLUMB_USAGE, PLUMB_INVALID, PLUMB_FORMAT, PLUMB_NOT_FOUND, PLUMB_UNSUPPORTED, PLUMB_IO, PLUMB_NO_MEMORY,
-    PLUMB_LIMIT, PLUMB_BUSY, PLUMB_CANCELLED, PLUMB_DEVICE, PLUMB_INTERNAL
+    PLUMB_OK,
+    PLUMB_USAGE,
+    PLUMB_INVALID,
+    PLUMB_FORMAT,
+    PLUMB_NOT_FOUND,
+    PLUMB_UNSUPPORTED,
+    PLUMB_IO,
+    PLUMB_NO_MEMORY,
+    PLUMB_LIMIT,
+    PLUMB_BUSY,
+    PLUMB_CANCELLED,
+    PLUMB_DEVICE,
+    PLUMB_INTERNAL
 };
 struct plumb_error {
     int status;
@@ -51,8 +62,10 @@ struct plumb_engine_options {
     uint64_t memory_limit; /* bytes; 0 = what the machine has */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes); /* while loading; may be NULL */
     void *progress_user;
+    uint32_t logit_rows; /* most rows of logits one step may give; 0 = max_sessions */
 };
-PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out, struct plumb_error *err);
+PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
+                                  struct plumb_error *err);
 PLUMB_API void plumb_engine_destroy(struct plumb_engine *e);
 /* A JSON object: model, architecture, sizes, memory budget, backend, kernels. */
 PLUMB_API int plumb_engine_info(struct plumb_engine *e, char **json, struct plumb_error *err);
@@ -97,15 +110,20 @@ struct plumb_sampling { /* plumb_sampling_default fills it */
 };
 PLUMB_API void plumb_sampling_default(struct plumb_sampling *s);
 
-enum plumb_finish { PLUMB_FINISH_LENGTH, PLUMB_FINISH_STOP, PLUMB_FINISH_CALLBACK };
+/* max_tokens reached; the model ended its turn (that token is not reported or appended); on_token said stop (its token was
+ * appended); the session holds as many tokens as its context allows. */
+enum plumb_finish { PLUMB_FINISH_LENGTH, PLUMB_FINISH_STOP, PLUMB_FINISH_CALLBACK, PLUMB_FINISH_CONTEXT };
 struct plumb_generate_options {
     size_t size;
     struct plumb_sampling sampling; /* sampling.size 0: defaults */
     uint32_t max_tokens;
     bool ignore_eos;
     bool show_special;
+    bool logprob;      /* report the chosen token's log-probability even when logprobs is 0; otherwise it is NaN */
     uint32_t logprobs; /* how many alternatives to report, 0..20 */
-    /* Called for every token; text is the bytes that became complete characters (may be empty). Return false to stop. */
+    /* Called for every token, before it is appended; text is the bytes that became complete characters (may be empty).
+     * logprob is of the model's own distribution, before penalties and filters. Return false to stop. When the text ends
+     * inside a character, one more call with id UINT32_MAX brings U+FFFD. */
     bool (*on_token)(void *user, uint32_t id, const char *text, size_t len, double logprob, const uint32_t *top_ids,
                      const double *top_logprobs, size_t top_count);
     void *user;

@@ -37,7 +37,8 @@ void pl_rendered_deinit(struct pl_rendered *r);
 
 /* vars is an object: messages, tools, add_generation_prompt, bos_token, eos_token and whatever else the caller sets.
  * trusted (may be NULL) lists names of top-level vars whose strings count as the template's own (bos_token, eos_token).
- * now_unix is the clock that strftime_now sees; -1 = the real one. A template that raises gives PL_INVALID and its message. */
+ * now_unix is the clock that strftime_now sees; -1 = the real one. A template that raises gives PL_INVALID and its message.
+ */
 enum pl_status pl_template_render(const struct pl_template *t, const json_t *vars, const char *const *trusted,
                                   const struct pl_template_limits *limits, int64_t now_unix, struct pl_rendered *out,
                                   struct pl_err *err) PL_MUST_CHECK;

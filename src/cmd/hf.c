@@ -61,7 +61,7 @@ static enum pl_status ask(const struct pl_pull_env *env, struct repo *r, struct 
         else
             snprintf(r->commit, sizeof r->commit, "%s", sha != NULL && token_ok(sha, strlen(sha)) ? sha : r->revision);
     }
-    if (st == PL_NOT_FOUND) (void)pl_err_note(err, "while looking for %s at revision %s", r->owner_repo, r->revision);
+    if (st == PL_NOT_FOUND) (void)pl_err_note(err, "looking for %s at revision %s", r->owner_repo, r->revision);
     pl_buf_deinit(&url);
     pl_buf_deinit(&body);
     return st;

@@ -73,7 +73,7 @@ enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_con
     if (st == PL_OK) st = check_rope(&c, err);
     if (st == PL_OK && pl_arch_def(c.arch)->check != NULL) st = pl_arch_def(c.arch)->check(&c, err);
     if (st != PL_OK) {
-        (void)pl_err_note(err, "while reading the configuration of %s", pl_file_path(f));
+        (void)pl_err_note(err, "reading the configuration of %s", pl_file_path(f));
         return st;
     }
     *out = c;

@@ -80,7 +80,7 @@ enum pl_status pl_model_create(const struct pl_file *f, struct pl_ops *o, const 
     if (st == PL_OK) {
         m->def = pl_arch_def(m->cfg.arch);
         st = fill(m, f, opt, err);
-        if (st != PL_OK) (void)pl_err_note(err, "while loading %s", pl_file_path(f));
+        if (st != PL_OK) (void)pl_err_note(err, "loading %s", pl_file_path(f));
     }
     if (st != PL_OK) {
         pl_model_destroy(m);

@@ -68,7 +68,9 @@ static void philox_known_answers(void **state) {
     } kat[] = {
         {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
         {{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
     for (size_t i = 0; i < PL_COUNT_OF(kat); i++) {
         struct pl_philox r = pl_philox4x32(kat[i].c, kat[i].k);
@@ -153,9 +155,12 @@ static void pool_runs_every_thread_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checked_arithmetic),     cmocka_unit_test(numbers_are_parsed_strictly),
-        cmocka_unit_test(utf8_borders),           cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(map_against_many_keys),  cmocka_unit_test(arena_limit_and_failure),
+        cmocka_unit_test(checked_arithmetic),
+        cmocka_unit_test(numbers_are_parsed_strictly),
+        cmocka_unit_test(utf8_borders),
+        cmocka_unit_test(philox_known_answers),
+        cmocka_unit_test(map_against_many_keys),
+        cmocka_unit_test(arena_limit_and_failure),
         cmocka_unit_test(pool_runs_every_thread_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

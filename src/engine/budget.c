@@ -1,0 +1,124 @@
+/* budget - how much memory a model will take, before any of it is taken. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/str.h"
+#include "engine/engine.h"
+
+static bool read_number(const char *path, uint64_t *out) {
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return false;
+    unsigned long long v;
+    bool ok = fscanf(f, "%llu", &v) == 1; /* "max" is no number: no limit */
+    fclose(f);
+    if (ok) *out = v;
+    return ok;
+}
+
+static uint64_t machine_bytes(void) {
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (f == NULL) return UINT64_MAX;
+    char line[128];
+    unsigned long long kib = 0;
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "MemTotal: %llu kB", &kib) == 1) break;
+    }
+    fclose(f);
+    return kib == 0 ? UINT64_MAX : kib * 1024u;
+}
+
+/* The smallest limit of this process's cgroup and its parents, v2 and v1. */
+static uint64_t cgroup_bytes(void) {
+    uint64_t least = UINT64_MAX, v;
+    if (read_number("/sys/fs/cgroup/memory.max", &v)) least = PL_MIN(least, v);
+    if (read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", &v)) least = PL_MIN(least, v);
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (f == NULL) return least;
+    char line[512], path[640];
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (strncmp(line, "0::/", 4) != 0) continue;
+        line[strcspn(line, "\n")] = '\0';
+        for (char *p = line + 3; p[0] != '\0' && p[1] != '\0';) {
+            snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", p);
+            if (read_number(path, &v)) least = PL_MIN(least, v);
+            char *cut = strrchr(p, '/');
+            if (cut == NULL || cut == p) break;
+            *cut = '\0';
+        }
+    }
+    fclose(f);
+    return least;
+}
+
+uint64_t pl_engine_memory_limit(uint64_t wanted) {
+    uint64_t have = PL_MIN(machine_bytes(), cgroup_bytes());
+    return wanted == 0 ? have : PL_MIN(wanted, have);
+}
+
+static enum pl_status choose_context(struct plumb_engine *e, struct pl_err *err) {
+    uint32_t trained = e->config.context_train == 0 ? 4096 : e->config.context_train;
+    if (e->opt.context > trained)
+        PL_FAIL(err, PL_LIMIT, "a context of %u tokens was asked for but the model was made for %u", e->opt.context,
+                trained);
+    e->context = e->opt.context != 0 ? e->opt.context : PL_MIN(trained, 4096u);
+    return PL_OK;
+}
+
+static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
+    const char *name = e->opt.kv_dtype == NULL ? "f16" : e->opt.kv_dtype;
+    enum pl_dtype dtype;
+    if (!pl_dtype_from_name(name, &dtype) || (dtype != PL_F16 && dtype != PL_BF16 && dtype != PL_F32))
+        PL_FAIL(err, PL_INVALID, "kv_dtype is '%.40s' but must be f16, bf16 or f32", name);
+    uint32_t page = e->opt.page_tokens == 0 ? 32 : e->opt.page_tokens;
+    if (page != 16 && page != 32 && page != 64) PL_FAIL(err, PL_INVALID, "page_tokens is %u but must be 16, 32 or 64", page);
+    uint64_t pages = ((uint64_t)e->context + page - 1) / page * e->max_sessions;
+    if (pages > UINT32_MAX)
+        PL_FAIL(err, PL_LIMIT, "%u sessions of %u tokens need more pages than can be counted", e->max_sessions, e->context);
+    e->kv_shape = (struct pl_kv_shape){.layers = e->config.layers,
+                                       .page_count = pages,
+                                       .page_tokens = page,
+                                       .kv_heads = e->config.kv_heads,
+                                       .head_dim = e->config.head_dim,
+                                       .dtype = dtype};
+    if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");
+    return PL_OK;
+}
+
+enum pl_status pl_engine_plan(struct plumb_engine *e, struct pl_err *err) {
+    PL_TRY(pl_model_config_read(e->file, &e->config, err));
+    PL_TRY(choose_context(e, err));
+    e->max_sessions = e->opt.max_sessions == 0 ? 1 : e->opt.max_sessions;
+    e->batch_rows = e->opt.batch_rows == 0 ? 512 : e->opt.batch_rows;
+    if (e->max_sessions > 4096) PL_FAIL(err, PL_INVALID, "max_sessions is %u but must be at most 4096", e->max_sessions);
+    if (e->batch_rows > 65536) PL_FAIL(err, PL_INVALID, "batch_rows is %u but must be at most 65536", e->batch_rows);
+    e->batch_rows = PL_MAX(e->batch_rows, e->max_sessions); /* a decode step has one row for each */
+    e->logit_rows = PL_MAX(e->max_sessions, PL_MIN(e->opt.logit_rows, e->batch_rows));
+    PL_TRY(choose_kv(e, err));
+    struct pl_model_options mo = {.max_context = e->context, .max_rows = e->batch_rows, .max_logits = e->logit_rows};
+    PL_TRY(pl_model_budget(e->file, &e->config, &mo, &e->kv_shape, &e->budget, err));
+    uint64_t logits_bytes = (uint64_t)e->config.vocab * sizeof(float) * (e->max_sessions + 1u);
+    if (!pl_add_u64(e->budget.scratch_bytes, logits_bytes, &e->budget.scratch_bytes))
+        PL_FAIL(err, PL_LIMIT, "the sizes of this model overflow");
+    e->memory_limit = pl_engine_memory_limit(e->opt.memory_limit);
+    return PL_OK;
+}
+
+static double mb(uint64_t bytes) { return (double)bytes / 1e6; }
+
+enum pl_status pl_engine_check_budget(const struct plumb_engine *e, struct pl_err *err) {
+    const struct pl_memory_budget *b = &e->budget;
+    uint64_t total = 0;
+    const uint64_t parts[] = {b->weight_bytes_mapped, b->weight_bytes_owned, b->kv_bytes, b->scratch_bytes};
+    for (size_t i = 0; i < PL_COUNT_OF(parts); i++) {
+        if (!pl_add_u64(total, parts[i], &total)) PL_FAIL(err, PL_LIMIT, "the sizes of this model overflow");
+    }
+    if (total <= e->memory_limit) return PL_OK;
+    PL_FAIL(
+        err, PL_LIMIT,
+        "%.300s needs %.0f MB (weights %.0f, repacked up to %.0f, KV cache of %u x %u tokens %.0f, working space %.0f) but "
+        "%.0f MB may be used: lower --context or --sessions, or take a smaller model",
+        e->model_path, mb(total), mb(b->weight_bytes_mapped), mb(b->weight_bytes_owned), e->max_sessions, e->context,
+        mb(b->kv_bytes), mb(b->scratch_bytes), mb(e->memory_limit));
+}

@@ -1,0 +1,138 @@
+/* engine - opening, planning, loading and closing. */
+#include "engine/engine.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+/* Options of an older or newer caller: what it does not know is zero, what we do not know must be. */
+static enum pl_status read_options(const struct plumb_engine_options *opt, struct plumb_engine_options *out,
+                                   struct pl_err *err) {
+    size_t least = offsetof(struct plumb_engine_options, model) + sizeof opt->model;
+    if (opt == NULL || opt->size < least || opt->size > 4096)
+        PL_FAIL(err, PL_INVALID,
+                "plumb_engine_options.size is %zu but must be sizeof(struct plumb_engine_options), %zu here",
+                opt == NULL ? (size_t)0 : opt->size, sizeof *opt);
+    const unsigned char *bytes = (const unsigned char *)opt;
+    for (size_t i = sizeof *opt; i < opt->size; i++) {
+        if (bytes[i] != 0) PL_FAIL(err, PL_INVALID, "plumb_engine_options sets a field that this version does not know");
+    }
+    memset(out, 0, sizeof *out);
+    memcpy(out, opt, PL_MIN(opt->size, sizeof *out));
+    if (out->model == NULL || out->model[0] == '\0')
+        PL_FAIL(err, PL_INVALID, "model is empty: expected a file or directory");
+    return PL_OK;
+}
+
+static enum pl_status choose_backend(const struct plumb_engine *e, enum pl_backend *out, struct pl_err *err) {
+    const char *name = e->opt.backend;
+    *out = PL_BACKEND_CPU;
+    if (name == NULL || strcmp(name, "auto") == 0) return PL_OK;
+    if (!pl_backend_from_name(name, out))
+        PL_FAIL(err, PL_INVALID, "backend is '%.40s' but must be auto, cpu, cuda, rocm or opencl", name);
+    return PL_OK;
+}
+
+static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
+    struct pl_ops_options oo = {.device = e->opt.device, .threads = e->opt.threads, .isa = e->isa};
+    PL_TRY(choose_backend(e, &oo.backend, err));
+    PL_TRY(pl_ops_create(&oo, &e->ops, err));
+    pl_log_always("kernel backend: %s", pl_ops_describe(e->ops));
+    return PL_OK;
+}
+
+static enum pl_status allocate_step(struct plumb_engine *e, struct pl_err *err) {
+    e->step.tokens = pl_alloc(e->batch_rows, sizeof *e->step.tokens);
+    e->step.logit_rows = pl_alloc(e->logit_rows, sizeof *e->step.logit_rows);
+    e->step.pages = pl_alloc(e->kv_shape.page_count, sizeof *e->step.pages);
+    e->step.seqs = pl_alloc(e->max_sessions, sizeof *e->step.seqs);
+    e->sample_logits = pl_alloc(e->config.vocab, sizeof *e->sample_logits);
+    if (e->step.tokens == NULL || e->step.logit_rows == NULL || e->step.pages == NULL || e->step.seqs == NULL ||
+        e->sample_logits == NULL)
+        PL_FAIL(err, PL_NO_MEMORY, "out of memory for the working space of a step");
+    if (pl_page_pool_init(&e->pages, (uint32_t)e->kv_shape.page_count, (uint32_t)e->kv_shape.page_tokens) != PL_OK)
+        PL_FAIL(err, PL_NO_MEMORY, "out of memory for %zu page entries", e->kv_shape.page_count);
+    return PL_OK;
+}
+
+static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
+    struct pl_model_options mo = {.max_context = e->context,
+                                  .max_rows = e->batch_rows,
+                                  .max_logits = e->logit_rows,
+                                  .progress = e->opt.progress,
+                                  .progress_user = e->opt.progress_user};
+    pl_file_will_need(e->file);
+    PL_TRY(pl_model_create(e->file, e->ops, &mo, &e->model, err));
+    PL_TRY(pl_ops_kv_create(e->ops, &e->kv_shape, &e->kv, err));
+    return allocate_step(e, err);
+}
+
+/* A file without any tokenizer still serves ids (evaluation, tests); a tokenizer that cannot be read is an error. */
+static enum pl_status open_tokenizer(struct plumb_engine *e, struct pl_err *err) {
+    enum pl_status s = pl_tokenizer_create(e->file, &e->tok, err);
+    if (s != PL_NOT_FOUND) return s;
+    if (err != NULL) err->text[0] = '\0';
+    return PL_OK;
+}
+
+static enum pl_status open_model(struct plumb_engine *e, const struct plumb_engine_options *opt, struct pl_err *err) {
+    PL_TRY(read_options(opt, &e->opt, err));
+    e->model_path = pl_strdup(e->opt.model);
+    e->isa = e->opt.isa == NULL ? NULL : pl_strdup(e->opt.isa);
+    if (e->model_path == NULL || (e->opt.isa != NULL && e->isa == NULL))
+        PL_FAIL(err, PL_NO_MEMORY, "out of memory for an engine");
+    e->opt.model = e->model_path;
+    PL_TRY(pl_file_open(e->model_path, &e->file, err));
+    PL_TRY(pl_engine_plan(e, err));
+    return open_tokenizer(e, err);
+}
+
+static enum pl_status create(const struct plumb_engine_options *opt, bool loaded, struct plumb_engine **out,
+                             struct pl_err *err) {
+    struct plumb_engine *e = pl_calloc(1, sizeof *e);
+    if (e == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for an engine");
+    enum pl_status s = open_model(e, opt, err);
+    if (s == PL_OK && loaded) s = pl_engine_check_budget(e, err);
+    if (s == PL_OK && loaded) s = open_ops(e, err);
+    if (s == PL_OK && loaded) s = load(e, err);
+    if (s == PL_OK) {
+        e->opt.kv_dtype = pl_dtype_name(e->kv_shape.dtype); /* the caller's strings may go away now */
+        e->opt.backend = NULL;
+        e->opt.isa = e->isa;
+        *out = e;
+        return PL_OK;
+    }
+    if (err != NULL && err->text[0] == '\0')
+        pl_err_set(err, __FILE__, __LINE__, s, "%.300s could not be opened: %s", opt->model, pl_status_text(s));
+    plumb_engine_destroy(e);
+    return s;
+}
+
+enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out, struct pl_err *err) {
+    return create(opt, true, out, err);
+}
+
+enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out, struct pl_err *err) {
+    return create(opt, false, out, err);
+}
+
+void plumb_engine_destroy(struct plumb_engine *e) {
+    if (e == NULL) return;
+    PL_ASSERT(e->session_count == 0); /* sessions first */
+    pl_free(e->step.tokens);
+    pl_free(e->step.logit_rows);
+    pl_free(e->step.pages);
+    pl_free(e->step.seqs);
+    pl_free(e->sample_logits);
+    pl_page_pool_deinit(&e->pages);
+    if (e->kv != NULL) pl_ops_kv_destroy(e->ops, e->kv);
+    if (e->model != NULL) pl_model_destroy(e->model);
+    if (e->ops != NULL) pl_ops_destroy(e->ops);
+    if (e->tmpl != NULL) pl_template_destroy(e->tmpl);
+    if (e->tok != NULL) pl_tokenizer_destroy(e->tok);
+    if (e->file != NULL) pl_file_close(e->file);
+    pl_free(e->model_path);
+    pl_free(e->isa);
+    pl_free(e);
+}

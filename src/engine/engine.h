@@ -1,0 +1,117 @@
+/* engine - a loaded model with its sequences. The inside of include/plumb.h, for the commands and the server.
+ *
+ * An engine owns the file, tokenizer, chat template, backend, model and KV pages; a session owns a block table, the ids it
+ * holds and the logits of its last token. One step runs rows of any number of sessions through the model together;
+ * everything a step needs was allocated when the engine or the session was created.
+ *
+ * Failure: a step commits all of its parts or none. A device failure poisons the engine: every later call says so. */
+#ifndef PL_ENGINE_ENGINE_H
+#define PL_ENGINE_ENGINE_H
+
+#include <jansson.h>
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "chat/template.h"
+#include "kv/kv.h"
+#include "model/model.h"
+#include "plumb.h"
+#include "sample/sample.h"
+#include "token/token.h"
+
+struct plumb_engine {
+    struct plumb_engine_options opt; /* strings are copies owned by the engine */
+    char *model_path, *isa;
+    struct pl_file *file;
+    struct pl_tokenizer *tok; /* NULL: the file has none, text is refused */
+    struct pl_template *tmpl; /* parsed on first use */
+    struct pl_ops *ops;
+    struct pl_model *model;
+    struct pl_model_config config;
+    struct pl_kv_shape kv_shape;
+    struct pl_kv_store *kv;
+    struct pl_page_pool pages;
+    struct pl_memory_budget budget; /* as computed before loading */
+    uint64_t memory_limit;
+    uint32_t context, max_sessions, batch_rows, logit_rows, session_count;
+    bool poisoned;
+    atomic_bool cancel; /* set from a signal handler or another thread: prefill stops between chunks */
+    struct {            /* of one step */
+        uint32_t *tokens, *logit_rows, *pages;
+        struct pl_batch_seq *seqs;
+    } step;
+    float *sample_logits; /* [V] the sampler's copy */
+};
+
+struct plumb_session {
+    struct plumb_engine *engine;
+    struct pl_block_table table;
+    uint32_t *ids; /* [context] what the cache holds */
+    float *logits; /* [V] of the last token */
+    bool has_logits;
+};
+
+/* What the machine, its cgroup and the caller allow, in bytes. */
+uint64_t pl_engine_memory_limit(uint64_t wanted);
+/* Reads the configuration and computes sizes; nothing is loaded. Fills context.. and budget of e, whose file is open. */
+enum pl_status pl_engine_plan(struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
+/* PL_LIMIT with all numbers when the budget is beyond the limit. */
+enum pl_status pl_engine_check_budget(const struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
+
+/* plumb_engine_create with its own error type. */
+enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
+                                struct pl_err *err) PL_MUST_CHECK;
+/* Only opened and planned, for inspect: no weights, no pages; sessions are refused. */
+enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out,
+                              struct pl_err *err) PL_MUST_CHECK;
+
+/* One part of a step: `count` ids after what the session holds, logits wanted of its last `logits` rows. */
+struct pl_step_part {
+    struct plumb_session *session;
+    const uint32_t *ids;
+    uint32_t count, logits;
+};
+/* Runs all parts as one batch: at most batch_rows rows, logit_rows logits, each session once. When a part wants logits,
+ * those of its last row go to its session. all_logits (may be NULL) receives [sum of logits, V], parts in order. */
+enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count, float *all_logits,
+                              struct pl_err *err) PL_MUST_CHECK;
+
+enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **out, struct pl_err *err) PL_MUST_CHECK;
+/* Appends in chunks; on failure (or cancel: PL_CANCELLED) the session is as before but without logits. progress may be
+ * NULL. */
+enum pl_status pl_session_append(struct plumb_session *s, const uint32_t *ids, size_t count,
+                                 void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
+                                 struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_session_truncate(struct plumb_session *s, uint32_t len, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_session_generate(struct plumb_session *s, const struct plumb_generate_options *opt, uint32_t *generated,
+                                   enum plumb_finish *finish, struct pl_err *err) PL_MUST_CHECK;
+
+/* size 0: defaults. */
+struct pl_sampling pl_sampling_from_api(const struct plumb_sampling *s);
+
+/* Text. Without a tokenizer or template in the file these are PL_UNSUPPORTED, with what to do instead. */
+enum pl_status pl_engine_need_text(const struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_engine_render(struct plumb_engine *e, const json_t *messages, const json_t *tools, bool generation_prompt,
+                                const json_t *extra, struct pl_rendered *out, struct pl_err *err) PL_MUST_CHECK;
+/* Renders and encodes; user content is untrusted. ids is appended to. */
+enum pl_status pl_engine_chat_encode(struct plumb_engine *e, const json_t *messages, const json_t *tools,
+                                     bool generation_prompt, const json_t *extra, struct pl_ids *ids,
+                                     struct pl_err *err) PL_MUST_CHECK;
+
+/* Texts of the special tokens that templates name; NULL entries are left out. */
+struct pl_chat_specials {
+    char *bos, *eos, *unk, *pad;
+};
+/* tok may be NULL: then all are. */
+enum pl_status pl_chat_specials_read(const struct pl_tokenizer *tok, struct pl_chat_specials *out) PL_MUST_CHECK;
+void pl_chat_specials_deinit(struct pl_chat_specials *sp);
+/* The variables a template sees, as transformers sets them; extra (an object or NULL) comes last and wins. Returns a new
+ * object, or NULL when memory is short. */
+json_t *pl_chat_vars(const json_t *messages, const json_t *tools, bool generation_prompt, const struct pl_chat_specials *sp,
+                     const json_t *extra) PL_MUST_CHECK;
+extern const char *const pl_chat_trusted[]; /* names of those of them that count as the template's own */
+
+json_t *pl_engine_info(struct plumb_engine *e) PL_MUST_CHECK;    /* NULL: out of memory */
+json_t *pl_engine_witness(struct plumb_engine *e) PL_MUST_CHECK; /* NULL: out of memory */
+
+#endif

@@ -1,0 +1,147 @@
+/* generate - sample, report, append, repeat. */
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+
+enum { LOGPROBS_MAX = 20 };
+
+struct run {
+    struct plumb_session *session;
+    struct plumb_generate_options opt;
+    struct pl_sampler *sampler;
+    struct pl_decoder decoder;
+    struct pl_buf text;
+    double logprob, top_logprobs[LOGPROBS_MAX];
+    uint32_t top_ids[LOGPROBS_MAX];
+    size_t top_count;
+};
+
+struct pl_sampling pl_sampling_from_api(const struct plumb_sampling *s) {
+    _Static_assert(sizeof(struct plumb_logit_bias) == sizeof(struct pl_logit_bias), "same layout");
+    struct pl_sampling r;
+    pl_sampling_default(&r);
+    if (s->size == 0) return r;
+    return (struct pl_sampling){
+        .temperature = s->temperature,
+        .top_k = s->top_k,
+        .top_p = s->top_p,
+        .min_p = s->min_p,
+        .typical_p = s->typical_p,
+        .repetition_penalty = s->repetition_penalty,
+        .presence_penalty = s->presence_penalty,
+        .frequency_penalty = s->frequency_penalty,
+        .penalty_last_n = s->penalty_last_n,
+        .seed = s->seed,
+        .bias = (const struct pl_logit_bias *)s->bias,
+        .bias_count = s->bias_count,
+    };
+}
+
+static enum pl_status check_options(const struct plumb_session *s, const struct plumb_generate_options *opt,
+                                    struct pl_err *err) {
+    if (opt->size != sizeof *opt)
+        PL_FAIL(err, PL_INVALID, "plumb_generate_options.size is %zu but must be %zu", opt->size, sizeof *opt);
+    if (opt->sampling.size != 0 && opt->sampling.size != sizeof opt->sampling)
+        PL_FAIL(err, PL_INVALID, "plumb_sampling.size is %zu but must be %zu", opt->sampling.size, sizeof opt->sampling);
+    if (opt->logprobs > LOGPROBS_MAX)
+        PL_FAIL(err, PL_INVALID, "logprobs is %u but must be at most %d", opt->logprobs, LOGPROBS_MAX);
+    if (opt->max_tokens > 0 && !s->has_logits)
+        PL_FAIL(err, PL_INVALID, "there is nothing to continue: append at least one token first");
+    return PL_OK;
+}
+
+static bool ends(const struct run *r, uint32_t id) {
+    const struct pl_tokenizer *t = r->session->engine->tok;
+    return !r->opt.ignore_eos && t != NULL && pl_tokenizer_is_eog(t, id);
+}
+
+static enum pl_status draw(struct run *r, uint32_t *id, struct pl_err *err) {
+    struct plumb_session *s = r->session;
+    struct plumb_engine *e = s->engine;
+    uint32_t vocab = e->config.vocab;
+    memcpy(e->sample_logits, s->logits, vocab * sizeof *s->logits);
+    enum pl_status st = pl_sampler_draw(r->sampler, e->sample_logits, s->table.len, id);
+    if (st == PL_INVALID) PL_FAIL(err, st, "no token can be drawn at position %u: all are banned", s->table.len);
+    if (st != PL_OK)
+        PL_FAIL(err, st, "the logits at position %u are not numbers: the weights or a kernel are broken", s->table.len);
+    r->logprob = NAN;
+    r->top_count = 0;
+    if (r->opt.logprob || r->opt.logprobs > 0) {
+        r->logprob = pl_logprob(s->logits, vocab, *id);
+        r->top_count = pl_top_logprobs(s->logits, vocab, r->opt.logprobs, r->top_ids, r->top_logprobs);
+    }
+    return PL_OK;
+}
+
+static enum pl_status report(struct run *r, uint32_t id, bool last, bool *go_on, struct pl_err *err) {
+    pl_buf_clear(&r->text);
+    if (r->session->engine->tok != NULL) {
+        enum pl_status st = pl_decoder_push(&r->decoder, id, &r->text);
+        if (last) pl_decoder_flush(&r->decoder, &r->text);
+        if (st != PL_OK || !pl_buf_ok(&r->text))
+            PL_FAIL(err, st == PL_OK ? PL_NO_MEMORY : st, "token %u could not be turned into text: %s", id,
+                    pl_status_text(st == PL_OK ? PL_NO_MEMORY : st));
+    }
+    *go_on = r->opt.on_token == NULL || r->opt.on_token(r->opt.user, id, pl_buf_cstr(&r->text), r->text.len, r->logprob,
+                                                        r->top_ids, r->top_logprobs, r->top_count);
+    return PL_OK;
+}
+
+/* Bytes of a character that never completed, when an end token ends the text. */
+static void report_rest(struct run *r) {
+    if (r->session->engine->tok == NULL || r->opt.on_token == NULL) return;
+    pl_buf_clear(&r->text);
+    pl_decoder_flush(&r->decoder, &r->text);
+    if (r->text.len > 0 && pl_buf_ok(&r->text))
+        r->opt.on_token(r->opt.user, UINT32_MAX, r->text.data, r->text.len, NAN, NULL, NULL, 0);
+}
+
+static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish *finish, struct pl_err *err) {
+    struct plumb_session *s = r->session;
+    *finish = PLUMB_FINISH_LENGTH;
+    while (*generated < r->opt.max_tokens) {
+        uint32_t id = 0;
+        if (s->table.len == s->engine->context) {
+            *finish = PLUMB_FINISH_CONTEXT;
+            return PL_OK;
+        }
+        PL_TRY(draw(r, &id, err));
+        if (ends(r, id)) {
+            report_rest(r);
+            *finish = PLUMB_FINISH_STOP;
+            return PL_OK;
+        }
+        bool go_on = true, last = *generated + 1 == r->opt.max_tokens || s->table.len + 1 == s->engine->context;
+        PL_TRY(report(r, id, last, &go_on, err));
+        struct pl_step_part part = {.session = s, .ids = &id, .count = 1, .logits = 1};
+        PL_TRY(pl_engine_step(s->engine, &part, 1, NULL, err));
+        pl_sampler_accept(r->sampler, id);
+        ++*generated;
+        if (!go_on) {
+            *finish = PLUMB_FINISH_CALLBACK;
+            return PL_OK;
+        }
+    }
+    return PL_OK;
+}
+
+enum pl_status pl_session_generate(struct plumb_session *s, const struct plumb_generate_options *opt, uint32_t *generated,
+                                   enum plumb_finish *finish, struct pl_err *err) {
+    uint32_t count = 0;
+    enum plumb_finish why = PLUMB_FINISH_LENGTH;
+    PL_TRY(check_options(s, opt, err));
+    struct run r = {.session = s, .opt = *opt};
+    struct pl_sampling sampling = pl_sampling_from_api(&opt->sampling);
+    PL_TRY(pl_sampler_create(&sampling, s->engine->config.vocab, &r.sampler, err));
+    for (uint32_t i = 0; i < s->table.len; i++) pl_sampler_accept(r.sampler, s->ids[i]);
+    if (s->engine->tok != NULL) pl_decoder_init(&r.decoder, s->engine->tok, opt->show_special);
+    r.decoder.started = true; /* a continuation: the space before its first word is part of the text */
+    enum pl_status st = loop(&r, &count, &why, err);
+    pl_sampler_destroy(r.sampler);
+    pl_buf_deinit(&r.text);
+    if (generated != NULL) *generated = count; /* also on failure: what the session holds */
+    if (st == PL_OK && finish != NULL) *finish = why;
+    return st;
+}

@@ -1,0 +1,58 @@
+/* info - what an engine is and what it ran, as JSON. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+
+static json_t *sizes_json(const struct pl_model_config *c) {
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "layers", (json_int_t)c->layers, "width",
+                     (json_int_t)c->width, "mlp_width", (json_int_t)c->mlp_width, "heads", (json_int_t)c->heads, "kv_heads",
+                     (json_int_t)c->kv_heads, "head_dim", (json_int_t)c->head_dim, "vocab", (json_int_t)c->vocab,
+                     "context_train", (json_int_t)c->context_train);
+}
+
+static json_t *memory_json(const struct plumb_engine *e) {
+    const struct pl_memory_budget *b = &e->budget;
+    uint64_t total = b->weight_bytes_mapped + b->weight_bytes_owned + b->kv_bytes + b->scratch_bytes;
+    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "weights_mapped_bytes", (json_int_t)b->weight_bytes_mapped,
+                          "weights_owned_bytes_max", (json_int_t)b->weight_bytes_owned, "kv_bytes", (json_int_t)b->kv_bytes,
+                          "scratch_bytes", (json_int_t)b->scratch_bytes, "total_bytes_max", (json_int_t)total, "limit_bytes",
+                          (json_int_t)PL_MIN(e->memory_limit, (uint64_t)INT64_MAX));
+    if (o != NULL && e->model != NULL)
+        json_object_set_new(o, "weights_owned_bytes", json_integer((json_int_t)pl_model_bytes_owned(e->model)));
+    return o;
+}
+
+json_t *pl_engine_info(struct plumb_engine *e) {
+    json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:o, s:o}", "model", e->model_path, "architecture",
+                          pl_arch_name(e->config.arch), "fingerprint", pl_file_fingerprint(e->file), "file_bytes",
+                          (json_int_t)pl_file_bytes(e->file), "context", (json_int_t)e->context, "max_sessions",
+                          (json_int_t)e->max_sessions, "batch_rows", (json_int_t)e->batch_rows, "kv_dtype",
+                          pl_dtype_name(e->kv_shape.dtype), "page_tokens", (json_int_t)e->kv_shape.page_tokens, "sizes",
+                          sizes_json(&e->config), "memory", memory_json(e));
+    if (o == NULL || e->ops == NULL) return o;
+    json_t *kernels = pl_engine_witness(e);
+    if (json_object_set_new(o, "backend", json_string(pl_ops_describe(e->ops))) == 0 &&
+        json_object_set_new(o, "kernels", kernels) == 0)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
+static json_t *launches_json(const struct pl_ops_launches *l) {
+    return json_pack("{s:s, s:s, s:I, s:I}", "op", l->op, "kernel", l->kernel, "launches", (json_int_t)l->launches, "bytes",
+                     (json_int_t)l->bytes);
+}
+
+json_t *pl_engine_witness(struct plumb_engine *e) {
+    size_t count = pl_ops_witness(e->ops, NULL, 0);
+    struct pl_ops_launches *list = pl_calloc(count, sizeof *list);
+    json_t *kernels = json_array();
+    bool ok = list != NULL && kernels != NULL;
+    if (ok) count = PL_MIN(count, pl_ops_witness(e->ops, list, count));
+    for (size_t i = 0; ok && i < count; i++) ok = json_array_append_new(kernels, launches_json(&list[i])) == 0;
+    pl_free(list);
+    if (ok) return kernels;
+    json_decref(kernels);
+    return NULL;
+}

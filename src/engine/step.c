@@ -1,0 +1,191 @@
+/* step - sessions, and the one function that runs tokens through the model. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+
+enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **out, struct pl_err *err) {
+    if (e->model == NULL) PL_FAIL(err, PL_INVALID, "the model is only open for inspection");
+    if (e->session_count >= e->max_sessions)
+        PL_FAIL(err, PL_LIMIT, "all %u sessions of this engine are in use: create it with a larger max_sessions",
+                e->max_sessions);
+    struct plumb_session *s = pl_calloc(1, sizeof *s);
+    if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for a session");
+    s->engine = e;
+    s->ids = pl_alloc(e->context, sizeof *s->ids);
+    s->logits = pl_alloc(e->config.vocab, sizeof *s->logits);
+    if (s->ids == NULL || s->logits == NULL) {
+        pl_free(s->ids);
+        pl_free(s->logits);
+        pl_free(s);
+        PL_FAIL(err, PL_NO_MEMORY, "out of memory for a session of %u tokens", e->context);
+    }
+    e->session_count++;
+    *out = s;
+    return PL_OK;
+}
+
+void plumb_session_destroy(struct plumb_session *s) {
+    if (s == NULL) return;
+    pl_block_table_deinit(&s->table, &s->engine->pages);
+    s->engine->session_count--;
+    pl_free(s->ids);
+    pl_free(s->logits);
+    pl_free(s);
+}
+
+enum pl_status pl_session_truncate(struct plumb_session *s, uint32_t len, struct pl_err *err) {
+    if (len > s->table.len)
+        PL_FAIL(err, PL_INVALID, "cannot truncate to %u tokens: the session holds %u", len, s->table.len);
+    if (len == s->table.len) return PL_OK;
+    pl_block_table_truncate(&s->table, &s->engine->pages, len);
+    s->has_logits = false;
+    return PL_OK;
+}
+
+static enum pl_status check_ids(const struct plumb_engine *e, const uint32_t *ids, size_t count, struct pl_err *err) {
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] >= e->config.vocab)
+            PL_FAIL(err, PL_INVALID, "token %zu is %u but the vocabulary has %u tokens", i, ids[i], e->config.vocab);
+    }
+    return PL_OK;
+}
+
+static enum pl_status check_room(const struct plumb_session *s, size_t count, struct pl_err *err) {
+    if (count <= s->engine->context - s->table.len) return PL_OK;
+    PL_FAIL(err, PL_LIMIT,
+            "%zu tokens do not fit: the context holds %u and %u are used; raise --context or shorten the text", count,
+            s->engine->context, s->table.len);
+}
+
+static enum pl_status check_engine(const struct plumb_engine *e, struct pl_err *err) {
+    if (e->poisoned) PL_FAIL(err, PL_DEVICE, "the engine failed on its device earlier and must be created anew");
+    return PL_OK;
+}
+
+static enum pl_status check_parts(const struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count,
+                                  struct pl_err *err) {
+    uint64_t rows = 0, logits = 0;
+    PL_TRY(check_engine(e, err));
+    for (size_t i = 0; i < part_count; i++) {
+        const struct pl_step_part *p = &parts[i];
+        PL_ASSERT(p->session->engine == e && p->count > 0 && p->logits <= p->count);
+        PL_TRY(check_ids(e, p->ids, p->count, err));
+        PL_TRY(check_room(p->session, p->count, err));
+        rows += p->count;
+        logits += p->logits;
+    }
+    PL_ASSERT(part_count > 0 && part_count <= e->max_sessions && rows <= e->batch_rows && logits <= e->logit_rows);
+    return PL_OK;
+}
+
+static void roll_back(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count) {
+    for (size_t i = 0; i < part_count; i++) {
+        struct pl_block_table *t = &parts[i].session->table;
+        pl_block_table_truncate(t, &e->pages, t->len);
+    }
+}
+
+/* Pages for every part; a shared page that will be written is copied first. */
+static enum pl_status take_pages(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count,
+                                 struct pl_err *err) {
+    for (size_t i = 0; i < part_count; i++) {
+        uint32_t from, to;
+        enum pl_status s = pl_block_table_extend(&parts[i].session->table, &e->pages, parts[i].count, &from, &to);
+        if (s == PL_OK && from != UINT32_MAX) s = pl_ops_kv_copy_page(e->ops, e->kv, from, to);
+        if (s == PL_OK) continue;
+        PL_FAIL(err, s, "no KV pages for %u more tokens (%u of %u pages are free)", parts[i].count, e->pages.free_count,
+                e->pages.page_count);
+    }
+    return PL_OK;
+}
+
+static struct pl_batch describe(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count) {
+    struct pl_batch b = {
+        .tokens = e->step.tokens, .seqs = e->step.seqs, .pages = e->step.pages, .logit_rows = e->step.logit_rows};
+    for (size_t i = 0; i < part_count; i++) {
+        const struct pl_step_part *p = &parts[i];
+        const struct pl_block_table *t = &p->session->table;
+        e->step.seqs[b.seq_count++] =
+            (struct pl_batch_seq){.first_row = b.rows, .rows = p->count, .past = t->len, .page_first = b.page_entries};
+        memcpy(e->step.tokens + b.rows, p->ids, p->count * sizeof *p->ids);
+        memcpy(e->step.pages + b.page_entries, t->pages, t->count * sizeof *t->pages);
+        b.rows += p->count;
+        b.page_entries += t->count;
+        for (uint32_t j = 0; j < p->logits; j++) e->step.logit_rows[b.logit_count++] = b.rows - p->logits + j;
+    }
+    return b;
+}
+
+static enum pl_status read_logits(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count,
+                                  const struct pl_activation *logits, float *all_logits) {
+    size_t row = 0;
+    for (size_t i = 0; i < part_count; i++) {
+        struct plumb_session *s = parts[i].session;
+        s->has_logits = false;
+        if (parts[i].logits == 0) continue;
+        row += parts[i].logits;
+        PL_TRY(pl_ops_activation_read(e->ops, logits, row - 1, 1, s->logits));
+        s->has_logits = true;
+    }
+    return all_logits == NULL || row == 0 ? PL_OK : pl_ops_activation_read(e->ops, logits, 0, row, all_logits);
+}
+
+static void commit(const struct pl_step_part *parts, size_t part_count) {
+    for (size_t i = 0; i < part_count; i++) {
+        struct plumb_session *s = parts[i].session;
+        memcpy(s->ids + s->table.len, parts[i].ids, parts[i].count * sizeof *s->ids);
+        s->table.len += parts[i].count;
+    }
+}
+
+enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count, float *all_logits,
+                              struct pl_err *err) {
+    PL_TRY(check_parts(e, parts, part_count, err));
+    enum pl_status s = take_pages(e, parts, part_count, err);
+    if (s != PL_OK) {
+        roll_back(e, parts, part_count);
+        return s;
+    }
+    struct pl_batch b = describe(e, parts, part_count);
+    const struct pl_activation *logits = NULL;
+    s = pl_model_forward(e->model, &b, e->kv, &logits);
+    if (s == PL_OK) s = read_logits(e, parts, part_count, logits, all_logits);
+    if (s != PL_OK) {
+        roll_back(e, parts, part_count);
+        if (s == PL_DEVICE) e->poisoned = true;
+        PL_FAIL(err, s, "a step of %u rows over %u sequences failed on %s: %s", b.rows, b.seq_count, pl_ops_describe(e->ops),
+                pl_status_text(s));
+    }
+    commit(parts, part_count);
+    return PL_OK;
+}
+
+static enum pl_status append_chunks(struct plumb_session *s, const uint32_t *ids, size_t count,
+                                    void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
+                                    struct pl_err *err) {
+    struct plumb_engine *e = s->engine;
+    for (size_t done = 0; done < count;) {
+        if (atomic_load(&e->cancel)) PL_FAIL(err, PL_CANCELLED, "cancelled after %zu of %zu tokens", done, count);
+        uint32_t n = (uint32_t)PL_MIN(count - done, (size_t)e->batch_rows);
+        struct pl_step_part part = {.session = s, .ids = ids + done, .count = n, .logits = done + n == count};
+        PL_TRY(pl_engine_step(e, &part, 1, NULL, err));
+        done += n;
+        if (progress != NULL) progress(user, done, count);
+    }
+    return PL_OK;
+}
+
+enum pl_status pl_session_append(struct plumb_session *s, const uint32_t *ids, size_t count,
+                                 void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
+                                 struct pl_err *err) {
+    PL_TRY(check_engine(s->engine, err));
+    PL_TRY(check_ids(s->engine, ids, count, err)); /* all of it before any work */
+    PL_TRY(check_room(s, count, err));
+    uint32_t before = s->table.len;
+    enum pl_status st = append_chunks(s, ids, count, progress, user, err);
+    if (st == PL_OK) return PL_OK;
+    pl_block_table_truncate(&s->table, &s->engine->pages, before);
+    s->has_logits = false;
+    return st;
+}
