@@ -77,29 +77,31 @@ static bool store_number(const struct pl_arg *o, const char *value) {
     }
 }
 
-static int bad_number(const struct pl_args *a, const struct pl_arg *o, const char *value) {
+static enum pl_status bad_number(const struct pl_arg *o, const char *value, struct pl_err *err) {
     const char *kind = o->kind == PL_ARG_F32 ? "a number" : "a whole number";
-    if (o->min != 0 || o->max != 0)
-        return pl_cmd_usage(a->command, "--%s is '%.100s' but must be %s from %.10g to %.10g", o->name, value, kind, o->min,
-                            o->max);
-    if (o->kind == PL_ARG_U32)
-        return pl_cmd_usage(a->command, "--%s is '%.100s' but must be %s from 0 to %u", o->name, value, kind, UINT32_MAX);
-    return pl_cmd_usage(a->command, "--%s is '%.100s' but must be %s%s", o->name, value, kind,
-                        o->kind == PL_ARG_U64 ? " from 0 to 18446744073709551615" : "");
+    double min = o->min, max = o->max;
+    if (min == 0 && max == 0 && o->kind == PL_ARG_U32) max = UINT32_MAX;
+    if (min == 0 && max == 0 && o->kind == PL_ARG_U64) max = 18446744073709551615.0;
+    if (min != 0 || max != 0)
+        PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s from %.20g to %.20g", o->name, value, kind, min, max);
+    PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s", o->name, value, kind);
+}
+
+enum pl_status pl_arg_store(const struct pl_arg *o, const char *value, struct pl_err *err) {
+    switch (o->kind) {
+    case PL_ARG_FLAG: *(bool *)o->out = true; return PL_OK;
+    case PL_ARG_NOFLAG: *(bool *)o->out = false; return PL_OK;
+    case PL_ARG_STR: *(const char **)o->out = value; return PL_OK;
+    case PL_ARG_EACH: return o->each(o->out, value, err);
+    default: return store_number(o, value) ? PL_OK : bad_number(o, value, err);
+    }
 }
 
 static int store(const struct pl_args *a, const struct pl_arg *o, const char *value) {
-    switch (o->kind) {
-    case PL_ARG_FLAG: *(bool *)o->out = true; return -1;
-    case PL_ARG_NOFLAG: *(bool *)o->out = false; return -1;
-    case PL_ARG_STR: *(const char **)o->out = value; return -1;
-    case PL_ARG_EACH: {
-        struct pl_err err = {0};
-        if (o->each(o->out, value, &err) == PL_OK) return -1;
-        return pl_cmd_usage(a->command, "--%s: %s", o->name, err.text);
-    }
-    default: return store_number(o, value) ? -1 : bad_number(a, o, value);
-    }
+    struct pl_err err = {0};
+    if (pl_arg_store(o, value, &err) == PL_OK) return -1;
+    bool named = o->kind != PL_ARG_EACH;
+    return pl_cmd_usage(a->command, "--%s%s%s", named ? "" : o->name, named ? "" : ": ", err.text);
 }
 
 static void print_option(const struct pl_arg *o) {

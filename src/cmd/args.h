@@ -46,6 +46,9 @@ struct pl_args {
 /* Returns -1 to go on, or the exit code: 0 after --help, 64 after an error that was printed. */
 int pl_args_parse(struct pl_args *a, int argc, char **argv) PL_MUST_CHECK;
 
+/* Checks and stores one value, as parsing does. */
+enum pl_status pl_arg_store(const struct pl_arg *o, const char *value, struct pl_err *err) PL_MUST_CHECK;
+
 /* The candidate nearest to what was typed, or NULL when none is near enough to be worth suggesting. */
 const char *pl_args_nearest(const char *typed, const char *const *candidates, size_t count);
 

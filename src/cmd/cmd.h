@@ -8,6 +8,14 @@
 
 enum { PL_EXIT_OK = 0, PL_EXIT_FAILED = 1, PL_EXIT_INCONCLUSIVE = 2, PL_EXIT_USAGE = 64 };
 
+int pl_cmd_run(int argc, char **argv);
+int pl_cmd_generate(int argc, char **argv);
+int pl_cmd_tokenize(int argc, char **argv);
+int pl_cmd_detokenize(int argc, char **argv);
+int pl_cmd_render(int argc, char **argv);
+int pl_cmd_eval(int argc, char **argv);
+int pl_cmd_inspect(int argc, char **argv);
+int pl_cmd_bench(int argc, char **argv);
 int pl_cmd_version(int argc, char **argv);
 int pl_cmd_pull(int argc, char **argv);
 int pl_cmd_list(int argc, char **argv);

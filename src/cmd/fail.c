@@ -7,7 +7,10 @@ int pl_cmd_fail(const char *command, const struct pl_err *err) {
     pl_progress_end();
     fflush(stdout);
     const char *text = err->text[0] != '\0' ? err->text : pl_status_text(err->status);
-    fprintf(stderr, "plumb %s: %s\n", command, text);
+    if (err->status == PL_USAGE)
+        fprintf(stderr, "plumb %s: %s (see 'plumb %s --help')\n", command, text, command);
+    else
+        fprintf(stderr, "plumb %s: %s\n", command, text);
     int code = pl_status_exit(err->status);
     return code == 0 ? PL_EXIT_FAILED : code;
 }

@@ -12,9 +12,17 @@ static const struct command {
     int (*run)(int argc, char **argv);
     const char *about;
 } commands[] = {
+    {"run", pl_cmd_run, "chat with a model in the terminal"},
+    {"generate", pl_cmd_generate, "continue a text, for scripts"},
     {"pull", pl_cmd_pull, "fetch a model into the store"},
     {"list", pl_cmd_list, "the stored models"},
     {"rm", pl_cmd_rm, "remove stored models"},
+    {"inspect", pl_cmd_inspect, "what is in a model, what it costs, which kernels it takes"},
+    {"tokenize", pl_cmd_tokenize, "text to token ids"},
+    {"detokenize", pl_cmd_detokenize, "token ids to text"},
+    {"render", pl_cmd_render, "the prompt a chat template makes"},
+    {"eval", pl_cmd_eval, "perplexity and log-probabilities"},
+    {"bench", pl_cmd_bench, "prompt and decode speed with a receipt"},
     {"version", pl_cmd_version, "version, compiler, build id"},
 };
 

@@ -1,0 +1,253 @@
+/* bench - prompt and decode speed with a receipt: bytes, GB/s, share of the read bandwidth measured in the same run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/philox.h"
+#include "base/pool.h"
+#include "cmd/cmd.h"
+#include "cmd/common.h"
+#include "cmd/out.h"
+
+enum { REPEATS_MAX = 100, CEILING_PASSES = 8 };
+
+struct bench {
+    struct pl_model_opts model;
+    uint32_t prompt, generate, depth, repeats;
+    bool json;
+    struct plumb_engine *engine;
+    struct plumb_session *session;
+    uint32_t *ids;
+    int threads;
+    double prefill[REPEATS_MAX], decode[REPEATS_MAX]; /* tok/s */
+    json_t *prefill_kernels, *decode_kernels;
+    double bytes_per_token, ceiling; /* bytes, bytes/s */
+};
+
+/* Any ids of the vocabulary do: the arithmetic is the same. The same ones every time. */
+static void fill_ids(struct bench *b, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t c[4] = {i, 0, 0, 0}, k[2] = {1, 2};
+        b->ids[i] = pl_philox4x32(c, k).v[0] % b->engine->config.vocab;
+    }
+}
+
+static uint64_t witness_bytes(const json_t *kernels) {
+    uint64_t total = 0;
+    size_t i;
+    json_t *k;
+    json_array_foreach((json_t *)kernels, i, k) total += (uint64_t)json_integer_value(json_object_get(k, "bytes"));
+    return total;
+}
+
+static enum pl_status time_prefill(struct bench *b, double *tok_s, struct pl_err *err) {
+    PL_TRY(pl_session_truncate(b->session, 0, err));
+    uint64_t start = pl_clock_ns();
+    PL_TRY(pl_session_append(b->session, b->ids, b->prompt, NULL, NULL, err));
+    *tok_s = (double)b->prompt * 1e9 / (double)(pl_clock_ns() - start);
+    return PL_OK;
+}
+
+static enum pl_status time_decode(struct bench *b, double *tok_s, struct pl_err *err) {
+    PL_TRY(pl_session_truncate(b->session, 0, err));
+    PL_TRY(pl_session_append(b->session, b->ids, b->depth + 1, NULL, NULL, err));
+    pl_ops_witness_reset(b->engine->ops);
+    uint64_t start = pl_clock_ns();
+    for (uint32_t i = 0; i < b->generate; i++) {
+        struct pl_step_part part = {.session = b->session, .ids = &b->ids[i], .count = 1, .logits = 1};
+        PL_TRY(pl_engine_step(b->engine, &part, 1, NULL, err));
+    }
+    *tok_s = (double)b->generate * 1e9 / (double)(pl_clock_ns() - start);
+    return PL_OK;
+}
+
+struct read_job {
+    const uint64_t *data;
+    size_t count;
+    _Atomic uint64_t sink;
+};
+
+static void read_share(void *arg, int index, int count) {
+    struct read_job *j = arg;
+    size_t begin, end;
+    uint64_t sum[8] = {0};
+    pl_pool_share(j->count, 4096, index, count, &begin, &end);
+    for (size_t i = begin; i + 8 <= end; i += 8) {
+        for (size_t k = 0; k < 8; k++) sum[k] ^= j->data[i + k];
+    }
+    for (size_t k = 1; k < 8; k++) sum[0] ^= sum[k];
+    j->sink ^= sum[0];
+}
+
+/* Best of a few passes over as many bytes as one token reads, so that caches help both alike. */
+static enum pl_status measure_ceiling(struct bench *b, struct pl_err *err) {
+    size_t bytes = (size_t)b->bytes_per_token;
+    bytes = PL_MAX(bytes, (size_t)1 << 20);
+    struct pl_pool *pool = NULL;
+    PL_TRY(pl_pool_create(b->threads, &pool, err));
+    struct read_job job = {.data = pl_alloc_aligned(bytes, 4096), .count = bytes / 8};
+    if (job.data == NULL) {
+        pl_pool_destroy(pool);
+        PL_FAIL(err, PL_NO_MEMORY, "out of memory for the bandwidth measurement (%zu bytes)", bytes);
+    }
+    memset((void *)job.data, 1, bytes);
+    for (int i = 0; i < CEILING_PASSES; i++) {
+        uint64_t start = pl_clock_ns();
+        pl_pool_run(pool, read_share, &job);
+        double rate = (double)bytes * 1e9 / (double)(pl_clock_ns() - start);
+        b->ceiling = PL_MAX(b->ceiling, rate);
+    }
+    pl_free((void *)job.data);
+    pl_pool_destroy(pool);
+    return PL_OK;
+}
+
+static enum pl_status work(struct bench *b, struct pl_err *err) {
+    uint32_t need = PL_MAX(b->prompt, b->generate);
+    b->ids = pl_alloc(PL_MAX(need, b->depth + 1u), sizeof *b->ids);
+    if (b->ids == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for %u ids", need);
+    fill_ids(b, PL_MAX(need, b->depth + 1u));
+    PL_TRY(pl_session_create(b->engine, &b->session, err));
+    double ignored;
+    if (b->prompt > 0) PL_TRY(time_prefill(b, &ignored, err)); /* warm-up: pages touched, caches filled */
+    for (uint32_t r = 0; r < b->repeats && b->prompt > 0; r++) {
+        pl_ops_witness_reset(b->engine->ops);
+        PL_TRY(time_prefill(b, &b->prefill[r], err));
+        pl_progress("prefill", r + 1, b->repeats, false);
+    }
+    b->prefill_kernels = b->prompt > 0 ? pl_engine_witness(b->engine) : json_array();
+    for (uint32_t r = 0; r < b->repeats && b->generate > 0; r++) {
+        PL_TRY(time_decode(b, &b->decode[r], err));
+        pl_progress("decode", r + 1, b->repeats, false);
+    }
+    b->decode_kernels = b->generate > 0 ? pl_engine_witness(b->engine) : json_array();
+    pl_progress_end();
+    if (b->prefill_kernels == NULL || b->decode_kernels == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the receipt");
+    if (b->generate > 0) b->bytes_per_token = (double)witness_bytes(b->decode_kernels) / (double)b->generate;
+    return measure_ceiling(b, err);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *v, uint32_t n) {
+    double sorted[REPEATS_MAX];
+    memcpy(sorted, v, n * sizeof *v);
+    qsort(sorted, n, sizeof *sorted, by_value);
+    return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0;
+}
+
+static json_t *all(const double *v, uint32_t n) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, json_real(v[i]));
+    return list;
+}
+
+static void add_stage(json_t *to, json_t *from, const char *stage) {
+    size_t i;
+    json_t *k;
+    json_array_foreach(from, i, k) {
+        if (json_integer_value(json_object_get(k, "launches")) == 0) continue;
+        json_object_set_new(k, "stage", json_string(stage));
+        json_array_append(to, k);
+    }
+}
+
+static json_t *result_json(struct bench *b) {
+    double decode = median(b->decode, b->repeats), rate = decode * b->bytes_per_token;
+    json_t *kernels = json_array();
+    add_stage(kernels, b->prefill_kernels, "prefill");
+    add_stage(kernels, b->decode_kernels, "decode");
+    json_t *o = json_pack(
+        "{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:I, s:I, s:I}", "model", b->engine->model_path, "architecture",
+        pl_arch_name(b->engine->config.arch), "backend", pl_ops_describe(b->engine->ops), "build_id", plumb_build_id(),
+        "threads", b->threads, "kv_dtype", pl_dtype_name(b->engine->kv_shape.dtype), "prompt_tokens", (json_int_t)b->prompt,
+        "generated_tokens", (json_int_t)b->generate, "depth", (json_int_t)b->depth, "repeats", (json_int_t)b->repeats);
+    if (o == NULL) return NULL;
+    json_object_set_new(o, "prefill_tok_s", json_real(b->prompt > 0 ? median(b->prefill, b->repeats) : 0.0));
+    json_object_set_new(o, "prefill_tok_s_all", all(b->prefill, b->prompt > 0 ? b->repeats : 0));
+    json_object_set_new(o, "decode_tok_s", json_real(b->generate > 0 ? decode : 0.0));
+    json_object_set_new(o, "decode_tok_s_all", all(b->decode, b->generate > 0 ? b->repeats : 0));
+    json_object_set_new(o, "bytes_per_token", json_real(b->bytes_per_token));
+    json_object_set_new(o, "decode_gb_s", json_real(rate / 1e9));
+    json_object_set_new(o, "read_ceiling_gb_s", json_real(b->ceiling / 1e9));
+    json_object_set_new(o, "decode_percent_of_ceiling", json_real(b->ceiling > 0 ? 100.0 * rate / b->ceiling : 0.0));
+    json_object_set_new(o, "kernels", kernels);
+    return o;
+}
+
+static void print_text(struct bench *b) {
+    double decode = median(b->decode, b->repeats), rate = decode * b->bytes_per_token;
+    pl_out_printf("model    %s (%s), %s KV, %s\n", b->engine->model_path, pl_arch_name(b->engine->config.arch),
+                  pl_dtype_name(b->engine->kv_shape.dtype), pl_ops_describe(b->engine->ops));
+    if (b->prompt > 0)
+        pl_out_printf("prefill  %10.1f tok/s  (%u tokens, median of %u)\n", median(b->prefill, b->repeats), b->prompt,
+                      b->repeats);
+    if (b->generate > 0)
+        pl_out_printf("decode   %10.1f tok/s  (%u tokens after %u, median of %u)\n"
+                      "receipt  %.1f MB a token, %.1f GB/s, %.0f%% of the %.1f GB/s read here\n",
+                      decode, b->generate, b->depth, b->repeats, b->bytes_per_token / 1e6, rate / 1e9,
+                      b->ceiling > 0 ? 100.0 * rate / b->ceiling : 0.0, b->ceiling / 1e9);
+    json_t *kernels = json_array();
+    add_stage(kernels, b->prefill_kernels, "prefill");
+    add_stage(kernels, b->decode_kernels, "decode");
+    size_t i;
+    json_t *k;
+    json_array_foreach(kernels, i, k) pl_out_printf(
+        "kernel   %-8s %-44s %8lld launches (%s)\n", json_string_value(json_object_get(k, "stage")),
+        json_string_value(json_object_get(k, "kernel")), (long long)json_integer_value(json_object_get(k, "launches")),
+        json_string_value(json_object_get(k, "op")));
+    json_decref(kernels);
+}
+
+static int run(struct bench *b) {
+    struct pl_err err = {0};
+    int code = PL_EXIT_OK;
+    uint64_t need = PL_MAX((uint64_t)b->prompt, (uint64_t)b->depth + 1 + b->generate);
+    if (b->prompt == 0 && b->generate == 0)
+        return pl_cmd_usage("bench", "-p and -n are both 0: there is nothing to measure");
+    if (need > 1u << 24) return pl_cmd_usage("bench", "%llu tokens are more than any model holds", (unsigned long long)need);
+    if (b->model.engine.context == 0) b->model.engine.context = (uint32_t)need;
+    b->threads = b->model.engine.threads == 0 ? pl_cpu_count() : b->model.engine.threads;
+    b->engine = pl_cmd_open_engine("bench", &b->model, &code);
+    if (b->engine == NULL) return code;
+    enum pl_status s = work(b, &err);
+    if (s == PL_OK && b->json) s = pl_cmd_print_json(result_json(b), &err);
+    if (s == PL_OK && !b->json) print_text(b);
+    if (s == PL_OK) return pl_out_close();
+    err.status = s;
+    return pl_cmd_fail("bench", &err);
+}
+
+int pl_cmd_bench(int argc, char **argv) {
+    struct bench b = {.prompt = 512, .generate = 128, .repeats = 3};
+    struct pl_arg model[PL_MODEL_ARG_ROWS];
+    pl_model_args(&b.model, model);
+    const struct pl_arg own[] = {
+        {'p', "prompt", "N", PL_ARG_U32, &b.prompt, "tokens of the prompt (512; 0 = skip)", 0, 1 << 24, NULL},
+        {'n', "generate", "N", PL_ARG_U32, &b.generate, "tokens to generate (128; 0 = skip)", 0, 1 << 24, NULL},
+        {'d', "depth", "N", PL_ARG_U32, &b.depth, "tokens in the cache before decoding (0)", 0, 1 << 24, NULL},
+        {'r', "repeats", "N", PL_ARG_U32, &b.repeats, "repeats after one warm-up (3)", 1, REPEATS_MAX, NULL},
+        {0, "json", NULL, PL_ARG_FLAG, &b.json, "print one JSON object", 0, 0, NULL},
+        {0},
+    };
+    struct pl_args args = {
+        .command = "bench",
+        .synopsis = "-m MODEL [-p N] [-n N] [-r N] [-t THREADS] [--json]",
+        .about = "Measures prompt and decode speed (medians, and every repeat in the JSON) and names the kernels that ran.",
+        .examples = "  plumb bench -m smollm2.gguf -p 512 -n 128 -r 5\n"
+                    "  plumb bench -m smollm2.gguf -p 0 -n 64 --depth 2000 -t 1 --json\n",
+        .groups = (const struct pl_arg *const[]){own, model, NULL},
+    };
+    int code = pl_args_parse(&args, argc, argv);
+    if (code == -1) code = run(&b);
+    plumb_session_destroy(b.session);
+    plumb_engine_destroy(b.engine);
+    json_decref(b.prefill_kernels);
+    json_decref(b.decode_kernels);
+    pl_free(b.ids);
+    return code;
+}

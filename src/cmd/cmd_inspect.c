@@ -1,0 +1,229 @@
+/* inspect - what is in a model file, what it will cost, which kernels its tensors take. Loads no weights. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "cmd/cmd.h"
+#include "cmd/common.h"
+#include "cmd/out.h"
+#include "cmd/store.h"
+
+enum { SHOWN_ELEMS = 6, SHOWN_TEXT = 120 };
+
+struct inspect {
+    struct pl_model_opts model;
+    bool json, tensors;
+    struct plumb_engine *engine;
+    json_t *info, *dtypes, *metadata, *list;
+};
+
+/* The value of a metadata entry; long texts and arrays are cut and say so. */
+static json_t *value_json(const struct pl_gguf_value *v) {
+    if (v->type == PL_GGUF_STRING)
+        return json_stringn(v->strings[0].data, v->strings[0].len); /* NULL when it is not UTF-8 */
+    if (v->type != PL_GGUF_ARRAY) {
+        double d = pl_gguf_elem_f64(v, 0);
+        if (v->type == PL_GGUF_BOOL) return json_boolean(d != 0.0);
+        if (v->type == PL_GGUF_F32 || v->type == PL_GGUF_F64) return json_real(d);
+        return json_integer(pl_gguf_elem_i64(v, 0));
+    }
+    json_t *first = json_array();
+    for (uint64_t i = 0; i < v->count && i < SHOWN_ELEMS; i++) {
+        json_t *e = v->elem_type == PL_GGUF_STRING ? json_stringn(v->strings[i].data, v->strings[i].len)
+                                                   : json_real(pl_gguf_elem_f64(v, i));
+        json_array_append_new(first, e != NULL ? e : json_null());
+    }
+    return json_pack("{s:I, s:o}", "count", (json_int_t)v->count, "first", first);
+}
+
+static json_t *metadata_json(const struct pl_file *f) {
+    json_t *o = json_object();
+    for (size_t i = 0; i < pl_gguf_count(f); i++) {
+        const struct pl_gguf_value *v = pl_gguf_at(f, i);
+        char *key = pl_strndup(v->key.data, v->key.len);
+        json_t *value = value_json(v);
+        if (key != NULL) json_object_set_new(o, key, value != NULL ? value : json_null());
+        pl_free(key);
+    }
+    if (pl_file_kind(f) == PL_FILE_HF) {
+        const json_t *config = pl_file_json(f, PL_JSON_CONFIG);
+        if (config != NULL) json_object_set(o, "config.json", (json_t *)config);
+    }
+    return o;
+}
+
+static json_t *tensors_json(const struct pl_file *f) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < pl_file_tensor_count(f); i++) {
+        const struct pl_tensor *t = pl_file_tensor_at(f, i);
+        json_t *shape = json_array();
+        for (uint32_t d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "dtype", pl_dtype_name(t->dtype),
+                                              "shape", shape, "bytes", (json_int_t)t->bytes));
+    }
+    return list;
+}
+
+/* The kernels that products with one tensor of this type would run, by making its weight. */
+static json_t *kernels_json(struct pl_ops *ops, const struct pl_tensor *t) {
+    struct pl_weight *w = NULL;
+    struct pl_err err = {0};
+    if (pl_ops_weight_create(ops, t, PL_WEIGHT_MATRIX, &w, &err) != PL_OK) return json_pack("{s:s}", "refused", err.text);
+    json_t *o =
+        json_pack("{s:s, s:s}", "1_row", pl_ops_weight_kernel(ops, w, 1), "512_rows", pl_ops_weight_kernel(ops, w, 512));
+    pl_ops_weight_destroy(ops, w);
+    return o;
+}
+
+/* Per dtype: tensors, bytes, and (two dimensions and more) the kernels, asked of the smallest tensor. */
+static json_t *dtypes_json(const struct pl_file *f, struct pl_ops *ops) {
+    json_t *o = json_object();
+    for (int d = 0; d < PL_DTYPE_COUNT; d++) {
+        uint64_t count = 0, bytes = 0;
+        const struct pl_tensor *smallest = NULL;
+        for (size_t i = 0; i < pl_file_tensor_count(f); i++) {
+            const struct pl_tensor *t = pl_file_tensor_at(f, i);
+            if (t->dtype != (enum pl_dtype)d) continue;
+            count++;
+            bytes += t->bytes;
+            if (t->ndim == 2 && (smallest == NULL || t->bytes < smallest->bytes)) smallest = t;
+        }
+        if (count == 0) continue;
+        json_t *row = json_pack("{s:I, s:I}", "tensors", (json_int_t)count, "bytes", (json_int_t)bytes);
+        if (smallest != NULL) json_object_set_new(row, "kernels", kernels_json(ops, smallest));
+        json_object_set_new(o, pl_dtype_name((enum pl_dtype)d), row);
+    }
+    return o;
+}
+
+static enum pl_status gather(struct inspect *in, struct pl_err *err) {
+    struct pl_ops *ops = NULL;
+    struct pl_ops_options oo = {.threads = in->model.engine.threads, .isa = in->model.engine.isa};
+    if (in->model.engine.backend != NULL && strcmp(in->model.engine.backend, "auto") != 0 &&
+        !pl_backend_from_name(in->model.engine.backend, &oo.backend))
+        PL_FAIL(err, PL_INVALID, "backend is '%.40s' but must be auto, cpu, cuda, rocm or opencl", in->model.engine.backend);
+    PL_TRY(pl_ops_create(&oo, &ops, err));
+    in->info = pl_engine_info(in->engine);
+    in->metadata = metadata_json(in->engine->file);
+    in->dtypes = dtypes_json(in->engine->file, ops);
+    in->list = tensors_json(in->engine->file);
+    bool ok = in->info != NULL && json_object_set_new(in->info, "backend", json_string(pl_ops_describe(ops))) == 0;
+    pl_ops_destroy(ops);
+    if (!ok || in->metadata == NULL || in->dtypes == NULL || in->list == NULL)
+        PL_FAIL(err, PL_NO_MEMORY, "out of memory for the description");
+    return PL_OK;
+}
+
+static enum pl_status print_json(struct inspect *in, struct pl_err *err) {
+    json_object_set(in->info, "metadata", in->metadata);
+    json_object_set(in->info, "dtypes", in->dtypes);
+    json_object_set(in->info, "tensors", in->list);
+    return pl_cmd_print_json(json_incref(in->info), err);
+}
+
+/* One line, control characters shown as '?'. */
+static void print_value(const json_t *v) {
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+    if (text == NULL) return;
+    size_t cut = strlen(text) > SHOWN_TEXT ? SHOWN_TEXT - pl_utf8_incomplete_tail(text, SHOWN_TEXT) : strlen(text);
+    pl_out_printf("%.*s%s\n", (int)cut, text, text[cut] != '\0' ? " ..." : "");
+    free(text);
+}
+
+static double mb(const json_t *o, const char *key) { return (double)json_integer_value(json_object_get(o, key)) / 1e6; }
+
+static void print_text(struct inspect *in) {
+    const json_t *memory = json_object_get(in->info, "memory");
+    const char *key;
+    json_t *v;
+    const char *const plain[] = {"model",   "architecture", "fingerprint", "file_bytes",
+                                 "backend", "context",      "kv_dtype",    "sizes"};
+    for (size_t i = 0; i < PL_COUNT_OF(plain); i++) {
+        pl_out_printf("%-14s ", plain[i]);
+        print_value(json_object_get(in->info, plain[i]));
+    }
+    pl_out_printf("memory         weights %.1f MB mapped, up to %.1f MB repacked; KV cache %.1f MB; working space %.1f MB\n"
+                  "               at most %.1f MB of %.1f MB allowed\n",
+                  mb(memory, "weights_mapped_bytes"), mb(memory, "weights_owned_bytes_max"), mb(memory, "kv_bytes"),
+                  mb(memory, "scratch_bytes"), mb(memory, "total_bytes_max"), mb(memory, "limit_bytes"));
+    pl_out_printf("\ntensor types\n");
+    json_object_foreach(in->dtypes, key, v) {
+        const json_t *k = json_object_get(v, "kernels");
+        const char *one = json_string_value(json_object_get(k, "1_row")),
+                   *many = json_string_value(json_object_get(k, "512_rows"));
+        pl_out_printf("  %-8s %5lld tensors %10.1f MB", key, (long long)json_integer_value(json_object_get(v, "tensors")),
+                      mb(v, "bytes"));
+        if (one != NULL && many != NULL) pl_out_printf("   1 row: %s, 512 rows: %s", one, many);
+        if (json_object_get(k, "refused") != NULL)
+            pl_out_printf("   refused: %s", json_string_value(json_object_get(k, "refused")));
+        pl_out_printf("\n");
+    }
+    pl_out_printf("\nmetadata\n");
+    json_object_foreach(in->metadata, key, v) {
+        pl_out_printf("  %-44s ", key);
+        print_value(v);
+    }
+    size_t i;
+    pl_out_printf("\n%zu tensors%s\n", json_array_size(in->list), in->tensors ? "" : " (--tensors lists them)");
+    if (!in->tensors) return;
+    json_array_foreach(in->list, i, v) {
+        char *shape = json_dumps(json_object_get(v, "shape"), JSON_COMPACT);
+        pl_out_printf("  %-48s %-8s %-20s %lld\n", json_string_value(json_object_get(v, "name")),
+                      json_string_value(json_object_get(v, "dtype")), shape != NULL ? shape : "",
+                      (long long)json_integer_value(json_object_get(v, "bytes")));
+        free(shape);
+    }
+}
+
+static enum pl_status inspect(struct inspect *in, struct pl_err *err) {
+    char *path = NULL;
+    if (in->model.model == NULL) PL_FAIL(err, PL_USAGE, "-m MODEL is missing");
+    PL_TRY(pl_store_resolve(in->model.model, &path, err));
+    in->model.engine.model = path;
+    enum pl_status s = pl_engine_open(&in->model.engine, &in->engine, err);
+    pl_free(path);
+    if (s == PL_OK) s = gather(in, err);
+    if (s != PL_OK) return s;
+    if (in->json) return print_json(in, err);
+    print_text(in);
+    struct pl_err over = {0};
+    if (pl_engine_check_budget(in->engine, &over) != PL_OK) pl_out_printf("\nThis machine would refuse it: %s\n", over.text);
+    return PL_OK;
+}
+
+int pl_cmd_inspect(int argc, char **argv) {
+    struct inspect in = {0};
+    struct pl_arg model[PL_MODEL_ARG_ROWS];
+    const char *positional = NULL;
+    pl_model_args(&in.model, model);
+    const struct pl_arg own[] = {
+        {0, "json", NULL, PL_ARG_FLAG, &in.json, "print one JSON object (with all tensors)", 0, 0, NULL},
+        {0, "tensors", NULL, PL_ARG_FLAG, &in.tensors, "list every tensor", 0, 0, NULL},
+        {0, "sessions", "N", PL_ARG_U32, &in.model.engine.max_sessions, "budget for this many sequences", 1, 4096, NULL},
+        {0},
+    };
+    struct pl_args args = {
+        .command = "inspect",
+        .synopsis = "[-m] MODEL [--json] [OPTIONS]",
+        .about = "Shows metadata, tensor types, the memory budget for the given context, and which kernel each tensor type "
+                 "takes.",
+        .examples = "  plumb inspect smollm2.gguf\n"
+                    "  plumb inspect -m smollm2.gguf --context 8192 --kv-dtype f32 --json\n",
+        .groups = (const struct pl_arg *const[]){own, model, NULL},
+        .positional_max = 1,
+        .positional = &positional,
+    };
+    struct pl_err err = {0};
+    int code = pl_args_parse(&args, argc, argv);
+    if (code == -1) {
+        if (positional != NULL) in.model.model = positional;
+        err.status = inspect(&in, &err);
+        code = err.status == PL_OK ? pl_out_close() : pl_cmd_fail("inspect", &err);
+    }
+    json_decref(in.info);
+    json_decref(in.metadata);
+    json_decref(in.dtypes);
+    json_decref(in.list);
+    plumb_engine_destroy(in.engine);
+    return code;
+}

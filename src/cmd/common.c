@@ -1,0 +1,226 @@
+#include "cmd/common.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "cmd/cmd.h"
+#include "cmd/out.h"
+#include "cmd/store.h"
+
+void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS]) {
+    struct plumb_engine_options *e = &o->engine;
+    e->size = sizeof *e;
+    const struct pl_arg list[PL_MODEL_ARG_ROWS] = {
+        {'m', "model", "MODEL", PL_ARG_STR, &o->model, "file, directory, stored name or hf:owner/repo[:file]", 0, 0, NULL},
+        {'t', "threads", "N", PL_ARG_I32, &e->threads, "CPU threads (0 = all usable)", 0, 1024, NULL},
+        {0, "isa", "NAME", PL_ARG_STR, &e->isa, "CPU instruction set: scalar, avx2, avx512-vnni (default: best)", 0, 0,
+         NULL},
+        {0, "backend", "NAME", PL_ARG_STR, &e->backend, "auto, cpu, cuda, rocm, opencl", 0, 0, NULL},
+        {0, "device", "N", PL_ARG_I32, &e->device, "index of the device on that backend", 0, 1024, NULL},
+        {'c', "context", "N", PL_ARG_U32, &e->context, "tokens a sequence may hold (0 = the model's own, at most 4096)", 0,
+         0, NULL},
+        {0, "batch-rows", "N", PL_ARG_U32, &e->batch_rows, "rows of one prefill step (0 = 512)", 0, 65536, NULL},
+        {0, "kv-dtype", "TYPE", PL_ARG_STR, &e->kv_dtype, "f16, bf16 or f32", 0, 0, NULL},
+        {0, "page-tokens", "N", PL_ARG_U32, &e->page_tokens, "tokens of a KV page: 16, 32 or 64 (0 = 32)", 0, 64, NULL},
+        {0, "memory-limit", "BYTES", PL_ARG_U64, &e->memory_limit, "refuse to use more (0 = what the machine has)", 0, 0,
+         NULL},
+        {0, "strict", NULL, PL_ARG_FLAG, &e->strict, "any kernel that is not the planned one is an error", 0, 0, NULL},
+        {0},
+    };
+    memcpy(rows, list, sizeof list);
+}
+
+static void show_loading(void *user, uint64_t done, uint64_t total) {
+    (void)user;
+    pl_progress("loading", done, total, true);
+}
+
+static enum pl_status need_model(const struct pl_model_opts *o, struct pl_err *err) {
+    if (o->model != NULL) return PL_OK;
+    PL_FAIL(err, PL_USAGE, "-m MODEL is missing: a file, a directory, a stored name or hf:owner/repo[:file]");
+}
+
+struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code) {
+    struct pl_err err = {0};
+    struct plumb_engine *e = NULL;
+    char *path = NULL;
+    enum pl_status s = need_model(o, &err);
+    if (s == PL_OK) s = pl_store_resolve(o->model, &path, &err);
+    if (s == PL_OK) {
+        o->engine.model = path;
+        o->engine.progress = show_loading;
+        s = pl_engine_create(&o->engine, &e, &err);
+        pl_progress_end();
+    }
+    pl_free(path);
+    if (s == PL_OK) return e;
+    err.status = s;
+    *code = pl_cmd_fail(command, &err);
+    return NULL;
+}
+
+enum pl_status pl_cmd_open_file(const struct pl_model_opts *o, struct pl_file **out, struct pl_err *err) {
+    char *path = NULL;
+    PL_TRY(need_model(o, err));
+    PL_TRY(pl_store_resolve(o->model, &path, err));
+    enum pl_status s = pl_file_open(path, out, err);
+    pl_free(path);
+    return s;
+}
+
+/* ID=BIAS[,ID=BIAS...] */
+static enum pl_status add_bias(void *out, const char *value, struct pl_err *err) {
+    struct pl_sampling_opts *o = out;
+    for (const char *p = value;;) {
+        char item[64];
+        size_t len = strcspn(p, ",");
+        uint64_t id;
+        double bias = 0.0;
+        snprintf(item, sizeof item, "%.*s", (int)PL_MIN(len, sizeof item - 1), p);
+        char *eq = strchr(item, '=');
+        if (eq != NULL) *eq = '\0';
+        bool ban = eq != NULL && strcmp(eq + 1, "-inf") == 0;
+        if (eq == NULL || len >= sizeof item || !pl_parse_u64(item, UINT32_MAX, &id) ||
+            (!ban && !pl_parse_f64(eq + 1, -1000.0, 1000.0, &bias)))
+            PL_FAIL(err, PL_USAGE, "'%.60s' is not ID=BIAS with BIAS from -1000 to 1000 or -inf", p);
+        if (pl_grow(&o->bias, &o->bias_cap, o->s.bias_count + 1, sizeof *o->bias) != PL_OK)
+            PL_FAIL(err, PL_NO_MEMORY, "out of memory");
+        o->bias[o->s.bias_count++] = (struct plumb_logit_bias){(uint32_t)id, ban ? -__builtin_inff() : (float)bias};
+        o->s.bias = o->bias;
+        if (p[len] == '\0') return PL_OK;
+        p += len + 1;
+    }
+}
+
+static enum pl_status set_seed(void *out, const char *value, struct pl_err *err) {
+    struct pl_sampling_opts *o = out;
+    if (!pl_parse_u64(value, UINT64_MAX, &o->s.seed))
+        PL_FAIL(err, PL_USAGE, "'%.60s' must be a whole number from 0 to 18446744073709551615", value);
+    o->seed_given = true;
+    return PL_OK;
+}
+
+void pl_sampling_args(struct pl_sampling_opts *o, struct pl_arg rows[PL_SAMPLING_ARG_ROWS]) {
+    struct plumb_sampling *s = &o->s;
+    const struct pl_arg list[PL_SAMPLING_ARG_ROWS] = {
+        {0, "temp", "T", PL_ARG_F32, &s->temperature, "temperature, 0 = greedy, to 100", 0, 100, NULL},
+        {0, "top-k", "K", PL_ARG_U32, &s->top_k, "keep the K most likely (0 = off)", 0, 0, NULL},
+        {0, "top-p", "P", PL_ARG_F32, &s->top_p, "keep the most likely up to this mass (1 = off)", 0, 1, NULL},
+        {0, "min-p", "P", PL_ARG_F32, &s->min_p, "keep those at least P times as likely as the best (0 = off)", 0, 1, NULL},
+        {0, "typical-p", "P", PL_ARG_F32, &s->typical_p, "keep the locally typical up to this mass (1 = off)", 0, 1, NULL},
+        {0, "repeat-penalty", "X", PL_ARG_F32, &s->repetition_penalty, "divide logits of seen tokens (1 = off)", 0, 100,
+         NULL},
+        {0, "presence-penalty", "X", PL_ARG_F32, &s->presence_penalty, "subtract from tokens seen, -2 to 2", -2, 2, NULL},
+        {0, "frequency-penalty", "X", PL_ARG_F32, &s->frequency_penalty, "subtract per time seen, -2 to 2", -2, 2, NULL},
+        {0, "repeat-last-n", "N", PL_ARG_I32, &s->penalty_last_n, "tokens the penalties look back on (-1 = all)", -1,
+         1 << 24, NULL},
+        {'s', "seed", "N", PL_ARG_EACH, o, "same seed, same text (default: from the clock, printed)", 0, 0, set_seed},
+        {0, "logit-bias", "ID=B,...", PL_ARG_EACH, o, "add B to a token's logit; -inf bans it", 0, 0, add_bias},
+        {0},
+    };
+    memcpy(rows, list, sizeof list);
+}
+
+void pl_sampling_opts_deinit(struct pl_sampling_opts *o) {
+    pl_free(o->bias);
+    o->bias = NULL;
+}
+
+enum pl_status pl_sampling_opts_check(const struct pl_sampling_opts *o, struct pl_err *err) {
+    struct pl_sampling s = pl_sampling_from_api(&o->s);
+    return pl_sampling_check(&s, UINT32_MAX, err);
+}
+
+void pl_sampling_opts_seed(struct pl_sampling_opts *o) {
+    if (!o->seed_given) o->s.seed = pl_clock_ns() % 1000000007u;
+}
+
+enum pl_status pl_cmd_read_file(const char *path, size_t max_bytes, struct pl_buf *out, struct pl_err *err) {
+    bool in = strcmp(path, "-") == 0;
+    FILE *f = in ? stdin : fopen(path, "rbe");
+    if (f == NULL) PL_FAIL(err, PL_IO, "%.400s: %s", path, strerror(errno));
+    char block[65536];
+    enum pl_status s = PL_OK;
+    size_t n;
+    while (s == PL_OK && (n = fread(block, 1, sizeof block, f)) > 0) {
+        pl_buf_add(out, block, n);
+        if (!pl_buf_ok(out)) s = pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "%.400s: out of memory", path);
+        if (s == PL_OK && out->len > max_bytes)
+            s = pl_err_set(err, __FILE__, __LINE__, PL_LIMIT, "%.400s is larger than the %zu MB that are read", path,
+                           max_bytes >> 20);
+    }
+    if (s == PL_OK && ferror(f)) s = pl_err_set(err, __FILE__, __LINE__, PL_IO, "%.400s: %s", path, strerror(errno));
+    if (!in) fclose(f);
+    return s;
+}
+
+enum pl_status pl_cmd_read_text(const char *text, const char *file, struct pl_buf *out, struct pl_err *err) {
+    if (text != NULL && file != NULL) PL_FAIL(err, PL_USAGE, "-p and -f exclude each other");
+    if (text == NULL && file == NULL) PL_FAIL(err, PL_USAGE, "-p TEXT or -f FILE is missing ('-f -' reads standard input)");
+    if (file != NULL) return pl_cmd_read_file(file, PL_TEXT_BYTES_MAX, out, err);
+    pl_buf_add_c(out, text);
+    if (!pl_buf_ok(out)) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the text");
+    return PL_OK;
+}
+
+enum pl_status pl_cmd_parse_ids(const char *text, size_t len, struct pl_ids *out, struct pl_err *err) {
+    for (size_t i = 0; i < len;) {
+        size_t span = strspn(text + i, "0123456789");
+        char digits[16];
+        uint64_t id;
+        if (span == 0) {
+            if (strchr("[], \t\r\n", text[i]) == NULL || text[i] == '\0')
+                PL_FAIL(err, PL_INVALID,
+                        "the id list has an unexpected character at byte %zu: expected numbers such as [1,2,3]", i);
+            i++;
+            continue;
+        }
+        snprintf(digits, sizeof digits, "%.*s", (int)PL_MIN(span, sizeof digits - 1), text + i);
+        if (span >= sizeof digits || !pl_parse_u64(digits, UINT32_MAX, &id))
+            PL_FAIL(err, PL_INVALID, "the id at byte %zu of the list is larger than any token id", i);
+        if (pl_grow(&out->data, &out->cap, out->len + 1, sizeof *out->data) != PL_OK)
+            PL_FAIL(err, PL_NO_MEMORY, "out of memory for the id list");
+        out->data[out->len++] = (uint32_t)id;
+        i += span;
+    }
+    return PL_OK;
+}
+
+void pl_cmd_print_ids(const uint32_t *ids, size_t count) {
+    pl_out_str("[");
+    for (size_t i = 0; i < count; i++) pl_out_printf(i == 0 ? "%u" : ",%u", ids[i]);
+    pl_out_str("]\n");
+}
+
+enum pl_status pl_cmd_print_json(json_t *value, struct pl_err *err) {
+    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2));
+    json_decref(value);
+    if (text == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the JSON output");
+    pl_out_str(text);
+    pl_out_str("\n");
+    free(text);
+    return PL_OK;
+}
+
+enum pl_status pl_cmd_write_witness(struct plumb_engine *e, const char *path, struct pl_err *err) {
+    json_t *o = json_pack("{s:s, s:s, s:o}", "backend", pl_ops_describe(e->ops), "build_id", plumb_build_id(), "kernels",
+                          pl_engine_witness(e));
+    if (o == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the witness");
+    int rc = json_dump_file(o, path, JSON_INDENT(2));
+    json_decref(o);
+    if (rc != 0) PL_FAIL(err, PL_IO, "%.400s: cannot write the witness: %s", path, strerror(errno));
+    return PL_OK;
+}
+
+void pl_cmd_print_kernels(struct plumb_engine *e) {
+    struct pl_ops_launches list[128];
+    size_t count = PL_MIN(pl_ops_witness(e->ops, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].launches == 0) continue;
+        fprintf(stderr, "plumb: kernel %-44s %10llu launches (%s)\n", list[i].kernel, (unsigned long long)list[i].launches,
+                list[i].op);
+    }
+}

@@ -1,0 +1,56 @@
+/* common - what several commands share: option groups, opening a model, reading texts and id lists. */
+#ifndef PL_CMD_COMMON_H
+#define PL_CMD_COMMON_H
+
+#include <jansson.h>
+
+#include "base/str.h"
+#include "cmd/args.h"
+#include "engine/engine.h"
+
+enum { PL_TEXT_BYTES_MAX = 256 << 20 }; /* of a prompt or text file */
+
+/* --- -m and how to run it --- */
+struct pl_model_opts {
+    const char *model;
+    struct plumb_engine_options engine;
+};
+#define PL_MODEL_ARG_ROWS 13
+/* Fills rows (ended by a row without name) whose targets are in o. */
+void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS]);
+/* Resolves -m, loads with a progress line, prints the backend line. NULL after an error was printed; *code is set. */
+struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code);
+/* Only opens the file: no weights are loaded. */
+enum pl_status pl_cmd_open_file(const struct pl_model_opts *o, struct pl_file **out, struct pl_err *err) PL_MUST_CHECK;
+
+/* --- sampling --- */
+struct pl_sampling_opts {
+    struct plumb_sampling s;
+    struct plumb_logit_bias *bias; /* owned */
+    size_t bias_cap;
+    bool seed_given;
+};
+#define PL_SAMPLING_ARG_ROWS 13
+void pl_sampling_args(struct pl_sampling_opts *o, struct pl_arg rows[PL_SAMPLING_ARG_ROWS]);
+void pl_sampling_opts_deinit(struct pl_sampling_opts *o);
+/* Ranges, before anything is loaded. */
+enum pl_status pl_sampling_opts_check(const struct pl_sampling_opts *o, struct pl_err *err) PL_MUST_CHECK;
+/* A seed from the clock unless one was given. */
+void pl_sampling_opts_seed(struct pl_sampling_opts *o);
+
+/* --- input --- */
+/* The whole of a file ("-": standard input), bounded. */
+enum pl_status pl_cmd_read_file(const char *path, size_t max_bytes, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;
+/* -p TEXT or -f FILE: exactly one of them. */
+enum pl_status pl_cmd_read_text(const char *text, const char *file, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;
+/* "[1,2,3]" or "1 2 3" or "1,2,3". */
+enum pl_status pl_cmd_parse_ids(const char *text, size_t len, struct pl_ids *out, struct pl_err *err) PL_MUST_CHECK;
+void pl_cmd_print_ids(const uint32_t *ids, size_t count); /* "[1,2,3]\n" */
+/* Pretty JSON and a newline on stdout; takes the reference. NULL counts as out of memory. */
+enum pl_status pl_cmd_print_json(json_t *value, struct pl_err *err) PL_MUST_CHECK;
+/* Writes what ran to a file. */
+enum pl_status pl_cmd_write_witness(struct plumb_engine *e, const char *path, struct pl_err *err) PL_MUST_CHECK;
+/* "kernels: a, b, c" on stderr. */
+void pl_cmd_print_kernels(struct plumb_engine *e);
+
+#endif

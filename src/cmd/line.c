@@ -1,0 +1,78 @@
+#include "cmd/line.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef PL_HAVE_EDIT
+#include <editline/readline.h>
+#endif
+
+static bool interactive(void) { return isatty(STDIN_FILENO) && isatty(STDERR_FILENO); }
+
+#ifdef PL_HAVE_EDIT
+enum { HISTORY_LINES = 1000 };
+
+void pl_line_init(const char *history_file) {
+    if (!interactive()) return;
+    rl_initialize();
+    rl_outstream = stderr;
+    using_history();
+    stifle_history(HISTORY_LINES);
+    if (history_file != NULL) read_history(history_file);
+}
+
+void pl_line_deinit(const char *history_file) {
+    if (!interactive() || history_file == NULL) return;
+    write_history(history_file);
+}
+
+static char *read_edited(const char *prompt) {
+    char *line = readline(prompt);
+    if (line != NULL && line[0] != '\0') add_history(line);
+    return line;
+}
+#else
+void pl_line_init(const char *history_file) { (void)history_file; }
+void pl_line_deinit(const char *history_file) { (void)history_file; }
+#endif
+
+static char *read_plain(const char *prompt) {
+    char *line = NULL;
+    size_t cap = 0;
+    if (interactive()) {
+        fputs(prompt, stderr);
+        fflush(stderr);
+    }
+    ssize_t n = getline(&line, &cap, stdin);
+    if (n < 0) {
+        free(line);
+        return NULL;
+    }
+    if (n > 0 && line[n - 1] == '\n') line[n - 1] = '\0';
+    return line;
+}
+
+static char *read_line(const char *prompt) {
+#ifdef PL_HAVE_EDIT
+    if (interactive()) return read_edited(prompt);
+#endif
+    return read_plain(prompt);
+}
+
+bool pl_line_read(const char *prompt, struct pl_buf *out) {
+    pl_buf_clear(out);
+    bool any = false;
+    for (;;) {
+        char *line = read_line(any ? ". " : prompt);
+        if (line == NULL) return any;
+        any = true;
+        size_t len = strlen(line);
+        bool more = len > 0 && line[len - 1] == '\\';
+        pl_buf_add(out, line, more ? len - 1 : len);
+        free(line);
+        if (!more) return pl_buf_ok(out);
+        pl_buf_add_char(out, '\n');
+    }
+}

@@ -1,0 +1,14 @@
+/* line - one line from the user: with editing and history on a terminal when the library is there, plainly otherwise.
+ * The prompt goes to stderr, never to stdout. */
+#ifndef PL_CMD_LINE_H
+#define PL_CMD_LINE_H
+
+#include "base/str.h"
+
+/* Loads the history file (may be NULL: none is kept). */
+void pl_line_init(const char *history_file);
+void pl_line_deinit(const char *history_file);
+/* False at the end of input. A line that ends in a backslash goes on in the next one. */
+bool pl_line_read(const char *prompt, struct pl_buf *out);
+
+#endif
