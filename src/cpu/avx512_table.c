@@ -3,6 +3,8 @@
 #include "cpu/avx512_q8.h"
 #include "cpu/dot_body.h"
 
+void avx512_float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end);
+
 static cpu_q8_fn kernel_of(const struct cpu_tile_format *f) {
     switch (f->dtype) {
     case PL_Q4_0: return avx512_q4_0;
@@ -63,4 +65,4 @@ static void q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu
 }
 
 const struct cpu_table cpu_table_avx512 = {
-    .isa = PL_ISA_AVX512, .group_max = 16, .dot = dot, .quantize = quantize, .q8_tile = q8_tile, ROW_KERNELS};
+    .isa = PL_ISA_AVX512, .group_max = 16, .dot = dot, .float_tile = avx512_float_tile, .quantize = quantize, .q8_tile = q8_tile, ROW_KERNELS};

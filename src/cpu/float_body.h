@@ -1,0 +1,119 @@
+/* float_body - products of f32, f16 and bf16 weights read in the file's own layout, in the words of vec.h.
+ *
+ * One vector of partial sums per (output row, activation row), along the inputs in order, added up at the end: the
+ * same operations whatever the block of rows, so the number of rows of a call changes no bit. */
+#ifndef PL_CPU_FLOAT_BODY_H
+#define PL_CPU_FLOAT_BODY_H
+
+#include "cpu/internal.h"
+#include "cpu/vec.h"
+
+#define FLOAT_INLINE static inline __attribute__((always_inline))
+
+FLOAT_INLINE vf weight_load(const enum pl_dtype t, const void *row, size_t i) {
+    if (t == PL_F16) return vf_load_f16((const uint16_t *)row + i);
+    if (t == PL_BF16) return vf_load_bf16((const uint16_t *)row + i);
+    return vf_load((const float *)row + i);
+}
+FLOAT_INLINE vf weight_loadn(const enum pl_dtype t, const void *row, size_t i, size_t n) {
+    float f[VW] = {0};
+    for (size_t k = 0; k < n; k++)
+        f[k] = t == PL_F16    ? pl_f16_to_f32(((const uint16_t *)row)[i + k])
+               : t == PL_BF16 ? pl_bf16_to_f32(((const uint16_t *)row)[i + k])
+                              : ((const float *)row)[i + k];
+    return vf_load(f);
+}
+
+enum { FLOAT_WIDE = 8, FLOAT_OUT = 4, FLOAT_ROWS = VW == 16 ? 6 : 2 };
+
+/* outs output rows x rows activation rows -> sums[outs * rows] */
+FLOAT_INLINE void float_block(const enum pl_dtype t, const int outs, const int rows, const void *const *w, const float *x,
+                              size_t x_stride, size_t in, float *sums) {
+    vf acc[FLOAT_WIDE > FLOAT_OUT * FLOAT_ROWS ? FLOAT_WIDE : FLOAT_OUT * FLOAT_ROWS];
+#pragma GCC unroll 24
+    for (int k = 0; k < outs * rows; k++) acc[k] = vf_set1(0.0f);
+    size_t i = 0;
+    for (; i + VW <= in; i += VW) {
+        vf wv[FLOAT_WIDE];
+#pragma GCC unroll 8
+        for (int o = 0; o < outs; o++) wv[o] = weight_load(t, w[o], i);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            vf xv = vf_load(x + (size_t)r * x_stride + i);
+#pragma GCC unroll 8
+            for (int o = 0; o < outs; o++) acc[r * outs + o] = vf_fma(xv, wv[o], acc[r * outs + o]);
+        }
+    }
+    if (i < in) {
+#pragma GCC unroll 8
+        for (int o = 0; o < outs; o++) {
+            vf wv = weight_loadn(t, w[o], i, in - i);
+#pragma GCC unroll 6
+            for (int r = 0; r < rows; r++)
+                acc[r * outs + o] = vf_fma(vf_loadn(x + (size_t)r * x_stride + i, in - i), wv, acc[r * outs + o]);
+        }
+    }
+#pragma GCC unroll 24
+    for (int k = 0; k < outs * rows; k++) sums[k] = vf_hsum(acc[k]);
+}
+
+static void float_put(const struct pl_cpu_matmul *m, size_t i, size_t o0, size_t outs, size_t r0, size_t rows, const float *sums) {
+    const float *bias = m->bias != NULL ? m->bias[i] : NULL;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t o = 0; o < outs && o0 + o < m->w[i]->out; o++) {
+            float v = sums[r * outs + o] + (bias != NULL ? bias[o0 + o] : 0.0f), *y = m->y[i] + (r0 + r) * m->y_stride[i] + o0 + o;
+            *y = m->accumulate ? *y + v : v;
+        }
+}
+
+#define FLOAT_CASE(n)                                                                                                          \
+    case n: float_block(t, FLOAT_OUT, n, w, x, m->x_stride, in, sums); break
+
+FLOAT_INLINE void float_rows(const enum pl_dtype t, const struct pl_cpu_matmul *m, size_t i, size_t o0, const void *const *w,
+                             size_t begin, size_t end) {
+    const size_t in = m->w[i]->in;
+    float sums[FLOAT_OUT * 6];
+    for (size_t r = begin, n; r < end; r += n) {
+        n = PL_MIN((size_t)FLOAT_ROWS, end - r);
+        const float *x = m->x + r * m->x_stride;
+        switch (n) {
+            FLOAT_CASE(1);
+            FLOAT_CASE(2);
+#if defined(__AVX512F__)
+            FLOAT_CASE(3);
+            FLOAT_CASE(4);
+            FLOAT_CASE(5);
+            FLOAT_CASE(6);
+#endif
+        }
+        float_put(m, i, o0, FLOAT_OUT, r, n, sums);
+    }
+}
+
+FLOAT_INLINE void float_tile_of(const enum pl_dtype t, const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin,
+                                size_t end) {
+    const struct pl_cpu_weight *w = m->w[i];
+    const size_t each = w->in * pl_dtype_info(t)->block_bytes, outs = end - begin == 1 ? FLOAT_WIDE : FLOAT_OUT;
+    for (size_t o0 = tile * TILE_ROWS; o0 < PL_MIN((tile + 1) * TILE_ROWS, w->out); o0 += outs) {
+        const void *rows[FLOAT_WIDE]; /* past the end: the last row again, not stored */
+        for (size_t o = 0; o < outs; o++) rows[o] = (const unsigned char *)w->t.data + PL_MIN(o0 + o, w->out - 1) * each;
+        if (end - begin == 1) {
+            float sums[FLOAT_WIDE];
+            float_block(t, FLOAT_WIDE, 1, rows, m->x + begin * m->x_stride, 0, w->in, sums);
+            float_put(m, i, o0, FLOAT_WIDE, begin, 1, sums);
+        } else {
+            float_rows(t, m, i, o0, rows, begin, end);
+        }
+    }
+}
+
+static void float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end) {
+    if (m->w[i]->t.dtype == PL_F16)
+        float_tile_of(PL_F16, m, i, tile, begin, end);
+    else if (m->w[i]->t.dtype == PL_BF16)
+        float_tile_of(PL_BF16, m, i, tile, begin, end);
+    else
+        float_tile_of(PL_F32, m, i, tile, begin, end);
+}
+
+#endif
