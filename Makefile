@@ -109,6 +109,10 @@ $(GEN)/build_info.h: FORCE
 	@mkdir -p $(@D)
 	@CC="$(CC)" FLAGS='$(PL_CFLAGS)' FEATURES='$(PL_FEATURE_NAMES)' sh tools/build_info.sh $@
 
+$(O)/bench/%: $(O)/bench/%.o $(O)/libplumb.a
+	@echo "  LD  $@"
+	$(Q)$(CC) $(PL_CFLAGS) -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS) -lcmocka
+
 $(O)/tests/%: $(O)/tests/%.o $(O)/libplumb.a
 	@echo "  LD  $@"
 	$(Q)$(CC) $(PL_CFLAGS) -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS) -lcmocka

@@ -40,7 +40,7 @@ Q8_INLINE void unpack_u2(const unsigned char *p, __m512i *w) {
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
         __m512i v = load64(p + 64 * h);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int i = 0; i < 4; i++) w[4 * h + i] = _mm512_and_si512(_mm512_srli_epi16(v, (unsigned)(2 * i)), low);
     }
 }
@@ -131,35 +131,81 @@ Q8_INLINE struct q8_scales load_scales(const struct q8_instance k, const struct 
     return r;
 }
 
-Q8_INLINE __m512i act4(const int8_t *q) {
-    int32_t v;
-    __builtin_memcpy(&v, q, 4);
-    return _mm512_set1_epi32(v);
+/* d + w . the four activations at q, met by every lane. gcc 12 keeps the broadcast a separate instruction; as part of
+ * the product it costs no slot and no register. */
+Q8_INLINE __m512i dot4(__m512i d, __m512i w, const int8_t *q) {
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(d) : "v"(w), "m"(*(const int8_t(*)[4])q));
+    return d;
 }
 Q8_INLINE __m512i start(const unsigned offset_log2, int32_t nsum) {
     if (offset_log2 == NO_OFFSET) return _mm512_setzero_si512();
     return offset_log2 == 0 ? _mm512_set1_epi32(nsum) : _mm512_slli_epi32(_mm512_set1_epi32(nsum), offset_log2);
 }
 
-/* One row of activations of one block. */
-Q8_INLINE __m512 q8_row(const struct q8_instance k, const __m512i *w, const struct q8_scales *s, const int8_t *q,
-                        float scale, float ssum, int32_t nsum, int32_t nsum0, int32_t nsum1, __m512 acc) {
-    const bool halves = k.scale == SCALE_K16 || k.scale == SCALE_K16N;
-    const __m512 a = _mm512_set1_ps(scale);
-    __m512i d = start(k.offset_log2, halves ? nsum0 : nsum);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) d = _mm512_dpbusd_epi32(d, w[j], act4(q + 4 * j));
-    if (halves) {
-        acc = _mm512_fmadd_ps(_mm512_mul_ps(s->s[0], a), _mm512_cvtepi32_ps(d), acc);
-        if (k.has_min) acc = _mm512_fmadd_ps(s->m[0], _mm512_set1_ps(scale * (float)-nsum0), acc);
-        d = start(k.offset_log2, nsum1);
+/* What a block holds of a group of `rows` activation rows. */
+struct q8_acts {
+    const int8_t *q;
+    const float *scale, *ssum;
+    const int32_t *nsum, *half[2];
+};
+Q8_INLINE struct q8_acts acts_at(const unsigned char *a, const int rows) {
+    struct q8_acts r;
+    r.q = (const int8_t *)a;
+    r.scale = (const float *)(const void *)(a + 32 * rows);
+    r.ssum = r.scale + rows;
+    r.nsum = (const int32_t *)(const void *)(r.ssum + rows);
+    r.half[0] = r.nsum + rows;
+    r.half[1] = r.half[0] + rows;
+    return r;
+}
+
+/* d[m] += w[from..to) . q[m][4 from..4 to): rows side by side, so that no chain of sums is waited for. */
+Q8_INLINE void q8_dots(const __m512i *w, const int8_t *q, const int from, const int to, const int n, __m512i *d) {
+#pragma GCC unroll 8
+    for (int j = from; j < to; j++) {
+#pragma GCC unroll 8
+        for (int m = 0; m < n; m++) d[m] = dot4(d[m], w[j], q + 32 * m + 4 * j);
     }
-#pragma GCC unroll 4
-    for (int j = 4; j < 8; j++) d = _mm512_dpbusd_epi32(d, w[j], act4(q + 4 * j));
-    acc = _mm512_fmadd_ps(_mm512_mul_ps(s->s[halves], a), _mm512_cvtepi32_ps(d), acc);
-    if (k.has_min)
-        acc = _mm512_fmadd_ps(s->m[halves], halves ? _mm512_set1_ps(scale * (float)-nsum1) : _mm512_set1_ps(ssum), acc);
-    return acc;
+}
+
+/* n (at most 4) rows of activations, from row m0 of the group, of one block whose halves share a scale. */
+Q8_INLINE void q8_block(const struct q8_instance k, const __m512i *w, const struct q8_scales *s, const struct q8_acts *a,
+                        const int m0, const int n, __m512 *acc) {
+    __m512i d[8];
+#pragma GCC unroll 8
+    for (int m = 0; m < n; m++) d[m] = start(k.offset_log2, a->nsum[m0 + m]);
+    if (n == 1) { /* two chains: integer sums are exact in any order */
+        __m512i e = _mm512_setzero_si512();
+        q8_dots(w, a->q + 32 * m0, 0, 4, 1, d);
+        q8_dots(w, a->q + 32 * m0, 4, 8, 1, &e);
+        d[0] = _mm512_add_epi32(d[0], e);
+    } else {
+        q8_dots(w, a->q + 32 * m0, 0, 8, n, d);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < n; m++) {
+        __m512 scale = _mm512_mul_ps(s->s[0], _mm512_set1_ps(a->scale[m0 + m]));
+        acc[m0 + m] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(d[m]), acc[m0 + m]);
+        if (k.has_min) acc[m0 + m] = _mm512_fmadd_ps(s->m[0], _mm512_set1_ps(a->ssum[m0 + m]), acc[m0 + m]);
+    }
+}
+
+/* The same for half h of a block whose halves have scales of their own. */
+Q8_INLINE void q8_half(const struct q8_instance k, const __m512i *w, const struct q8_scales *s, const struct q8_acts *a,
+                       const int h, const int m0, const int n, __m512 *acc) {
+    __m512i d[8];
+#pragma GCC unroll 8
+    for (int m = 0; m < n; m++) d[m] = start(k.offset_log2, a->half[h][m0 + m]);
+    q8_dots(w, a->q + 32 * m0, 4 * h, 4 * h + 4, n, d);
+#pragma GCC unroll 8
+    for (int m = 0; m < n; m++) {
+        __m512 scale = _mm512_set1_ps(a->scale[m0 + m]);
+        acc[m0 + m] = _mm512_fmadd_ps(_mm512_mul_ps(s->s[h], scale), _mm512_cvtepi32_ps(d[m]), acc[m0 + m]);
+        if (k.has_min) {
+            __m512 sum = _mm512_set1_ps(a->scale[m0 + m] * (float)-a->half[h][m0 + m]);
+            acc[m0 + m] = _mm512_fmadd_ps(s->m[h], sum, acc[m0 + m]);
+        }
+    }
 }
 
 Q8_INLINE void q8_store(const struct pl_cpu_weight *w, size_t tile, __m512 acc, const float *bias, bool accumulate,
@@ -187,12 +233,17 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int rows, const struct p
         if (k.book != NULL)
             for (int j = 0; j < 8; j++) v[j] = _mm512_shuffle_epi8(book, v[j]);
         struct q8_scales s = load_scales(k, w, tile, b);
-        const int8_t *q = (const int8_t *)a;
-        const float *scale = (const float *)(const void *)(a + 32 * rows), *ssum = scale + rows;
-        const int32_t *nsum = (const int32_t *)(const void *)(ssum + rows), *n0 = nsum + rows, *n1 = n0 + rows;
-#pragma GCC unroll 16
-        for (int m = 0; m < rows; m++)
-            acc[m] = q8_row(k, v, &s, q + 32 * m, scale[m], ssum[m], nsum[m], n0[m], n1[m], acc[m]);
+        const struct q8_acts acts = acts_at(a, rows);
+        const int n = rows < 4 ? rows : rows == 8 ? 8 : 4;
+#pragma GCC unroll 8
+        for (int m = 0; m < rows; m += n) {
+            if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
+                q8_half(k, v, &s, &acts, 0, m, n, acc);
+                q8_half(k, v, &s, &acts, 1, m, n, acc);
+            } else {
+                q8_block(k, v, &s, &acts, m, n, acc);
+            }
+        }
     }
 #pragma GCC unroll 16
     for (int m = 0; m < rows; m++) q8_store(w, tile_index, acc[m], bias, accumulate, y + (size_t)m * y_stride);

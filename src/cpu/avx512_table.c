@@ -64,5 +64,10 @@ static void q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu
     kernel_of(w->format)(w, tile, g, y, y_stride, bias, accumulate);
 }
 
-const struct cpu_table cpu_table_avx512 = {
-    .isa = PL_ISA_AVX512, .group_max = 16, .dot = dot, .float_tile = avx512_float_tile, .quantize = quantize, .q8_tile = q8_tile, ROW_KERNELS};
+const struct cpu_table cpu_table_avx512 = {.isa = PL_ISA_AVX512,
+                                           .group_max = 16,
+                                           .dot = dot,
+                                           .float_tile = avx512_float_tile,
+                                           .quantize = quantize,
+                                           .q8_tile = q8_tile,
+                                           ROW_KERNELS};

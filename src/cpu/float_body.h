@@ -57,16 +57,18 @@ FLOAT_INLINE void float_block(const enum pl_dtype t, const int outs, const int r
     for (int k = 0; k < outs * rows; k++) sums[k] = vf_hsum(acc[k]);
 }
 
-static void float_put(const struct pl_cpu_matmul *m, size_t i, size_t o0, size_t outs, size_t r0, size_t rows, const float *sums) {
+static void float_put(const struct pl_cpu_matmul *m, size_t i, size_t o0, size_t outs, size_t r0, size_t rows,
+                      const float *sums) {
     const float *bias = m->bias != NULL ? m->bias[i] : NULL;
     for (size_t r = 0; r < rows; r++)
         for (size_t o = 0; o < outs && o0 + o < m->w[i]->out; o++) {
-            float v = sums[r * outs + o] + (bias != NULL ? bias[o0 + o] : 0.0f), *y = m->y[i] + (r0 + r) * m->y_stride[i] + o0 + o;
+            float v = sums[r * outs + o] + (bias != NULL ? bias[o0 + o] : 0.0f),
+                  *y = m->y[i] + (r0 + r) * m->y_stride[i] + o0 + o;
             *y = m->accumulate ? *y + v : v;
         }
 }
 
-#define FLOAT_CASE(n)                                                                                                          \
+#define FLOAT_CASE(n) \
     case n: float_block(t, FLOAT_OUT, n, w, x, m->x_stride, in, sums); break
 
 FLOAT_INLINE void float_rows(const enum pl_dtype t, const struct pl_cpu_matmul *m, size_t i, size_t o0, const void *const *w,
