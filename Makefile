@@ -24,7 +24,7 @@ endif
 
 # --- Optional libraries: tools/configure.sh looks once and says what is left out. ------------------------------------
 CONFIG := $(BUILD)/gen/config.mk
-NO_BUILD_GOALS := help clean deps deps-check demo check soak fuzz format format-check
+NO_BUILD_GOALS := help clean deps deps-check format format-check
 NEEDS_CONFIG := $(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD_GOALS),$(MAKECMDGOALS)),all)
 ifneq ($(NEEDS_CONFIG),)
 -include $(CONFIG)
@@ -53,15 +53,9 @@ isa_flags = $(if $(filter avx2%,$(notdir $1)),-mavx2 -mfma -mf16c -mbmi2,)$(if $
 
 # --- Sources ---------------------------------------------------------------------------------------------------------
 SRCS      := $(sort $(wildcard src/*/*.c src/*/*/*.c))
-ifeq ($(filter microhttpd,$(PL_FEATURE_NAMES)),)
-SRCS      := $(filter-out src/serve/% src/cmd/cmd_serve.c,$(SRCS))
-endif
 LIB_OBJS  := $(patsubst %.c,$(O)/%.o,$(filter-out src/cmd/main.c,$(SRCS)))
 API_OBJS  := $(filter-out $(O)/src/cmd/% $(O)/src/serve/%,$(LIB_OBJS))
 TEST_SRCS := $(sort $(wildcard tests/*/test_*.c))
-ifeq ($(filter microhttpd,$(PL_FEATURE_NAMES)),)
-TEST_SRCS := $(filter-out tests/serve/%,$(TEST_SRCS))
-endif
 TEST_BINS := $(patsubst %.c,$(O)/%,$(TEST_SRCS))
 FUZZ_SRCS := $(sort $(wildcard fuzz/fuzz_*.c))
 FUZZ_BINS := $(patsubst %.c,$(O)/%,$(FUZZ_SRCS))
@@ -103,8 +97,6 @@ $(O)/%.o: %.c $(O)/flags | $(GEN)/build_info.h
 	@echo "  CC  $<"
 	$(Q)$(CC) $(PL_CFLAGS) $(call isa_flags,$<) -MMD -MP -c -o $@ $< 2>$@.warn || { cat $@.warn >&2; rm -f $@.warn; exit 1; }
 	@if [ -s $@.warn ]; then cat $@.warn >&2; else rm -f $@.warn; fi
-
-$(O)/src/serve/page.o: src/serve/page.html
 
 # A flavour is rebuilt when its compiler or flags change.
 FLAGS_TEXT := $(CC) $(PL_CFLAGS)
@@ -167,8 +159,7 @@ deps-check:
 	@sh tools/install_deps.sh check
 
 ## make demo         packages, build, fetch a small model (90 MB), ask it a question, name the kernels that ran
-demo:
-	@sh tools/install_deps.sh demo
+demo: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@sh tools/demo.sh $(BUILD)/plumb
 

@@ -109,4 +109,14 @@ static inline double gold_distance(const float *a, const float *b, size_t n) {
     return diff / top;
 }
 
+/* |a - b| / |b| over n values, Euclidean. */
+static inline double gold_rms_distance(const float *a, const float *b, size_t n) {
+    double diff = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        all += (double)b[i] * (double)b[i];
+    }
+    return isnan(diff) ? INFINITY : sqrt(diff / all);
+}
+
 #endif
