@@ -98,6 +98,9 @@ $(O)/%.o: %.c $(O)/flags | $(GEN)/build_info.h
 	$(Q)$(CC) $(PL_CFLAGS) $(call isa_flags,$<) -MMD -MP -c -o $@ $< 2>$@.warn || { cat $@.warn >&2; rm -f $@.warn; exit 1; }
 	@if [ -s $@.warn ]; then cat $@.warn >&2; else rm -f $@.warn; fi
 
+# Kernel sources are embedded in the binary with .incbin, which the compiler does not track.
+$(O)/src/jit/embedded.o: $(wildcard kernels/*.c kernels/*.h kernels/*/*.h kernels/*/*.c)
+
 # A flavour is rebuilt when its compiler or flags change.
 FLAGS_TEXT := $(CC) $(PL_CFLAGS)
 $(O)/flags: FORCE

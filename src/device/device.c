@@ -36,7 +36,7 @@ static const struct pl_driver *driver_of(enum pl_device_kind kind) {
     case PL_DEVICE_OPENCL: return &pl_driver_opencl;
     case PL_DEVICE_KIND_COUNT: break;
     }
-    pl_panic(__FILE__, __LINE__, "a device kind without a driver");
+    PL_ASSERT(kind < PL_DEVICE_KIND_COUNT); /* a kind without a driver */
     return NULL;
 }
 

@@ -1,0 +1,57 @@
+/* args - structs passed by value from host to kernels. Sizes and offsets are asserted wherever this is compiled. */
+#ifndef PL_KERNELS_ARGS_H
+#define PL_KERNELS_ARGS_H
+
+#ifndef PL_DIALECT_H /* the host; kernels get these from the dialect */
+#include <stdint.h>
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef float f32;
+#endif
+
+#define PL_ARGS_CHECK(type, field, offset) typedef char pl_check_##type##_##field[__builtin_offsetof(struct type, field) == (offset) ? 1 : -1]
+#define PL_ARGS_SIZE(type, size)           typedef char pl_check_##type##_size[sizeof(struct type) == (size) ? 1 : -1]
+
+/* Rows of one width. */
+struct pl_args_rows {
+    u32 rows, cols;
+    f32 value;  /* scale, cap or epsilon */
+    f32 offset; /* of norm weights */
+};
+PL_ARGS_CHECK(pl_args_rows, offset, 12);
+PL_ARGS_SIZE(pl_args_rows, 16);
+
+/* A product with a weight matrix [out, in]. */
+struct pl_args_linear {
+    u32 rows, in, out, flags;
+    u64 row_bytes; /* of the packed weights */
+};
+#define PL_LINEAR_BIAS 1u
+#define PL_LINEAR_ADD  2u
+PL_ARGS_CHECK(pl_args_linear, row_bytes, 16);
+PL_ARGS_SIZE(pl_args_linear, 24);
+
+/* The step record: u32 arrays of `stride` entries each, one after the other: token, position and first page of each row,
+ * then the logit rows, then the block tables. */
+#define PL_STEP_TOKEN(stride)      (0u)
+#define PL_STEP_POSITION(stride)   (stride)
+#define PL_STEP_PAGE_FIRST(stride) (2u * (stride))
+#define PL_STEP_LOGIT(stride)      (3u * (stride))
+#define PL_STEP_PAGES(stride)      (4u * (stride))
+
+struct pl_args_rope {
+    u32 heads, kv_heads, rope_dim, stride;
+    f32 norm_eps, norm_offset;
+};
+PL_ARGS_CHECK(pl_args_rope, norm_offset, 20);
+PL_ARGS_SIZE(pl_args_rope, 24);
+
+struct pl_args_attention {
+    u32 heads, kv_heads, window, stride;
+    f32 scale, softcap;
+    u32 splits, pad;
+};
+PL_ARGS_CHECK(pl_args_attention, softcap, 20);
+PL_ARGS_SIZE(pl_args_attention, 32);
+
+#endif

@@ -1,0 +1,204 @@
+/* dialect - the words kernels are written in, for CUDA C, HIP and OpenCL C. The only file that asks which target it is.
+ *
+ *   KERNEL(name)                  head of a kernel; GROUP_LIMIT(n) before it states its group size
+ *   GLOBAL LOCAL FN               memory spaces; a function of the device
+ *   u8 u16 u32 u64 i8 i32 f32     types
+ *   GROUP_X GROUP_Y GROUP_Z       which group, LOCAL_X which thread in it
+ *   BARRIER()                     all threads of the group, local memory visible
+ *   f16_load f16_store bf16_load bf16_store   storage types; arithmetic is f32
+ *   bits_f32 f32_bits             reinterpretation
+ *   group_sum group_max           over all GROUP threads, same result in each; scratch holds GROUP floats
+ *   team_sum                      over TEAM neighbouring threads (TEAM divides GROUP)
+ *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA   f32 functions
+ *   count_launch                  the witness: one thread of the launch adds one to a counter
+ * GROUP, and TEAM where used, are specialisation values: powers of two. */
+#ifndef PL_DIALECT_H
+#define PL_DIALECT_H
+
+#ifdef PL_TARGET_OPENCL
+typedef uchar u8;
+typedef ushort u16;
+typedef uint u32;
+typedef ulong u64;
+typedef char i8;
+typedef int i32;
+typedef float f32;
+#define KERNEL(name)   __kernel void name
+#define GROUP_LIMIT(n) __attribute__((reqd_work_group_size(n, 1, 1)))
+#define GLOBAL         __global
+#define LOCAL          __local
+#define TABLE          __constant
+#define FN             static
+#define GROUP_X        ((u32)get_group_id(0))
+#define GROUP_Y        ((u32)get_group_id(1))
+#define GROUP_Z        ((u32)get_group_id(2))
+#define LOCAL_X        ((u32)get_local_id(0))
+#define BARRIER()      barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#define bits_f32(u)    as_float((u32)(u))
+#define f32_bits(f)    as_uint((f32)(f))
+#define EXP2(x)        exp2((f32)(x))
+#define LOG2(x)        log2((f32)(x))
+#define EXP(x)         exp((f32)(x))
+#define TANH(x)        tanh((f32)(x))
+#define SQRT(x)        sqrt((f32)(x))
+#define FABS(x)        fabs((f32)(x))
+#define FMAX(x, y)     fmax((f32)(x), (f32)(y))
+#define FMIN(x, y)     fmin((f32)(x), (f32)(y))
+#define FMA(x, y, z)   fma((f32)(x), (f32)(y), (f32)(z))
+#define NEG_INF        (-INFINITY)
+FN f32 f16_load(GLOBAL const u16 *p) { return vload_half(0, (GLOBAL const half *)p); }
+FN void f16_store(GLOBAL u16 *p, f32 v) { vstore_half_rte(v, 0, (GLOBAL half *)p); }
+FN void count_launch(GLOBAL u32 *counter) {
+    if (LOCAL_X + GROUP_X + GROUP_Y + GROUP_Z == 0) atomic_inc(counter);
+}
+#define PL_SHUFFLE 0
+#endif
+
+#if defined(PL_TARGET_CUDA) || defined(PL_TARGET_HIP)
+#ifdef PL_TARGET_HIP
+#ifndef __HIPCC_RTC__
+#include <hip/hip_runtime.h>
+#endif
+#endif
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed char i8;
+typedef int i32;
+typedef float f32;
+#define KERNEL(name)   extern "C" __global__ void name
+#define GROUP_LIMIT(n) __launch_bounds__(n)
+#define GLOBAL
+#define LOCAL        __shared__
+#define TABLE        __device__ const
+#define FN           static __device__ __forceinline__
+#define GROUP_X      ((u32)blockIdx.x)
+#define GROUP_Y      ((u32)blockIdx.y)
+#define GROUP_Z      ((u32)blockIdx.z)
+#define LOCAL_X      ((u32)threadIdx.x)
+#define BARRIER()    __syncthreads()
+#define bits_f32(u)  __uint_as_float(u)
+#define f32_bits(f)  __float_as_uint(f)
+#define EXP2(x)      exp2f(x)
+#define LOG2(x)      log2f(x)
+#define EXP(x)       expf(x)
+#define TANH(x)      tanhf(x)
+#define SQRT(x)      sqrtf(x)
+#define FABS(x)      fabsf(x)
+#define FMAX(x, y)   fmaxf(x, y)
+#define FMIN(x, y)   fminf(x, y)
+#define FMA(x, y, z) fmaf(x, y, z)
+#define NEG_INF      __uint_as_float(0xFF800000u)
+FN void count_launch(u32 *counter) {
+    if (LOCAL_X + GROUP_X + GROUP_Y + GROUP_Z == 0) atomicAdd(counter, 1u);
+}
+#define PL_SHUFFLE 1
+#endif
+
+#ifdef PL_TARGET_CUDA
+FN f32 f16_load(const u16 *p) {
+    f32 f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(*p));
+    return f;
+}
+FN void f16_store(u16 *p, f32 v) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    *p = h;
+}
+#define PL_LANES          32u
+#define lane_xor(v, mask) __shfl_xor_sync(0xFFFFFFFFu, v, mask)
+#endif
+
+#ifdef PL_TARGET_HIP
+FN f32 f16_load(const u16 *p) { return (f32)*(const _Float16 *)p; }
+FN void f16_store(u16 *p, f32 v) { *(_Float16 *)p = (_Float16)v; }
+#ifndef PL_LANES
+#define PL_LANES 32u /* shuffles never span more: right for waves of 32 and of 64 */
+#endif
+#define lane_xor(v, mask) __shfl_xor(v, (int)(mask), 32)
+#endif
+
+FN f32 bf16_load(GLOBAL const u16 *p) { return bits_f32((u32)*p << 16); }
+FN void bf16_store(GLOBAL u16 *p, f32 v) {
+    u32 u = f32_bits(v);
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) {
+        *p = (u16)((u >> 16) | 0x40u);
+    } else {
+        *p = (u16)((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
+    }
+}
+
+#ifdef GROUP
+/* The order of additions is fixed, so results repeat bit for bit. */
+FN f32 group_sum(f32 v, LOCAL f32 *scratch) {
+#if PL_SHUFFLE
+    for (u32 m = PL_LANES / 2; m > 0; m >>= 1) v += lane_xor(v, m);
+    if (GROUP <= PL_LANES) return v;
+    BARRIER();
+    if (LOCAL_X % PL_LANES == 0) scratch[LOCAL_X / PL_LANES] = v;
+    BARRIER();
+    v = 0.0f;
+    for (u32 i = 0; i < GROUP / PL_LANES; i++) v += scratch[i];
+    return v;
+#else
+    BARRIER();
+    scratch[LOCAL_X] = v;
+    BARRIER();
+    for (u32 m = GROUP / 2; m > 0; m >>= 1) {
+        if (LOCAL_X < m) scratch[LOCAL_X] += scratch[LOCAL_X + m];
+        BARRIER();
+    }
+    return scratch[0];
+#endif
+}
+FN f32 group_max(f32 v, LOCAL f32 *scratch) {
+#if PL_SHUFFLE
+    for (u32 m = PL_LANES / 2; m > 0; m >>= 1) v = FMAX(v, lane_xor(v, m));
+    if (GROUP <= PL_LANES) return v;
+    BARRIER();
+    if (LOCAL_X % PL_LANES == 0) scratch[LOCAL_X / PL_LANES] = v;
+    BARRIER();
+    v = scratch[0];
+    for (u32 i = 1; i < GROUP / PL_LANES; i++) v = FMAX(v, scratch[i]);
+    return v;
+#else
+    BARRIER();
+    scratch[LOCAL_X] = v;
+    BARRIER();
+    for (u32 m = GROUP / 2; m > 0; m >>= 1) {
+        if (LOCAL_X < m) scratch[LOCAL_X] = FMAX(scratch[LOCAL_X], scratch[LOCAL_X + m]);
+        BARRIER();
+    }
+    return scratch[0];
+#endif
+}
+#endif
+
+#ifdef TEAM
+/* TEAM 1, or up to 32 where threads run in step, any power of two elsewhere. scratch: GROUP floats. */
+FN f32 team_sum(f32 v, LOCAL f32 *scratch) {
+#if TEAM == 1
+    (void)scratch;
+    return v;
+#elif PL_SHUFFLE
+    (void)scratch;
+    for (u32 m = TEAM / 2; m > 0; m >>= 1) v += lane_xor(v, m);
+    return v;
+#else
+    BARRIER();
+    scratch[LOCAL_X] = v;
+    BARRIER();
+    for (u32 m = TEAM / 2; m > 0; m >>= 1) {
+        if (LOCAL_X % TEAM < m) scratch[LOCAL_X] += scratch[LOCAL_X + m];
+        BARRIER();
+    }
+    return scratch[LOCAL_X - LOCAL_X % TEAM];
+#endif
+}
+#endif
+
+#define PL_MIN(a, b) ((a) < (b) ? (a) : (b))
+
+#endif

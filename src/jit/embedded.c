@@ -1,0 +1,57 @@
+/* The kernel sources, byte for byte, inside the binary. A file missing from this list fails tests/jit. */
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/str.h"
+#include "jit/jit.h"
+
+#define FILES(X)                                                                                                              \
+    X(dialect, "dialect.h")                                                                                                   \
+    X(weights, "weights.h")                                                                                                   \
+    X(kv, "kv.h")                                                                                                   \
+    X(args, "args/args.h")                                                                                                    \
+    X(elementwise, "elementwise.k.c")                                                                                         \
+    X(norm, "norm.k.c")                                                                                                       \
+    X(embed, "embed.k.c")                                                                                                     \
+    X(linear, "linear.k.c")                                                                                                   \
+    X(rope, "rope.k.c")                                                                                                       \
+    X(attention, "attention.k.c")
+
+#define EMBED(id, path)                                                                                                       \
+    __asm__(".section .rodata\n"                                                                                              \
+            ".balign 16\n"                                                                                                    \
+            ".hidden pl_kernel_" #id "\n"                                                                                     \
+            ".global pl_kernel_" #id "\n"                                                                                     \
+            "pl_kernel_" #id ":\n"                                                                                            \
+            ".incbin \"kernels/" path "\"\n"                                                                                  \
+            ".byte 0\n"                                                                                                       \
+            ".hidden pl_kernel_" #id "_end\n"                                                                                 \
+            ".global pl_kernel_" #id "_end\n"                                                                                 \
+            "pl_kernel_" #id "_end:\n"                                                                                        \
+            ".previous\n");                                                                                                   \
+    extern const char pl_kernel_##id[] __attribute__((visibility("hidden")));                                                 \
+    extern const char pl_kernel_##id##_end[] __attribute__((visibility("hidden")));
+FILES(EMBED)
+
+#define ENTRY(id, path) {path, pl_kernel_##id, pl_kernel_##id##_end},
+static const struct {
+    const char *name, *begin, *end;
+} files[] = {FILES(ENTRY)};
+
+size_t pl_jit_file_count(void) { return PL_COUNT_OF(files); }
+
+struct pl_jit_file pl_jit_file_at(size_t i) {
+    PL_ASSERT(i < PL_COUNT_OF(files));
+    return (struct pl_jit_file){files[i].name, files[i].begin, (size_t)(files[i].end - files[i].begin) - 1};
+}
+
+void pl_jit_sources_hash(char out[33]) {
+    struct pl_buf all = {0};
+    for (size_t i = 0; i < PL_COUNT_OF(files); i++) {
+        struct pl_jit_file f = pl_jit_file_at(i);
+        pl_buf_printf(&all, "%s %zu\n", f.name, f.len);
+        pl_buf_add(&all, f.text, f.len);
+    }
+    pl_hash128_hex(pl_buf_cstr(&all), all.len, out);
+    pl_buf_deinit(&all);
+}

@@ -1,0 +1,85 @@
+/* jit - kernel source and specialisation values to a loaded kernel, through a cache that cannot lie.
+ *
+ * Promise: what is returned was compiled from exactly this text, by exactly this compiler, for exactly this target. The
+ * key is the full text of everything that can change the artefact (source after includes, options, specialisation,
+ * entry name, compiler, target, ABI); a hash of it only names the file, and the text itself is compared on every hit,
+ * in memory and on disk. A damaged file, a full or read-only disk, a folder that is not ours: compiled afresh, with a
+ * warning, never a failure.
+ *
+ * Kernels returned stay valid until pl_jit_destroy. One thread at a time. */
+#ifndef PL_JIT_JIT_H
+#define PL_JIT_JIT_H
+
+#include "device/device.h"
+
+enum pl_jit_mode { PL_JIT_OFF, PL_JIT_ON, PL_JIT_VERIFY }; /* off: compile, do not store; verify: recompile and compare */
+bool pl_jit_mode_from_name(const char *name, enum pl_jit_mode *out);
+
+struct pl_jit_options {
+    enum pl_jit_mode mode;
+    const char *dir;    /* NULL: $XDG_CACHE_HOME/plumb/jit, else ~/.cache/plumb/jit */
+    uint64_t max_bytes; /* 0: 512 MiB */
+};
+
+/* One specialisation value; text is what the kernel sees after "#define name ". */
+struct pl_jit_value {
+    const char *name;
+    char text[48];
+};
+enum { PL_JIT_VALUES_MAX = 24 };
+struct pl_jit_spec {
+    const char *file;  /* "norm.k.c" under kernels/ */
+    const char *entry; /* the kernel's name */
+    struct pl_jit_value values[PL_JIT_VALUES_MAX];
+    size_t value_count;
+    const char *text; /* tests: source instead of file; NULL otherwise */
+};
+void pl_jit_set(struct pl_jit_spec *s, const char *name, const char *text);
+void pl_jit_set_u32(struct pl_jit_spec *s, const char *name, uint32_t v);
+void pl_jit_set_f32(struct pl_jit_spec *s, const char *name, float v); /* exact */
+
+struct pl_jit_kernel {
+    struct pl_device_function function;
+    char hash[33]; /* of the key: names the module in witnesses */
+};
+
+struct pl_jit_stats {
+    uint64_t memory_hits, disk_hits, compiled, damaged, stored, evicted;
+};
+
+struct pl_jit;
+enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *opt, struct pl_jit **out, struct pl_err *err)
+    PL_MUST_CHECK;
+void pl_jit_destroy(struct pl_jit *j); /* NULL is allowed */
+enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, const struct pl_jit_kernel **out,
+                          struct pl_err *err) PL_MUST_CHECK;
+struct pl_jit_stats pl_jit_stats(const struct pl_jit *j);
+const char *pl_jit_dir(const struct pl_jit *j); /* "" when nothing is stored on disk */
+
+/* The source text after includes, for the compile gates. Caller frees *out with pl_buf_deinit. */
+enum pl_status pl_jit_source(const struct pl_jit_spec *spec, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;
+
+/* The pieces of a key, each stored with its length. */
+#define PL_JIT_FIELD_LIST(X) X(ABI) X(KIND) X(TARGET) X(COMPILER) X(OPTIONS) X(ENTRY) X(VALUES) X(SOURCE)
+enum pl_jit_field {
+#define PL_JIT_FIELD_ENUM(name) PL_JIT_FIELD_##name,
+    PL_JIT_FIELD_LIST(PL_JIT_FIELD_ENUM)
+#undef PL_JIT_FIELD_ENUM
+        PL_JIT_FIELD_COUNT
+};
+/* Test hooks. weaken: this field is left out of every key (the negative control: the dtype test must then fail).
+ * mutate: suffix is appended to the field, as if it had changed. PL_JIT_FIELD_COUNT switches them off. */
+void pl_jit_test_weaken(struct pl_jit *j, enum pl_jit_field field);
+void pl_jit_test_mutate(struct pl_jit *j, enum pl_jit_field field, const char *suffix);
+
+/* Kernel files inside the binary. */
+struct pl_jit_file {
+    const char *name, *text;
+    size_t len;
+};
+size_t pl_jit_file_count(void);
+struct pl_jit_file pl_jit_file_at(size_t i);
+/* A hash of all of them: build evidence. */
+void pl_jit_sources_hash(char out[33]);
+
+#endif
