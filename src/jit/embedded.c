@@ -5,38 +5,36 @@
 #include "base/str.h"
 #include "jit/jit.h"
 
-#define FILES(X)                                                                                                              \
-    X(dialect, "dialect.h")                                                                                                   \
-    X(weights, "weights.h")                                                                                                   \
-    X(kv, "kv.h")                                                                                                   \
-    X(args, "args/args.h")                                                                                                    \
-    X(elementwise, "elementwise.k.c")                                                                                         \
-    X(norm, "norm.k.c")                                                                                                       \
-    X(embed, "embed.k.c")                                                                                                     \
-    X(linear, "linear.k.c")                                                                                                   \
-    X(rope, "rope.k.c")                                                                                                       \
+#define FILES(X)                      \
+    X(dialect, "dialect.h")           \
+    X(weights, "weights.h")           \
+    X(kv, "kv.h")                     \
+    X(args, "args/args.h")            \
+    X(elementwise, "elementwise.k.c") \
+    X(norm, "norm.k.c")               \
+    X(embed, "embed.k.c")             \
+    X(linear, "linear.k.c")           \
+    X(rope, "rope.k.c")               \
     X(attention, "attention.k.c")
 
-#define EMBED(id, path)                                                                                                       \
-    __asm__(".section .rodata\n"                                                                                              \
-            ".balign 16\n"                                                                                                    \
-            ".hidden pl_kernel_" #id "\n"                                                                                     \
-            ".global pl_kernel_" #id "\n"                                                                                     \
-            "pl_kernel_" #id ":\n"                                                                                            \
-            ".incbin \"kernels/" path "\"\n"                                                                                  \
-            ".byte 0\n"                                                                                                       \
-            ".hidden pl_kernel_" #id "_end\n"                                                                                 \
-            ".global pl_kernel_" #id "_end\n"                                                                                 \
-            "pl_kernel_" #id "_end:\n"                                                                                        \
-            ".previous\n");                                                                                                   \
-    extern const char pl_kernel_##id[] __attribute__((visibility("hidden")));                                                 \
-    extern const char pl_kernel_##id##_end[] __attribute__((visibility("hidden")));
+#define EMBED(id, path)                                                      \
+    __asm__(".section .rodata\n"                                             \
+            ".balign 16\n"                                                   \
+            ".hidden pl_ktext_" #id "\n"                                     \
+            ".global pl_ktext_" #id "\n"                                     \
+            "pl_ktext_" #id ":\n"                                            \
+            ".incbin \"kernels/" path "\"\n"                                 \
+            ".byte 0\n"                                                      \
+            ".hidden pl_ktext_" #id "_end\n"                                 \
+            ".global pl_ktext_" #id "_end\n"                                 \
+            "pl_ktext_" #id "_end:\n"                                        \
+            ".previous\n");                                                  \
+    extern const char pl_ktext_##id[] __attribute__((visibility("hidden"))); \
+    extern const char pl_ktext_##id##_end[] __attribute__((visibility("hidden")));
 FILES(EMBED)
 
-#define ENTRY(id, path) {path, pl_kernel_##id, pl_kernel_##id##_end},
-static const struct {
-    const char *name, *begin, *end;
-} files[] = {FILES(ENTRY)};
+#define ENTRY(id, path) {path, pl_ktext_##id, pl_ktext_##id##_end},
+static const struct { const char *name, *begin, *end; } files[] = {FILES(ENTRY)};
 
 size_t pl_jit_file_count(void) { return PL_COUNT_OF(files); }
 

@@ -39,7 +39,8 @@ bool pl_jit_mode_from_name(const char *name, enum pl_jit_mode *out) {
     return false;
 }
 
-enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *opt, struct pl_jit **out, struct pl_err *err) {
+enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *opt, struct pl_jit **out,
+                             struct pl_err *err) {
     struct pl_jit *j = pl_calloc(1, sizeof *j);
     if (j == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the kernel cache");
     j->device = d;
@@ -69,7 +70,9 @@ void pl_jit_destroy(struct pl_jit *j) {
     pl_free(j);
 }
 
-struct pl_jit_stats pl_jit_stats(const struct pl_jit *j) { return j->stats; }
+struct pl_jit_stats pl_jit_stats(const struct pl_jit *j) {
+    return j->stats;
+}
 const char *pl_jit_dir(const struct pl_jit *j) { return j->store.dir; }
 void pl_jit_test_weaken(struct pl_jit *j, enum pl_jit_field field) { j->weak = field; }
 void pl_jit_test_mutate(struct pl_jit *j, enum pl_jit_field field, const char *suffix) {
@@ -128,7 +131,8 @@ static void make_key(const struct pl_jit *j, const struct pl_jit_spec *spec, con
     const struct pl_device_info *info = pl_device_info(j->device);
     const char *kind = pl_device_kind_name(info->kind);
     struct pl_buf options = {0};
-    for (size_t i = 0; i < src->option_count; i++) pl_buf_printf(&options, "%zu:%s", strlen(src->options[i]), src->options[i]);
+    for (size_t i = 0; i < src->option_count; i++)
+        pl_buf_printf(&options, "%zu:%s", strlen(src->options[i]), src->options[i]);
     size_t head = values_len(spec);
     PL_ASSERT(head <= source->len);
     add_field(j, key, PL_JIT_FIELD_ABI, ABI_VERSION, strlen(ABI_VERSION));
@@ -145,7 +149,8 @@ static void make_key(const struct pl_jit *j, const struct pl_jit_spec *spec, con
 
 /* --- one kernel --- */
 
-static enum pl_status compile(struct pl_jit *j, const struct pl_device_source *src, struct pl_buf *image, struct pl_err *err) {
+static enum pl_status compile(struct pl_jit *j, const struct pl_device_source *src, struct pl_buf *image,
+                              struct pl_err *err) {
     struct pl_buf log = {0};
     enum pl_status st = pl_device_compile(j->device, pl_device_info(j->device)->kind, NULL, src, image, &log, err);
     if (st == PL_OK && log.len > 0) pl_log(PL_LOG_DEBUG, "compiling %s: %.500s", src->name, pl_buf_cstr(&log));

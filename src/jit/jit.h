@@ -48,8 +48,8 @@ struct pl_jit_stats {
 };
 
 struct pl_jit;
-enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *opt, struct pl_jit **out, struct pl_err *err)
-    PL_MUST_CHECK;
+enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *opt, struct pl_jit **out,
+                             struct pl_err *err) PL_MUST_CHECK;
 void pl_jit_destroy(struct pl_jit *j); /* NULL is allowed */
 enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, const struct pl_jit_kernel **out,
                           struct pl_err *err) PL_MUST_CHECK;

@@ -1,0 +1,208 @@
+/* Opening a device for kernels, and the two ways to launch: at once, or collected into a graph. */
+#include "ops/launch.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Starting points; a CPU under OpenCL wants few threads a group and no sharing of one output. */
+static void group_sizes(struct pl_kernels *ks, const struct pl_device_info *info) {
+    bool cpu = info->is_cpu;
+    ks->wide = cpu ? 64 : 256;
+    ks->norm = cpu ? 16 : 256;
+    ks->head = cpu ? 32 : 128;
+    ks->team = cpu ? 1 : 32;
+    ks->linear = cpu ? 16 : 128;
+}
+
+enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct pl_jit_options *jit, struct pl_kernels *out,
+                               struct pl_err *err) {
+    struct pl_kernels ks = {0};
+    PL_TRY(pl_device_open(kind, index, &ks.device, err));
+    enum pl_status st = pl_jit_create(ks.device, jit, &ks.jit, err);
+    if (st == PL_OK) st = pl_device_stream_create(ks.device, &ks.stream, err);
+    if (st != PL_OK) {
+        pl_jit_destroy(ks.jit);
+        pl_device_close(ks.device);
+        return st;
+    }
+    ks.graphs = pl_device_info(ks.device)->graphs;
+    group_sizes(&ks, pl_device_info(ks.device));
+    *out = ks;
+    return PL_OK;
+}
+
+void pl_kernels_close(struct pl_kernels *ks) {
+    if (ks->device == NULL) return;
+    for (size_t i = 0; i < PL_GRAPHS_MAX; i++) {
+        pl_device_graph_destroy(ks->device, &ks->cache[i].graph);
+        pl_buf_deinit(&ks->cache[i].list);
+    }
+    pl_buf_deinit(&ks->list);
+    pl_device_stream_destroy(ks->device, &ks->stream);
+    pl_jit_destroy(ks->jit);
+    pl_device_close(ks->device);
+    *ks = (struct pl_kernels){0};
+}
+
+enum pl_status pl_kernel_make(struct pl_kernels *ks, const struct pl_jit_spec *spec, uint32_t group, const char *name,
+                              struct pl_kernel *out, struct pl_err *err) {
+    struct pl_kernel k = {.group = group};
+    snprintf(k.name, sizeof k.name, "%s", name);
+    PL_TRY(pl_jit_get(ks->jit, spec, &k.jit, err));
+    PL_TRY(pl_device_alloc(ks->device, sizeof(uint32_t), &k.counter, err));
+    enum pl_status st = pl_device_fill(ks->device, ks->stream, &k.counter, 0, err);
+    if (st != PL_OK) {
+        pl_device_free(ks->device, &k.counter);
+        return st;
+    }
+    *out = k;
+    return PL_OK;
+}
+
+void pl_kernel_free(struct pl_kernels *ks, struct pl_kernel *k) {
+    pl_device_free(ks->device, &k->counter);
+    *k = (struct pl_kernel){0};
+}
+
+enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *k, uint64_t *launches, struct pl_err *err) {
+    uint32_t n = 0;
+    if (k->jit != NULL) {
+        PL_TRY(pl_device_download(ks->device, ks->stream, &n, &k->counter, 0, sizeof n, err));
+        PL_TRY(pl_device_stream_wait(ks->device, ks->stream, err));
+    }
+    *launches = n;
+    return PL_OK;
+}
+
+/* --- the collected list: records of fixed head and arguments padded to eight bytes --- */
+
+struct record {
+    struct pl_device_function function;
+    uint32_t grid[3], group[3], shared_bytes, arg_count;
+};
+struct record_arg {
+    uint64_t size; /* 0: a buffer's handle follows */
+};
+
+static void collect(struct pl_kernels *ks, const struct pl_device_launch *l) {
+    struct record r = {.function = l->function, .shared_bytes = l->shared_bytes, .arg_count = (uint32_t)l->arg_count};
+    memcpy(r.grid, l->grid, sizeof r.grid);
+    memcpy(r.group, l->group, sizeof r.group);
+    pl_buf_add(&ks->list, &r, sizeof r);
+    for (size_t i = 0; i < l->arg_count; i++) {
+        const struct pl_device_arg *a = &l->args[i];
+        struct record_arg head = {a->value != NULL ? a->size : 0};
+        uint64_t payload[16] = {0};
+        PL_ASSERT(head.size <= sizeof payload);
+        if (a->value != NULL) memcpy(payload, a->value, a->size);
+        if (a->value == NULL && a->buffer != NULL) memcpy(payload, &a->buffer->handle, sizeof a->buffer->handle);
+        pl_buf_add(&ks->list, &head, sizeof head);
+        pl_buf_add(&ks->list, payload, PL_MAX((head.size + 7) / 8 * 8, (uint64_t)8));
+    }
+}
+
+static enum pl_status replay_one(struct pl_kernels *ks, const char *at, size_t *used) {
+    struct record r;
+    memcpy(&r, at, sizeof r);
+    size_t pos = sizeof r;
+    struct pl_device_arg args[PL_DEVICE_ARGS_MAX];
+    struct pl_device_buffer buffers[PL_DEVICE_ARGS_MAX];
+    uint64_t values[PL_DEVICE_ARGS_MAX][16];
+    for (uint32_t i = 0; i < r.arg_count; i++) {
+        struct record_arg head;
+        memcpy(&head, at + pos, sizeof head);
+        size_t padded = PL_MAX((head.size + 7) / 8 * 8, (uint64_t)8);
+        memcpy(values[i], at + pos + sizeof head, padded);
+        pos += sizeof head + padded;
+        buffers[i] = (struct pl_device_buffer){0};
+        if (head.size == 0) memcpy(&buffers[i].handle, values[i], sizeof buffers[i].handle);
+        args[i] = head.size == 0 ? (struct pl_device_arg){.buffer = &buffers[i]}
+                                 : (struct pl_device_arg){.value = values[i], .size = head.size};
+    }
+    struct pl_device_launch l = {
+        .function = r.function, .shared_bytes = r.shared_bytes, .args = args, .arg_count = r.arg_count};
+    memcpy(l.grid, r.grid, sizeof l.grid);
+    memcpy(l.group, r.group, sizeof l.group);
+    *used = pos;
+    return pl_device_launch(ks->device, ks->stream, &l, &ks->err);
+}
+
+static enum pl_status replay(struct pl_kernels *ks) {
+    for (size_t at = 0; at < ks->list.len;) {
+        size_t used = 0;
+        PL_TRY(replay_one(ks, ks->list.data + at, &used));
+        at += used;
+    }
+    return PL_OK;
+}
+
+static struct pl_kernel_graph *graph_of(struct pl_kernels *ks) {
+    for (size_t i = 0; i < PL_GRAPHS_MAX; i++) {
+        struct pl_kernel_graph *g = &ks->cache[i];
+        if (g->graph.handle == NULL || g->list.len != ks->list.len) continue;
+        if (memcmp(g->list.data, ks->list.data, ks->list.len) == 0) return g;
+    }
+    return NULL;
+}
+
+static enum pl_status make_graph(struct pl_kernels *ks, struct pl_kernel_graph **out) {
+    struct pl_kernel_graph *g = &ks->cache[0];
+    for (size_t i = 1; i < PL_GRAPHS_MAX; i++) {
+        if (ks->cache[i].used < g->used) g = &ks->cache[i];
+    }
+    if (g->graph.handle != NULL) PL_TRY(pl_device_stream_wait(ks->device, ks->stream, &ks->err));
+    pl_device_graph_destroy(ks->device, &g->graph);
+    pl_buf_clear(&g->list);
+    pl_buf_add(&g->list, ks->list.data, ks->list.len);
+    if (!pl_buf_ok(&g->list)) return PL_NO_MEMORY;
+    PL_TRY(pl_device_capture_begin(ks->device, ks->stream, &ks->err));
+    enum pl_status st = replay(ks);
+    struct pl_device_graph graph = {0};
+    enum pl_status end = pl_device_capture_end(ks->device, ks->stream, &graph, &ks->err);
+    if (st == PL_OK) st = end;
+    if (st != PL_OK) return st;
+    g->graph = graph;
+    ks->graphs_made++;
+    *out = g;
+    return PL_OK;
+}
+
+void pl_kernels_record_begin(struct pl_kernels *ks) {
+    PL_ASSERT(!ks->recording);
+    ks->recording = ks->graphs;
+    pl_buf_clear(&ks->list);
+}
+
+enum pl_status pl_kernels_record_end(struct pl_kernels *ks) {
+    if (!ks->recording) return PL_OK;
+    ks->recording = false;
+    if (!pl_buf_ok(&ks->list)) {
+        pl_buf_deinit(&ks->list);
+        return PL_NO_MEMORY;
+    }
+    if (ks->list.len == 0) return PL_OK;
+    struct pl_kernel_graph *g = graph_of(ks);
+    if (g == NULL) PL_TRY(make_graph(ks, &g));
+    g->used = ++ks->clock;
+    ks->graph_launches++;
+    return pl_device_graph_launch(ks->device, ks->stream, g->graph, &ks->err);
+}
+
+enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint32_t gx, uint32_t gy, uint32_t shared_bytes,
+                                const struct pl_device_arg *args, size_t count) {
+    struct pl_device_launch l = {.function = k->jit->function,
+                                 .grid = {gx, gy, 1},
+                                 .group = {k->group, 1, 1},
+                                 .shared_bytes = shared_bytes,
+                                 .args = args,
+                                 .arg_count = count};
+    k->launches++;
+    if (ks->recording) {
+        collect(ks, &l);
+        return PL_OK;
+    }
+    return pl_device_launch(ks->device, ks->stream, &l, &ks->err);
+}

@@ -1,0 +1,122 @@
+/* launch - the portable kernels as functions: which values specialise each, its grid, its arguments.
+ *
+ * struct pl_kernels is one device with its compiler cache and one stream. A struct pl_kernel is one specialised kernel,
+ * held by whoever uses it; making one may compile. Launches are enqueued at once, or, between pl_kernels_record_begin
+ * and _end on a device with graphs, collected and replayed as a graph: the graph is reused only when the collected list
+ * equals, byte for byte, the one it was made from.
+ * Every launch counts twice: on the host, and on the device by the kernel itself. */
+#ifndef PL_OPS_LAUNCH_H
+#define PL_OPS_LAUNCH_H
+
+#include "device/device.h"
+#include "jit/jit.h"
+#include "kernels/args/args.h"
+#include "tensor/tensor.h"
+
+struct pl_kernel {
+    const struct pl_jit_kernel *jit; /* NULL: not made yet */
+    struct pl_device_buffer counter;
+    uint32_t group;
+    char name[48]; /* "linear/q4_0/r4" */
+    uint64_t launches;
+};
+
+enum { PL_GRAPHS_MAX = 32 };
+struct pl_kernel_graph {
+    struct pl_buf list;
+    struct pl_device_graph graph;
+    uint64_t used;
+};
+struct pl_kernels {
+    struct pl_device *device;
+    struct pl_jit *jit;
+    struct pl_device_stream stream;
+    uint32_t wide;         /* group size of elementwise kernels */
+    uint32_t norm;         /* of norms */
+    uint32_t head;         /* of rope and attention */
+    uint32_t team, linear; /* threads that share an output, group size of products */
+    bool recording, graphs;
+    struct pl_buf list;
+    struct pl_kernel_graph cache[PL_GRAPHS_MAX];
+    uint64_t clock, graph_launches, graphs_made;
+    struct pl_err err; /* of the last failed launch */
+};
+enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct pl_jit_options *jit, struct pl_kernels *out,
+                               struct pl_err *err) PL_MUST_CHECK;
+void pl_kernels_close(struct pl_kernels *ks);
+void pl_kernels_record_begin(struct pl_kernels *ks);
+enum pl_status pl_kernels_record_end(struct pl_kernels *ks) PL_MUST_CHECK;
+
+enum pl_status pl_kernel_make(struct pl_kernels *ks, const struct pl_jit_spec *spec, uint32_t group, const char *name,
+                              struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+void pl_kernel_free(struct pl_kernels *ks, struct pl_kernel *k);
+/* What the kernel counted itself since it was made. */
+enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *k, uint64_t *launches,
+                                 struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint32_t gx, uint32_t gy, uint32_t shared_bytes,
+                                const struct pl_device_arg *args, size_t count) PL_MUST_CHECK;
+
+/* A weight on the device; scales and biases of MLX weights in buffers of their own. */
+struct pl_device_weight {
+    enum pl_dtype dtype;
+    uint64_t rows, cols, row_bytes;
+    struct pl_device_buffer data, scales, biases;
+    enum pl_dtype scale_dtype;
+    uint32_t bits, group;
+};
+void pl_jit_set_weight(struct pl_jit_spec *s, const struct pl_device_weight *w);
+enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t head_dim, size_t page_tokens) PL_MUST_CHECK;
+
+enum pl_elementwise { PL_EW_ADD, PL_EW_SILU, PL_EW_GELU_TANH, PL_EW_SOFTCAP, PL_EW_GATHER, PL_EW_ARGMAX, PL_EW_COUNT };
+enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,
+                                     struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_kernel_embed(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_kernel *out,
+                               struct pl_err *err) PL_MUST_CHECK;
+enum { PL_TILE_COUNT = 4 };                            /* 1, 2, 4 or 8 rows share an unpacked weight */
+uint32_t pl_tile_of(size_t rows, uint32_t *tile_rows); /* index of the tile for so many rows */
+enum pl_status pl_kernel_linear(struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t tile,
+                                struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+struct pl_rope_kind {
+    bool q_norm, k_norm, rope, halves;
+};
+enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                              struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                                   struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+
+/* Buffers are not changed by a launch call, what they hold may be. */
+#define pl_buffer_in const struct pl_device_buffer
+enum pl_status pl_launch_add(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *add, size_t rows,
+                             size_t cols) PL_MUST_CHECK;
+enum pl_status pl_launch_glu(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *gate, pl_buffer_in *up,
+                             pl_buffer_in *y, size_t rows, size_t cols) PL_MUST_CHECK;
+enum pl_status pl_launch_softcap(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, size_t rows, size_t cols,
+                                 float cap) PL_MUST_CHECK;
+enum pl_status pl_launch_gather(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *step,
+                                uint32_t stride, pl_buffer_in *y, size_t rows, size_t cols) PL_MUST_CHECK;
+enum pl_status pl_launch_argmax(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,
+                                size_t cols) PL_MUST_CHECK;
+enum pl_status pl_launch_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *add,
+                              pl_buffer_in *w, pl_buffer_in *y, size_t rows, size_t cols, float eps,
+                              float offset) PL_MUST_CHECK;
+enum pl_status pl_launch_embed(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w,
+                               pl_buffer_in *step, uint32_t stride, pl_buffer_in *x, size_t rows, float scale) PL_MUST_CHECK;
+enum pl_status pl_launch_linear(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w,
+                                pl_buffer_in *x, pl_buffer_in *bias, pl_buffer_in *y, size_t rows, uint32_t tile_rows,
+                                bool add) PL_MUST_CHECK;
+struct pl_launch_rope {
+    pl_buffer_in *q, *k, *v, *q_norm, *k_norm, *cos_sin, *step, *k_pages, *v_pages;
+    uint32_t rows, heads, kv_heads, rope_dim, stride;
+    float norm_eps, norm_offset;
+};
+enum pl_status pl_launch_rope(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_rope *r) PL_MUST_CHECK;
+struct pl_launch_attention {
+    pl_buffer_in *q, *k_pages, *v_pages, *step, *out;
+    uint32_t rows, heads, kv_heads, window, stride;
+    float scale, softcap;
+};
+enum pl_status pl_launch_attention(struct pl_kernels *ks, struct pl_kernel *k,
+                                   const struct pl_launch_attention *a) PL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,194 @@
+/* Products and embeddings of every weight type against src/ref: rows 1..64, odd widths, sentinels, poisoned outputs. */
+#include "kit.h"
+
+struct made {
+    struct pl_tensor t;
+    void *data, *scales, *biases;
+};
+
+static uint16_t small_f16(void) { return pl_f32_to_f16((kit_f32() + 2.0f) * 0.01f); }
+
+/* Random bytes, with every scale field made a sensible f16. */
+static void fill_blocks(enum pl_dtype dtype, uint8_t *p, size_t blocks) {
+    static const struct {
+        enum pl_dtype dtype;
+        int first, second;
+    } fields[] = {{PL_Q4_0, 0, -1},   {PL_Q4_1, 0, 2},    {PL_Q5_0, 0, -1},   {PL_Q5_1, 0, 2},   {PL_Q8_0, 0, -1},
+                  {PL_Q2_K, 80, 82},  {PL_Q3_K, 108, -1}, {PL_Q4_K, 0, 2},    {PL_Q5_K, 0, 2},   {PL_Q6_K, 208, -1},
+                  {PL_IQ4_NL, 0, -1}, {PL_IQ4_XS, 0, -1}, {PL_TQ1_0, 52, -1}, {PL_TQ2_0, 64, -1}};
+    size_t stride = pl_dtype_info(dtype)->block_bytes;
+    for (size_t i = 0; i < blocks * stride; i++) p[i] = (uint8_t)kit_u32();
+    for (size_t b = 0; b < blocks; b++) {
+        for (size_t f = 0; f < PL_COUNT_OF(fields); f++) {
+            if (fields[f].dtype != dtype) continue;
+            uint16_t h = small_f16();
+            memcpy(p + b * stride + fields[f].first, &h, 2);
+            h = small_f16();
+            if (fields[f].second >= 0) memcpy(p + b * stride + fields[f].second, &h, 2);
+        }
+        if (dtype == PL_MXFP4) p[b * stride] = (uint8_t)(118 + kit_u32() % 8);
+    }
+}
+
+static void fill_plain(enum pl_dtype dtype, void *p, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float v = kit_f32();
+        uint16_t h = dtype == PL_F16 ? pl_f32_to_f16(v) : pl_f32_to_bf16(v);
+        if (dtype == PL_F32) memcpy((char *)p + 4 * i, &v, 4);
+        if (dtype != PL_F32) memcpy((char *)p + 2 * i, &h, 2);
+    }
+}
+
+static struct made make_tensor(enum pl_dtype dtype, size_t rows, size_t cols, uint32_t bits, uint32_t group,
+                               enum pl_dtype scale_dtype) {
+    struct made m = {.t = {.name = "w", .dtype = dtype, .ndim = 2, .shape = {rows, cols, 1, 1}}};
+    uint64_t row_bytes = cols * bits / 8;
+    if (dtype != PL_MLX) assert_true(pl_dtype_row_bytes(dtype, cols, &row_bytes));
+    m.t.bytes = rows * row_bytes;
+    m.t.data = m.data = malloc(m.t.bytes);
+    if (dtype == PL_F32 || dtype == PL_F16 || dtype == PL_BF16) {
+        fill_plain(dtype, m.data, rows * cols);
+    } else if (dtype == PL_MLX) {
+        size_t n = rows * (cols / group);
+        for (size_t i = 0; i < m.t.bytes; i++) ((uint8_t *)m.data)[i] = (uint8_t)kit_u32();
+        m.t.scales = m.scales = malloc(n * 4);
+        m.t.biases = m.biases = malloc(n * 4);
+        fill_plain(scale_dtype, m.scales, n);
+        fill_plain(scale_dtype, m.biases, n);
+        m.t.scale_dtype = scale_dtype;
+        m.t.bits = bits;
+        m.t.group = group;
+    } else {
+        fill_blocks(dtype, m.data, m.t.bytes / pl_dtype_info(dtype)->block_bytes);
+    }
+    return m;
+}
+
+static struct pl_device_weight upload(const struct made *m) {
+    const struct pl_tensor *t = &m->t;
+    struct pl_device_weight w = {.dtype = t->dtype, .rows = t->shape[0], .cols = t->shape[1]};
+    w.row_bytes = t->bytes / w.rows;
+    w.data = kit_up(t->data, t->bytes);
+    if (t->dtype == PL_MLX) {
+        size_t n = w.rows * (w.cols / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
+        w.scales = kit_up(t->scales, n);
+        w.biases = kit_up(t->biases, n);
+        w.scale_dtype = t->scale_dtype;
+        w.bits = t->bits;
+        w.group = t->group;
+    }
+    return w;
+}
+
+static void check(const struct made *m, const struct pl_device_weight *w, struct pl_kernel *k, size_t rows, bool use_bias,
+                  bool add) {
+    uint32_t tile_rows;
+    (void)pl_tile_of(rows, &tile_rows);
+    size_t in = w->cols, out = w->rows;
+    float *x = kit_random(rows * in, 1), *bias = kit_random(out, 1), *want = kit_random(rows * out, 1),
+          *row = malloc(in * 4 + 4);
+    double *magnitude = malloc(rows * out * sizeof *magnitude);
+    struct pl_device_buffer bx = kit_up(x, rows * in * 4), bb = kit_up(bias, out * 4);
+    struct pl_device_buffer by = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
+    CHECK(pl_launch_linear(&ks, k, w, &bx, use_bias ? &bb : NULL, &by, rows, tile_rows, add));
+    CHECK(pl_ref_matmul(&m->t, use_bias ? bias : NULL, x, in, rows, add, want, out, magnitude, row));
+    float *y = kit_down(&by);
+    for (size_t i = 0; i < rows * out; i++) {
+        double off = fabs((double)y[i] - (double)want[i]);
+        if (off <= 3e-6 * (magnitude[i] + fabs((double)want[i]) + 1e-6)) continue;
+        print_message("# %s rows %zu of %zu x %zu: element %zu is %.9g, expected %.9g\n", k->name, rows, out, in, i,
+                      (double)y[i], (double)want[i]);
+        fail();
+    }
+    free(y);
+    kit_drop(&bx);
+    kit_drop(&bb);
+    free(x), free(bias), free(want), free(row), free(magnitude);
+}
+
+static void check_embed(const struct made *m, const struct pl_device_weight *w) {
+    enum { STRIDE = 8, ROWS = 5 };
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_embed(&ks, w, &k, &err));
+    uint32_t step[5 * STRIDE] = {0};
+    for (size_t i = 0; i < ROWS; i++) step[i] = kit_u32() % (uint32_t)w->rows;
+    float *want = malloc((ROWS * w->cols + 1) * 4);
+    for (size_t i = 0; i < ROWS; i++) CHECK(pl_dequant_row(&m->t, step[i], want + i * w->cols));
+    struct pl_device_buffer bs = kit_up(step, sizeof step), bx = kit_out(ROWS * w->cols * 4);
+    CHECK(pl_launch_embed(&ks, &k, w, &bs, STRIDE, &bx, ROWS, 1.0f));
+    float *x = kit_down(&bx);
+    kit_near(k.name, x, want, ROWS * w->cols, 1e-6, 1.0);
+    free(x);
+    kit_drop(&bs);
+    free(want);
+    pl_kernel_free(&ks, &k);
+}
+
+static void one_type(enum pl_dtype dtype, size_t out, size_t in, uint32_t bits, uint32_t group, enum pl_dtype scales,
+                     size_t max_rows) {
+    struct made m = make_tensor(dtype, out, in, bits, group, scales);
+    struct pl_device_weight w = upload(&m);
+    struct pl_kernel k[PL_TILE_COUNT] = {0};
+    for (size_t rows = 1; rows <= max_rows; rows++) {
+        uint32_t tile_rows, tile = pl_tile_of(rows, &tile_rows);
+        if (k[tile].jit == NULL) CHECK(pl_kernel_linear(&ks, &w, tile, &k[tile], &err));
+        check(&m, &w, &k[tile], rows, rows % 3 == 1, rows % 2 == 0);
+    }
+    check_embed(&m, &w);
+    for (int i = 0; i < PL_TILE_COUNT; i++) {
+        if (k[i].jit != NULL) pl_kernel_free(&ks, &k[i]);
+    }
+    kit_drop(&w.data);
+    if (dtype == PL_MLX) kit_drop(&w.scales), kit_drop(&w.biases);
+    free(m.data), free(m.scales), free(m.biases);
+}
+
+static void plain_types(void) {
+    static const size_t widths[] = {1, 31, 33, 64, 127, 1021, 1025};
+    one_type(PL_F32, 37, 96, 0, 0, 0, 64); /* every row count */
+    for (size_t i = 0; i < PL_COUNT_OF(widths); i++) {
+        one_type(PL_F32, 19, widths[i], 0, 0, 0, 3);
+        one_type(PL_F16, 17, widths[i], 0, 0, 0, 2);
+        one_type(PL_BF16, 1 + i * 5, widths[i], 0, 0, 0, 2);
+    }
+    one_type(PL_BF16, 67, 256, 0, 0, 0, 64);
+}
+static void block_types(void) {
+    static const enum pl_dtype types[] = {PL_Q4_0, PL_Q4_1, PL_Q5_0,   PL_Q5_1,   PL_Q8_0,  PL_Q2_K,  PL_Q3_K, PL_Q4_K,
+                                          PL_Q5_K, PL_Q6_K, PL_IQ4_NL, PL_IQ4_XS, PL_MXFP4, PL_TQ1_0, PL_TQ2_0};
+    for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
+        size_t block = pl_dtype_info(types[i])->block_elems;
+        one_type(types[i], 33, block * 3, 0, 0, 0, i % 5 == 0 ? 9 : 1);
+    }
+    one_type(PL_Q4_K, 50, 512, 0, 0, 0, 64);
+    one_type(PL_Q4_1, 23, 32, 0, 0, 0, 20);
+}
+static void mlx_types(void) {
+    static const uint32_t bits[] = {2, 3, 4, 6, 8};
+    static const uint32_t sizes[] = {32, 64, 128};
+    static const enum pl_dtype scales[] = {PL_F16, PL_BF16, PL_F32};
+    for (size_t i = 0; i < PL_COUNT_OF(bits); i++) {
+        for (size_t k = 0; k < PL_COUNT_OF(sizes); k++) {
+            one_type(PL_MLX, 21, 256, bits[i], sizes[k], scales[(i + k) % 3], 1);
+        }
+    }
+}
+
+static void test_plain(void **state) {
+    (void)state;
+    kit_each(plain_types);
+}
+static void test_blocks(void **state) {
+    (void)state;
+    kit_each(block_types);
+}
+static void test_mlx(void **state) {
+    (void)state;
+    kit_each(mlx_types);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_blocks),
+                                       cmocka_unit_test(test_mlx)};
+    return cmocka_run_group_tests_name("products", tests, NULL, NULL);
+}

@@ -1,0 +1,127 @@
+/* Row and element kernels against src/ref: widths around every border, poisoned outputs, sentinels. */
+#include "kit.h"
+
+static const size_t widths[] = {1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 509, 576, 1021, 1024, 1025};
+static const size_t row_counts[] = {1, 2, 3, 5, 17};
+
+static void norms(void) {
+    struct pl_kernel plain = {0}, added = {0};
+    CHECK(pl_kernel_norm(&ks, false, &plain, &err));
+    CHECK(pl_kernel_norm(&ks, true, &added, &err));
+    for (size_t wi = 0; wi < PL_COUNT_OF(widths); wi++) {
+        for (size_t ri = 0; ri < PL_COUNT_OF(row_counts); ri++) {
+            size_t cols = widths[wi], rows = row_counts[ri], n = rows * cols;
+            float *x = kit_random(n, 3), *a = kit_random(n, 2), *w = kit_random(cols, 1), *want = kit_random(n, 0);
+            struct pl_device_buffer bx = kit_up(x, n * 4), ba = kit_up(a, n * 4), bw = kit_up(w, cols * 4),
+                                    by = kit_out(n * 4);
+            CHECK(pl_launch_norm(&ks, &plain, &bx, NULL, &bw, &by, rows, cols, 1e-5f, 1.0f));
+            for (size_t r = 0; r < rows; r++) pl_ref_rmsnorm(x + r * cols, w, cols, 1e-5, 1.0, want + r * cols);
+            float *y = kit_down(&by);
+            kit_near("norm", y, want, n, 2e-6, 0.01);
+            free(y);
+            by = kit_out(n * 4);
+            CHECK(pl_launch_norm(&ks, &added, &bx, &ba, &bw, &by, rows, cols, 1e-5f, 0.0f));
+            for (size_t i = 0; i < n; i++) x[i] += a[i];
+            for (size_t r = 0; r < rows; r++) pl_ref_rmsnorm(x + r * cols, w, cols, 1e-5, 0.0, want + r * cols);
+            y = kit_down(&by);
+            kit_near("add_norm", y, want, n, 2e-6, 0.01);
+            free(y);
+            y = kit_down(&bx);
+            assert_memory_equal(y, x, n * 4); /* the sum is one rounding: exact */
+            free(y);
+            kit_drop(&ba);
+            kit_drop(&bw);
+            free(x), free(a), free(w), free(want);
+        }
+    }
+    uint64_t counted = 0;
+    CHECK(pl_kernel_counted(&ks, &plain, &counted, &err));
+    assert_int_equal(counted, plain.launches);
+    assert_int_equal(counted, PL_COUNT_OF(widths) * PL_COUNT_OF(row_counts));
+    pl_kernel_free(&ks, &plain);
+    pl_kernel_free(&ks, &added);
+}
+
+static void elements(void) {
+    struct pl_kernel k[PL_EW_COUNT];
+    for (int i = 0; i < PL_EW_COUNT; i++) CHECK(pl_kernel_elementwise(&ks, (enum pl_elementwise)i, &k[i], &err));
+    for (size_t wi = 0; wi < PL_COUNT_OF(widths); wi++) {
+        size_t cols = widths[wi], rows = row_counts[wi % PL_COUNT_OF(row_counts)], n = rows * cols;
+        float *x = kit_random(n, 8), *u = kit_random(n, 4), *want = kit_random(n, 0), *y;
+        struct pl_device_buffer bx = kit_up(x, n * 4), bu = kit_up(u, n * 4), by = kit_out(n * 4);
+        CHECK(pl_launch_glu(&ks, &k[PL_EW_SILU], &bx, &bu, &by, rows, cols));
+        pl_ref_glu(PL_REF_SILU, x, u, want, n);
+        y = kit_down(&by);
+        kit_near("silu", y, want, n, 4e-6, 1e-3);
+        free(y);
+        by = kit_out(n * 4);
+        CHECK(pl_launch_glu(&ks, &k[PL_EW_GELU_TANH], &bx, &bu, &by, rows, cols));
+        pl_ref_glu(PL_REF_GELU_TANH, x, u, want, n);
+        y = kit_down(&by);
+        kit_near("gelu", y, want, n, 4e-6, 0.3); /* 1 + tanh cancels for large negative inputs */
+        free(y);
+        CHECK(pl_launch_add(&ks, &k[PL_EW_ADD], &bu, &bx, rows, cols));
+        for (size_t i = 0; i < n; i++) want[i] = u[i] + x[i];
+        y = kit_down(&bu);
+        assert_memory_equal(y, want, n * 4);
+        free(y);
+        CHECK(pl_launch_softcap(&ks, &k[PL_EW_SOFTCAP], &bx, rows, cols, 5.0f));
+        memcpy(want, x, n * 4);
+        pl_ref_softcap(want, n, 5.0);
+        y = kit_down(&bx);
+        kit_near("softcap", y, want, n, 4e-6, 1e-3);
+        free(y);
+        free(x), free(u), free(want);
+    }
+    for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&ks, &k[i]);
+}
+
+static void picks(void) {
+    struct pl_kernel gather = {0}, argmax = {0};
+    CHECK(pl_kernel_elementwise(&ks, PL_EW_GATHER, &gather, &err));
+    CHECK(pl_kernel_elementwise(&ks, PL_EW_ARGMAX, &argmax, &err));
+    for (size_t wi = 0; wi < PL_COUNT_OF(widths); wi++) {
+        enum { ROWS = 9, STRIDE = 16, PICKED = 4 };
+        static const uint32_t picked[PICKED] = {0, 3, 4, 8};
+        size_t cols = widths[wi];
+        uint32_t step[5 * STRIDE] = {0};
+        float *x = kit_random(ROWS * cols, 1);
+        for (size_t i = 0; i < ROWS * cols; i++) x[i] = roundf(x[i] * 8); /* equal elements: the first must win */
+        for (size_t i = 0; i < PICKED; i++) step[PL_STEP_LOGIT(STRIDE) + i] = picked[i];
+        struct pl_device_buffer bx = kit_up(x, ROWS * cols * 4), bs = kit_up(step, sizeof step),
+                                by = kit_out(PICKED * cols * 4);
+        CHECK(pl_launch_gather(&ks, &gather, &bx, &bs, STRIDE, &by, PICKED, cols));
+        float *y = kit_down(&by);
+        for (size_t i = 0; i < PICKED; i++) assert_memory_equal(y + i * cols, x + picked[i] * cols, cols * 4);
+        free(y);
+        struct pl_device_buffer best = kit_out(ROWS * 4);
+        CHECK(pl_launch_argmax(&ks, &argmax, &bx, &best, ROWS, cols));
+        uint32_t *at = kit_down(&best);
+        for (size_t r = 0; r < ROWS; r++) assert_int_equal(at[r], pl_ref_argmax(x + r * cols, cols));
+        free(at);
+        kit_drop(&bx);
+        kit_drop(&bs);
+        free(x);
+    }
+    pl_kernel_free(&ks, &gather);
+    pl_kernel_free(&ks, &argmax);
+}
+
+static void test_norms(void **state) {
+    (void)state;
+    kit_each(norms);
+}
+static void test_elements(void **state) {
+    (void)state;
+    kit_each(elements);
+}
+static void test_picks(void **state) {
+    (void)state;
+    kit_each(picks);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_elements),
+                                       cmocka_unit_test(test_picks)};
+    return cmocka_run_group_tests_name("row kernels", tests, NULL, NULL);
+}
