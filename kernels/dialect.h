@@ -6,7 +6,6 @@
  *   GROUP_X GROUP_Y GROUP_Z       which group, LOCAL_X which thread in it
  *   BARRIER()                     all threads of the group, local memory visible
  *   f16_load f16_store bf16_load bf16_store   storage types; arithmetic is f32
- *   f16_round bf16_round          f32 rounded to the type and back
  *   bits_f32 f32_bits             reinterpretation
  *   group_sum group_max           over all GROUP threads, same result in each; scratch holds GROUP floats
  *   team_sum                      over TEAM neighbouring threads (TEAM divides GROUP)
@@ -49,11 +48,6 @@ typedef float f32;
 #define NEG_INF        (-INFINITY)
 FN f32 f16_load(GLOBAL const u16 *p) { return vload_half(0, (GLOBAL const half *)p); }
 FN void f16_store(GLOBAL u16 *p, f32 v) { vstore_half_rte(v, 0, (GLOBAL half *)p); }
-FN f32 f16_round(f32 v) {
-    u16 h;
-    vstore_half_rte(v, 0, (half *)&h);
-    return vload_half(0, (const half *)&h);
-}
 FN void count_launch(GLOBAL u32 *counter) {
     if (LOCAL_X + GROUP_X + GROUP_Y + GROUP_Z == 0) atomic_inc(counter);
 }
@@ -113,11 +107,6 @@ FN void f16_store(u16 *p, f32 v) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
     *p = h;
 }
-FN f32 f16_round(f32 v) {
-    u16 h;
-    f16_store(&h, v);
-    return f16_load(&h);
-}
 #define PL_LANES          32u
 #define lane_xor(v, mask) __shfl_xor_sync(0xFFFFFFFFu, v, mask)
 #endif
@@ -125,7 +114,6 @@ FN f32 f16_round(f32 v) {
 #ifdef PL_TARGET_HIP
 FN f32 f16_load(const u16 *p) { return (f32)*(const _Float16 *)p; }
 FN void f16_store(u16 *p, f32 v) { *(_Float16 *)p = (_Float16)v; }
-FN f32 f16_round(f32 v) { return (f32)(_Float16)v; }
 #ifndef PL_LANES
 #define PL_LANES 32u /* shuffles never span more: right for waves of 32 and of 64 */
 #endif
@@ -138,7 +126,6 @@ FN u32 bf16_bits(f32 v) {
     return (u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16) | 0x40u : (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
 }
 FN void bf16_store(GLOBAL u16 *p, f32 v) { *p = (u16)bf16_bits(v); }
-FN f32 bf16_round(f32 v) { return bits_f32(bf16_bits(v) << 16); }
 
 #ifdef GROUP
 /* The order of additions is fixed, so results repeat bit for bit. */

@@ -11,13 +11,10 @@
 /* BITS, MLX_GROUP, and the scales' type SCALE_F16, SCALE_BF16 or SCALE_F32. */
 #ifdef SCALE_F32
 #define SCALE_LOAD(p, i) (((GLOBAL const f32 *)(p))[i])
-#define SCALE_ROUND(v)   (v)
 #elif defined(SCALE_F16)
 #define SCALE_LOAD(p, i) f16_load((GLOBAL const u16 *)(p) + (i))
-#define SCALE_ROUND(v)   f16_round(v)
 #else
 #define SCALE_LOAD(p, i) bf16_load((GLOBAL const u16 *)(p) + (i))
-#define SCALE_ROUND(v)   bf16_round(v)
 #endif
 #endif
 
@@ -75,7 +72,7 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         u32 bit = i * BITS, word = bit >> 5, shift = bit & 31u;
         u32 q = p[word] >> shift;
         if (shift + BITS > 32u) q |= p[word + 1u] << (32u - shift);
-        out[i] = SCALE_ROUND(SCALE_ROUND(scale * (f32)(q & ((1u << BITS) - 1u))) + bias); /* as the format is defined */
+        out[i] = scale * (f32)(q & ((1u << BITS) - 1u)) + bias;
     }
 #else
     GLOBAL const u8 *r = w->data + row * w->row_bytes;

@@ -113,7 +113,7 @@ static void check_embed(const struct made *m, const struct pl_device_weight *w) 
     uint32_t step[5 * STRIDE] = {0};
     for (size_t i = 0; i < ROWS; i++) step[i] = kit_u32() % (uint32_t)w->rows;
     float *want = malloc((ROWS * w->cols + 1) * 4);
-    for (size_t i = 0; i < ROWS; i++) CHECK(pl_dequant_row(&m->t, step[i], want + i * w->cols));
+    for (size_t i = 0; i < ROWS; i++) CHECK(pl_dequant_row_product(&m->t, step[i], want + i * w->cols));
     struct pl_device_buffer bs = kit_up(step, sizeof step), bx = kit_out(ROWS * w->cols * 4);
     CHECK(pl_launch_embed(&ks, &k, w, &bs, STRIDE, &bx, ROWS, 1.0f));
     float *x = kit_down(&bx);
