@@ -81,7 +81,8 @@ static enum pl_status bad_number(const struct pl_arg *o, const char *value, stru
     const char *kind = o->kind == PL_ARG_F32 ? "a number" : "a whole number";
     double min = o->min, max = o->max;
     if (min == 0 && max == 0 && o->kind == PL_ARG_U32) max = UINT32_MAX;
-    if (min == 0 && max == 0 && o->kind == PL_ARG_U64) max = 18446744073709551615.0;
+    if (o->kind == PL_ARG_U64)
+        PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s from 0 to 18446744073709551615", o->name, value, kind);
     if (min != 0 || max != 0)
         PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s from %.20g to %.20g", o->name, value, kind, min, max);
     PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s", o->name, value, kind);

@@ -83,8 +83,9 @@ static enum pl_status check(struct eval *v, struct pl_err *err) {
         PL_FAIL(err, PL_USAGE,
                 v->text_file == NULL ? "-f TEXT or --tokens IDS.json is missing" : "-f and --tokens exclude each other");
     if (v->dump_file != NULL && v->tokens_file == NULL) PL_FAIL(err, PL_USAGE, "--dump needs --tokens");
-    if (v->stride > 0 && v->window > 0 && v->stride > v->window)
-        PL_FAIL(err, PL_USAGE, "stride is %u but must not be larger than the window of %u", v->stride, v->window);
+    if (v->window > 0 && v->stride >= v->window)
+        PL_FAIL(err, PL_USAGE, "stride is %u but must be smaller than the window of %u: each window scores after something",
+                v->stride, v->window);
     return PL_OK;
 }
 
@@ -119,6 +120,8 @@ static enum pl_status work(struct eval *v, struct pl_err *err) {
     if (v->window > v->engine->context)
         PL_FAIL(err, PL_LIMIT, "window is %u but the context holds %u: raise --context", v->window, v->engine->context);
     if (v->stride == 0) v->stride = PL_MAX(1u, v->window / 2);
+    if (v->stride >= v->window && v->ids.len > v->window)
+        PL_FAIL(err, PL_INVALID, "stride is %u but must be smaller than the window of %u", v->stride, v->window);
     if (v->dump_file == NULL) return run_windows(v, err);
     v->dump = strcmp(v->dump_file, "-") == 0 ? stdout : fopen(v->dump_file, "we");
     if (v->dump == NULL) PL_FAIL(err, PL_IO, "%.300s: %s", v->dump_file, strerror(errno));

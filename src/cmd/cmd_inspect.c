@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
@@ -103,6 +104,7 @@ static enum pl_status gather(struct inspect *in, struct pl_err *err) {
         !pl_backend_from_name(in->model.engine.backend, &oo.backend))
         PL_FAIL(err, PL_INVALID, "backend is '%.40s' but must be auto, cpu, cuda, rocm or opencl", in->model.engine.backend);
     PL_TRY(pl_ops_create(&oo, &ops, err));
+    pl_log_always("kernel backend: %s", pl_ops_describe(ops));
     in->info = pl_engine_info(in->engine);
     in->metadata = metadata_json(in->engine->file);
     in->dtypes = dtypes_json(in->engine->file, ops);

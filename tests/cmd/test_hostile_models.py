@@ -1,0 +1,108 @@
+"""What is no model, or half of one, ends in one sentence: never a crash, never a guess."""
+import os
+import random
+import struct
+
+from tests.cmd.support import GOLDEN, gguf, path, run, tiny
+from tests.tap import Skip, case, main
+
+COMMANDS = (["generate", "-p", "hi", "-n", "1"], ["eval", "--tokens", path("one.json", "[1,2,3]")], ["inspect"],
+            ["tokenize", "-p", "hi"], ["bench", "-p", "1", "-n", "1", "-r", "1"])
+
+
+def refused(model, command=COMMANDS[0], expect=b""):
+    out = run(*command, "-m", model, timeout=60, check=1)
+    assert expect in out.stderr, (expect, out.stderr)
+    assert out.stdout == b"", out.stdout
+    return out.stderr
+
+
+@case
+def things_that_are_no_models():
+    for command in COMMANDS:
+        refused(path("empty.gguf", b""), command, b"empty")
+        refused("/dev/zero", command, b"/dev/zero")
+        refused(os.path.dirname(path("x")), command)
+        refused("no-such-model", command, b"no-such-model")
+        refused(path("noise.gguf", random.Random(1).randbytes(5000)), command)
+        refused(path("text.gguf", b"this is a text\n" * 100), command)
+
+
+@case
+def a_file_cut_anywhere():
+    whole = open(GOLDEN, "rb").read()
+    for percent in range(0, 100, 2):
+        refused(path("cut.gguf", whole[: len(whole) * percent // 100]), COMMANDS[percent // 2 % 2 + 1])
+
+
+@case
+def a_directory_cut_anywhere():
+    source = tiny()
+    for name in os.listdir(source):
+        data = open(os.path.join(source, name), "rb").read()
+        for part in (0, 1, len(data) // 2, len(data) - 1):
+            folder = path("cutdir")
+            os.makedirs(folder, exist_ok=True)
+            for other in os.listdir(source):
+                content = open(os.path.join(source, other), "rb").read()
+                with open(os.path.join(folder, other), "wb") as f:
+                    f.write(content[:part] if other == name else content)
+            out = run("generate", "-m", folder, "-p", "hi", "-n", "1", timeout=60)
+            assert out.returncode in (0, 1), (name, part, out)  # generation_config.json is optional, but must be JSON
+            if out.returncode == 0:
+                raise AssertionError((name, part, "was accepted"))
+
+
+@case
+def unreadable():
+    if os.geteuid() == 0:
+        raise Skip("root can read everything")
+    p = path("secret.gguf", open(GOLDEN, "rb").read())
+    os.chmod(p, 0)
+    refused(p, expect=b"Permission denied")
+
+
+def giant():
+    """A Llama of 350 GB, made of one hole."""
+    e, v = 65536, 1 << 20
+    tensors = [("token_embd.weight", (e, v), 0, e * v * 4), ("output_norm.weight", (e,), 0, e * 4)]
+    for name in ("attn_norm", "ffn_norm"):
+        tensors.append((f"blk.0.{name}.weight", (e,), 0, e * 4))
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        tensors.append((f"blk.0.{name}.weight", (e, e), 1, e * e * 2))
+    meta = {"general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 128, "llama.embedding_length": e,
+            "llama.feed_forward_length": e, "llama.attention.head_count": e // 256, "llama.attention.head_count_kv": e // 256,
+            "llama.rope.dimension_count": 256, "llama.vocab_size": v, "llama.attention.layer_norm_rms_epsilon": 1e-5}
+    return gguf(meta, tensors)
+
+
+@case
+def a_model_bigger_than_memory():
+    head, size = giant()
+    p = path("giant.gguf", head)
+    try:
+        os.truncate(p, size)
+    except OSError as why:
+        raise Skip(f"no sparse file of {size >> 30} GB here: {why}")
+    message = refused(p, COMMANDS[1], b"MB")
+    assert b"may be used" in message
+    out = run("inspect", "-m", p, timeout=60, check=0)
+    assert b"would refuse" in out.stdout
+    os.remove(p)
+
+
+@case
+def sizes_that_overflow():
+    tensors = [("token_embd.weight", (1 << 32, 1 << 31), 0, 64)]
+    head, size = gguf({"general.architecture": "llama"}, tensors)
+    refused(path("overflow.gguf", head + b"\0" * (size - len(head))), COMMANDS[2])
+    whole = bytearray(open(GOLDEN, "rb").read())
+    for field in (8, 16):  # tensor count, metadata count
+        for value in (0, 1 << 31, (1 << 63) - 1, (1 << 64) - 1):
+            bad = bytearray(whole)
+            bad[field:field + 8] = struct.pack("<Q", value)
+            out = run("inspect", "-m", path("count.gguf", bytes(bad)), timeout=60)
+            assert out.returncode == 1, (field, value, out.stdout[:500])
+
+
+main()
