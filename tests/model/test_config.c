@@ -1,0 +1,313 @@
+/* Configurations: the field sets of published models, and everything that must be refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "model/model.h"
+
+static char dir[64];
+
+static void write_file(const char *name, const void *data, size_t len) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, len, f), len);
+    assert_int_equal(fclose(f), 0);
+}
+
+static int make_dir(void **state) {
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/plumb-config-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    static const char header[] = "{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}      ";
+    char st[8 + sizeof header - 1 + 4] = {0};
+    st[0] = sizeof header - 1;
+    memcpy(st + 8, header, sizeof header - 1);
+    write_file("model.safetensors", st, sizeof st);
+    return 0;
+}
+
+static int remove_dir(void **state) {
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    unlink(path);
+    return rmdir(dir);
+}
+
+static enum pl_status read_json(const char *json, struct pl_model_config *c, struct pl_err *err) {
+    write_file("config.json", json, strlen(json));
+    struct pl_file *f;
+    *err = (struct pl_err){0};
+    enum pl_status st = pl_file_open(dir, &f, err);
+    if (st != PL_OK) return st;
+    st = pl_model_config_read(f, c, err);
+    pl_file_close(f);
+    return st;
+}
+
+static struct pl_model_config must_read(const char *json) {
+    struct pl_model_config c;
+    struct pl_err err;
+    if (read_json(json, &c, &err) != PL_OK) fail_msg("%s", err.text);
+    return c;
+}
+
+static uint32_t windowed_layers(const struct pl_model_config *c) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < c->layers; l++) n += c->layer_windowed[l];
+    return n;
+}
+
+#define ASSERT_NEAR(a, b) assert_true((a) > (b)*0.999999 && (a) < (b)*1.000001)
+
+static void llama_3_2(void **state) {
+    (void)state;
+    struct pl_model_config c = must_read(
+        "{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"bos_token_id\":"
+        "128000,"
+        "\"eos_token_id\":[128001,128008,128009],\"head_dim\":64,\"hidden_act\":\"silu\",\"hidden_size\":2048,"
+        "\"initializer_range\":0.02,\"intermediate_size\":8192,\"max_position_embeddings\":131072,\"mlp_bias\":false,"
+        "\"model_type\":\"llama\",\"num_attention_heads\":32,\"num_hidden_layers\":16,\"num_key_value_heads\":8,"
+        "\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,"
+        "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"},\"rope_theta\":500000."
+        "0,"
+        "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.45.0.dev0\",\"use_cache\":"
+        "true,"
+        "\"vocab_size\":128256}");
+    assert_int_equal(c.arch, PL_ARCH_LLAMA);
+    assert_int_equal(c.layers, 16);
+    assert_int_equal(c.head_dim, 64);
+    assert_int_equal(c.rope_scaling, PL_ROPE_LLAMA3);
+    assert_int_equal(c.rope_context_orig, 8192);
+    ASSERT_NEAR(c.rope_factor, 32);
+    ASSERT_NEAR(c.rope_base, 500000);
+    assert_true(c.tied_embeddings && c.rope_halves && !c.qkv_bias && !c.qk_norm && c.window == 0);
+}
+
+static void smollm2(void **state) {
+    (void)state;
+    struct pl_model_config c =
+        must_read("{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,\"bos_token_id\":1,\"eos_token_id\":2,"
+                  "\"hidden_act\":\"silu\",\"hidden_size\":576,\"intermediate_size\":1536,\"is_llama_config\":true,"
+                  "\"max_position_embeddings\":8192,\"mlp_bias\":false,\"model_type\":\"llama\",\"num_attention_heads\":9,"
+                  "\"num_hidden_layers\":30,\"num_key_value_heads\":3,\"pad_token_id\":2,\"rms_norm_eps\":1e-05,"
+                  "\"rope_interleaved\":false,\"rope_scaling\":null,\"rope_theta\":100000,\"tie_word_embeddings\":true,"
+                  "\"transformers.js_config\":{\"kv_cache_dtype\":{\"q4f16\":\"float16\"}},\"vocab_size\":49152}");
+    assert_int_equal(c.head_dim, 64);
+    assert_int_equal(c.rope_scaling, PL_ROPE_NONE);
+    ASSERT_NEAR(c.attn_scale, 0.125);
+}
+
+static void llama_2_and_old_ones(void **state) {
+    (void)state;
+    struct pl_model_config c = must_read(
+        "{\"_name_or_path\":\"meta-llama/Llama-2-7b-hf\",\"architectures\":[\"LlamaForCausalLM\"],\"hidden_act\":\"silu\","
+        "\"hidden_size\":4096,\"intermediate_size\":11008,\"max_position_embeddings\":4096,\"model_type\":\"llama\","
+        "\"num_attention_heads\":32,\"num_hidden_layers\":32,\"num_key_value_heads\":32,\"rms_norm_eps\":1e-05,"
+        "\"rope_scaling\":null,\"tie_word_embeddings\":false,\"vocab_size\":32000}");
+    ASSERT_NEAR(c.rope_base, 10000);
+    assert_false(c.tied_embeddings);
+    /* The first generation knew neither grouped heads nor rotary settings. */
+    c = must_read(
+        "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size\":4096,"
+        "\"intermediate_size\":11008,\"max_sequence_length\":2048,\"model_type\":\"llama\",\"num_attention_heads\":32,"
+        "\"num_hidden_layers\":32,\"pad_token_id\":-1,\"rms_norm_eps\":1e-06,\"vocab_size\":32000}");
+    assert_int_equal(c.kv_heads, 32);
+    assert_int_equal(c.context_train, 2048);
+    assert_false(c.tied_embeddings);
+}
+
+static void mistral(void **state) {
+    (void)state;
+    struct pl_model_config c = must_read(
+        "{\"architectures\":[\"MistralForCausalLM\"],\"bos_token_id\":1,\"eos_token_id\":2,\"hidden_act\":\"silu\","
+        "\"hidden_size\":4096,\"intermediate_size\":14336,\"max_position_embeddings\":32768,\"model_type\":\"mistral\","
+        "\"num_attention_heads\":32,\"num_hidden_layers\":32,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,"
+        "\"rope_theta\":10000.0,\"sliding_window\":4096,\"tie_word_embeddings\":false,\"vocab_size\":32000}");
+    assert_int_equal(c.arch, PL_ARCH_MISTRAL);
+    assert_int_equal(c.window, 4096);
+    assert_int_equal(windowed_layers(&c), 32);
+    c = must_read("{\"architectures\":[\"MistralForCausalLM\"],\"attention_dropout\":0.0,\"head_dim\":128,\"hidden_act\":"
+                  "\"silu\",\"hidden_size\":5120,\"intermediate_size\":14336,\"max_position_embeddings\":131072,"
+                  "\"model_type\":\"mistral\",\"num_attention_heads\":32,\"num_hidden_layers\":40,\"num_key_value_heads\":8,"
+                  "\"rms_norm_eps\":1e-05,\"rope_theta\":1000000.0,\"sliding_window\":null,\"vocab_size\":131072}");
+    assert_int_equal(c.window, 0);
+    assert_int_equal(windowed_layers(&c), 0);
+    assert_int_equal(c.head_dim, 128);
+}
+
+static void qwen2_5(void **state) {
+    (void)state;
+    struct pl_model_config c =
+        must_read("{\"architectures\":[\"Qwen2ForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":151643,\"eos_token_"
+                  "id\":151645,"
+                  "\"hidden_act\":\"silu\",\"hidden_size\":896,\"intermediate_size\":4864,\"max_position_embeddings\":32768,"
+                  "\"max_window_layers\":21,\"model_type\":\"qwen2\",\"num_attention_heads\":14,\"num_hidden_layers\":24,"
+                  "\"num_key_value_heads\":2,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"sliding_window\":32768,"
+                  "\"tie_word_embeddings\":true,\"use_cache\":true,\"use_sliding_window\":false,\"vocab_size\":151936}");
+    assert_true(c.qkv_bias && !c.o_bias && !c.qk_norm);
+    assert_int_equal(c.window, 0);
+    assert_int_equal(c.rope_scaling, PL_ROPE_NONE);
+    /* Long-context variants: the same with YaRN, in either spelling. */
+    c = must_read("{\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size\":896,"
+                  "\"intermediate_size\":4864,\"max_position_embeddings\":131072,\"model_type\":\"qwen2\","
+                  "\"num_attention_heads\":14,\"num_hidden_layers\":24,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-06,"
+                  "\"rope_scaling\":{\"factor\":4.0,\"original_max_position_embeddings\":32768,\"type\":\"yarn\"},"
+                  "\"rope_theta\":1000000.0,\"use_sliding_window\":false,\"vocab_size\":151936}");
+    assert_int_equal(c.rope_scaling, PL_ROPE_YARN);
+    ASSERT_NEAR(c.rope_attn_factor, 1.1386294);
+    assert_int_equal(c.rope_context_orig, 32768);
+}
+
+static void qwen3(void **state) {
+    (void)state;
+    struct pl_model_config c = must_read(
+        "{\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"bos_token_id\":"
+        "151643,"
+        "\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_size\":1024,\"intermediate_size\":3072,"
+        "\"max_position_embeddings\":40960,\"max_window_layers\":28,\"model_type\":\"qwen3\",\"num_attention_heads\":16,"
+        "\"num_hidden_layers\":28,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-06,\"rope_scaling\":null,"
+        "\"rope_theta\":1000000,\"sliding_window\":null,\"tie_word_embeddings\":true,\"use_sliding_window\":false,"
+        "\"vocab_size\":151936}");
+    assert_true(c.qk_norm && !c.qkv_bias);
+    assert_int_equal(c.head_dim, 128);
+    /* As transformers 5 writes it. */
+    c = must_read(
+        "{\"architectures\":[\"Qwen3ForCausalLM\"],\"dtype\":\"bfloat16\",\"head_dim\":128,\"hidden_act\":\"silu\","
+        "\"hidden_size\":1024,\"intermediate_size\":3072,\"layer_types\":[\"full_attention\",\"full_attention\"],"
+        "\"max_position_embeddings\":40960,\"max_window_layers\":28,\"model_type\":\"qwen3\","
+        "\"num_attention_heads\":16,\"num_hidden_layers\":2,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-06,"
+        "\"rope_parameters\":{\"rope_theta\":1000000,\"rope_type\":\"default\"},\"sliding_window\":null,"
+        "\"use_sliding_window\":false,\"vocab_size\":151936}");
+    ASSERT_NEAR(c.rope_base, 1000000);
+}
+
+static void gemma_3(void **state) {
+    (void)state;
+    struct pl_model_config c = must_read(
+        "{\"architectures\":[\"Gemma3ForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,"
+        "\"attn_logit_softcapping\":null,\"bos_token_id\":2,\"cache_implementation\":\"hybrid\",\"eos_token_id\":[1,106],"
+        "\"final_logit_softcapping\":null,\"head_dim\":256,\"hidden_activation\":\"gelu_pytorch_tanh\",\"hidden_size\":1152,"
+        "\"initializer_range\":0.02,\"intermediate_size\":6912,\"max_position_embeddings\":32768,\"model_type\":"
+        "\"gemma3_text\",\"num_attention_heads\":4,\"num_hidden_layers\":26,\"num_key_value_heads\":1,\"pad_token_id\":0,"
+        "\"query_pre_attn_scalar\":256,\"rms_norm_eps\":1e-06,\"rope_local_base_freq\":10000,\"rope_scaling\":null,"
+        "\"rope_theta\":1000000,\"sliding_window\":512,\"sliding_window_pattern\":6,\"vocab_size\":262144}");
+    assert_int_equal(windowed_layers(&c), 22); /* layers 6, 12, 18 and 24 are global */
+    assert_false(c.layer_windowed[5]);
+    assert_int_equal(c.mlp_act, PL_OPS_GELU_TANH);
+    assert_true(c.tied_embeddings && c.qk_norm);
+    ASSERT_NEAR(c.norm_offset, 1);
+    ASSERT_NEAR(c.embed_scale, 33.941125);
+    ASSERT_NEAR(c.rope_base_local, 10000);
+    /* The 4B model's text configuration leaves out what equals the defaults. */
+    c = must_read(
+        "{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"boi_token_index\":255999,\"model_type\":\"gemma3\","
+        "\"text_config\":{\"hidden_size\":2560,\"intermediate_size\":10240,\"model_type\":\"gemma3_text\","
+        "\"num_hidden_layers\":34,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},\"sliding_window\":1024},"
+        "\"vision_config\":{\"hidden_size\":1152,\"model_type\":\"siglip_vision_model\"}}");
+    assert_int_equal(c.heads, 8);
+    assert_int_equal(c.kv_heads, 4);
+    assert_int_equal(c.head_dim, 256);
+    assert_int_equal(c.vocab, 262208);
+    assert_int_equal(c.window, 1024);
+    assert_int_equal(c.rope_scaling, PL_ROPE_LINEAR);
+    ASSERT_NEAR(c.rope_base, 1000000);
+    /* As transformers 5 writes it. */
+    c = must_read(
+        "{\"architectures\":[\"Gemma3ForCausalLM\"],\"head_dim\":32,\"hidden_size\":64,\"intermediate_size\":64,"
+        "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"model_type\":\"gemma3_text\","
+        "\"num_attention_heads\":2,\"num_hidden_layers\":2,\"num_key_value_heads\":1,\"rope_parameters\":"
+        "{\"full_attention\":{\"factor\":8.0,\"rope_theta\":1000000,\"rope_type\":\"linear\"},\"sliding_attention\":"
+        "{\"rope_theta\":20000,\"rope_type\":\"default\"}},\"sliding_window\":512,\"vocab_size\":96}");
+    ASSERT_NEAR(c.rope_base_local, 20000);
+    ASSERT_NEAR(c.rope_factor, 8);
+    assert_true(c.layer_windowed[0] && !c.layer_windowed[1]);
+}
+
+/* --- refusals: one change to a sound configuration each --- */
+
+#define SOUND \
+    "\"hidden_size\":64,\"intermediate_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":96"
+static const struct {
+    const char *json, *part; /* what the message must contain */
+    enum pl_status status;
+} refused[] = {
+    {"{\"model_type\":\"gpt_neox\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
+    {"{\"model_type\":\"qwen3_moe\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
+    {"{" SOUND "}", "model_type is nothing", PL_FORMAT},
+    {"[1]", "object", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SOUND "}", "ForCausalLM",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"num_local_experts\":8," SOUND "}", "mixture of experts", PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"hidden_act\":\"relu\"," SOUND "}", "known: silu", PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"rope_interleaved\":true," SOUND "}", "rope_interleaved", PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SOUND "}", "partial_rotary_factor", PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}," SOUND "}", "known: default",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2.0}," SOUND "}", "known: default",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}," SOUND "}", "positive factor", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rope_scaling\":\"linear\"," SOUND "}", "object was expected", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+     "\"high_freq_factor\":1}," SOUND "}",
+     "low < high", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}," SOUND "}", "gptq",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"rope_theta\":0," SOUND "}", "rotary bases", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rope_theta\":\"big\"," SOUND "}", "rope_theta is a string", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rms_norm_eps\":-1," SOUND "}", "epsilon", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"num_key_value_heads\":3," SOUND "}", "whole number", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"num_key_value_heads\":0," SOUND "}", "num_key_value_heads is 0", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"num_key_value_heads\":8," SOUND "}", "num_key_value_heads is 8", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"head_dim\":15," SOUND "}", "even number", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"head_dim\":1e9," SOUND "}", "head_dim is 1000000000", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"head_dim\":16.5," SOUND "}", "integer was expected", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"max_position_embeddings\":-5," SOUND "}", "max_position_embeddings is -5", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"attention_bias\":1," SOUND "}", "true or false", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"hidden_size\":63,\"num_attention_heads\":4,\"vocab_size\":96,\"num_hidden_layers\":1}",
+     "head_dim is missing", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"num_hidden_layers\":100000}", "num_hidden_layers is 100000", PL_FORMAT},
+    {"{\"model_type\":\"gemma3_text\",\"use_bidirectional_attention\":true," SOUND "}", "use_bidirectional_attention",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"gemma3_text\",\"query_pre_attn_scalar\":0," SOUND "}", "query_pre_attn_scalar", PL_FORMAT},
+    {"{\"model_type\":\"gemma3_text\",\"layer_types\":[\"full_attention\"]," SOUND "}", "one per layer", PL_FORMAT},
+    {"{\"model_type\":\"gemma3_text\",\"layer_types\":[\"full_attention\",\"chunked_attention\"]," SOUND "}",
+     "chunked_attention", PL_UNSUPPORTED},
+    {"{\"model_type\":\"gemma3\"," SOUND "}", "text_config", PL_FORMAT},
+};
+
+static void refusals_name_the_field(void **state) {
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT_OF(refused); i++) {
+        struct pl_model_config c;
+        struct pl_err err;
+        enum pl_status st = read_json(refused[i].json, &c, &err);
+        if (st != refused[i].status || strstr(err.text, refused[i].part) == NULL)
+            fail_msg("%s\n  gave %s: %s", refused[i].json, pl_status_name(st), err.text);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_3_2),
+        cmocka_unit_test(smollm2),
+        cmocka_unit_test(llama_2_and_old_ones),
+        cmocka_unit_test(mistral),
+        cmocka_unit_test(qwen2_5),
+        cmocka_unit_test(qwen3),
+        cmocka_unit_test(gemma_3),
+        cmocka_unit_test(refusals_name_the_field),
+    };
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
