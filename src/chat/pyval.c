@@ -250,7 +250,7 @@ size_t tj_float_repr(double f, char out[40]) {
         snprintf(sci, sizeof sci, "%.*e", prec, f);
         if (strtod(sci, NULL) == f) break;
     }
-    char digits[24];
+    char digits[24] = {0};
     size_t n = 0;
     const char *p = sci;
     bool neg = *p == '-';
