@@ -54,7 +54,7 @@ isa_flags = $(if $(filter avx2%,$(notdir $1)),-mavx2 -mfma -mf16c -mbmi2,)$(if $
 # --- Sources ---------------------------------------------------------------------------------------------------------
 SRCS      := $(sort $(wildcard src/*/*.c src/*/*/*.c))
 LIB_OBJS  := $(patsubst %.c,$(O)/%.o,$(filter-out src/cmd/main.c,$(SRCS)))
-API_OBJS  := $(filter-out $(O)/src/cmd/% $(O)/src/serve/%,$(LIB_OBJS))
+API_OBJS  := $(filter-out $(O)/src/cmd/% $(O)/src/serve/% $(O)/src/verify/%,$(LIB_OBJS))
 TEST_SRCS := $(sort $(wildcard tests/*/test_*.c))
 TEST_BINS := $(patsubst %.c,$(O)/%,$(TEST_SRCS))
 FUZZ_SRCS := $(sort $(wildcard fuzz/fuzz_*.c))

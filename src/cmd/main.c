@@ -23,6 +23,10 @@ static const struct command {
     {"render", pl_cmd_render, "the prompt a chat template makes"},
     {"eval", pl_cmd_eval, "perplexity and log-probabilities"},
     {"bench", pl_cmd_bench, "prompt and decode speed with a receipt"},
+#ifdef PL_HAVE_MICROHTTPD
+    {"serve", pl_cmd_serve, "HTTP server with OpenAI-compatible endpoints and a web page"},
+#endif
+    {"ab", pl_cmd_ab, "compare two builds, configurations or servers: equal, differs or inconclusive"},
     {"version", pl_cmd_version, "version, compiler, build id"},
 };
 

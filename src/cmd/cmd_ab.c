@@ -1,0 +1,284 @@
+/* ab - compare two builds, configurations or servers by what they generate. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "cmd/cmd.h"
+#include "cmd/common.h"
+#include "cmd/out.h"
+#include "verify/ab.h"
+
+struct list {
+    char **item; /* owned */
+    size_t count, cap;
+};
+
+struct ab {
+    struct pl_ab_options o;
+    struct list prompts, base_env, arm_env, expect;
+    const char *prompts_file, *report_dir, *model, *base_flags, *arm_flags, *tolerance;
+    uint32_t min_tokens;
+    bool min_given;
+    struct pl_buf base_command, arm_command; /* of the configuration form */
+};
+
+static enum pl_status list_add(struct list *l, const char *value, size_t len, struct pl_err *err) {
+    char *copy = pl_strndup(value, len);
+    if (copy == NULL || pl_grow(&l->item, &l->cap, l->count + 1, sizeof *l->item) != PL_OK) {
+        pl_free(copy);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for arguments");
+    }
+    l->item[l->count++] = copy;
+    return PL_OK;
+}
+static enum pl_status add_text(void *out, const char *value, struct pl_err *err) {
+    return list_add(out, value, strlen(value), err);
+}
+static enum pl_status add_env(void *out, const char *value, struct pl_err *err) {
+    if (strchr(value, '=') == NULL || value[0] == '=') PL_FAIL(err, PL_USAGE, "'%.100s' is no NAME=VALUE", value);
+    return list_add(out, value, strlen(value), err);
+}
+static void list_deinit(struct list *l) {
+    for (size_t i = 0; i < l->count; i++) pl_free(l->item[i]);
+    pl_free((void *)l->item);
+}
+
+static int parse(struct ab *a, int argc, char **argv) {
+    struct pl_ab_options *o = &a->o;
+    const struct pl_arg own[] = {
+        {0, "base", "COMMAND", PL_ARG_STR, &o->base.command,
+         "the baseline; {prompt} and {n} are filled in, else -p, -n, --temp 0 appended", 0, 0, NULL},
+        {0, "arm", "COMMAND", PL_ARG_STR, &o->arm.command, "what is compared with it", 0, 0, NULL},
+        {0, "base-url", "URL", PL_ARG_STR, &o->base.url, "the baseline is an OpenAI-compatible server", 0, 0, NULL},
+        {0, "arm-url", "URL", PL_ARG_STR, &o->arm.url, "the arm is one", 0, 0, NULL},
+        {'m', "model", "MODEL", PL_ARG_STR, &a->model, "compare two configurations of this binary on this model", 0, 0,
+         NULL},
+        {0, "base-flags", "FLAGS", PL_ARG_STR, &a->base_flags, "with -m: options of generate on the base side", 0, 0, NULL},
+        {0, "arm-flags", "FLAGS", PL_ARG_STR, &a->arm_flags, "with -m: options of generate on the arm side", 0, 0, NULL},
+        {0, "base-env", "NAME=VALUE", PL_ARG_EACH, &a->base_env, "environment of the base side; may be given several times",
+         0, 0, add_env},
+        {0, "arm-env", "NAME=VALUE", PL_ARG_EACH, &a->arm_env, "environment of the arm side", 0, 0, add_env},
+        {'p', "prompt", "TEXT", PL_ARG_EACH, &a->prompts, "a prompt; may be given several times", 0, 0, add_text},
+        {0, "prompts", "FILE", PL_ARG_STR, &a->prompts_file, "prompts: one a line, or a JSON list of strings", 0, 0, NULL},
+        {'n', "n", "N", PL_ARG_U32, &o->n, "tokens to generate for each (64)", 1, 1000000, NULL},
+        {0, "min-tokens", "N", PL_ARG_U32, &a->min_tokens, "fewer than this on a side prove nothing (8, or N if smaller)", 0,
+         1000000000, NULL},
+        {0, "tolerance", "near-tie=X", PL_ARG_STR, &a->tolerance, "call differences near-ties where the gap was at most X",
+         0, 0, NULL},
+        {0, "expect-kernel", "NAME", PL_ARG_EACH, &a->expect, "must have run on both sides (base:NAME, arm:NAME: on one)", 0,
+         0, add_text},
+        {0, "concurrency", "K", PL_ARG_U32, &o->concurrency,
+         "also send the arm K prompts at a time: answers must not change", 1, 256, NULL},
+        {0, "allow-identical", NULL, PL_ARG_FLAG, &o->allow_identical, "both sides may be the same build", 0, 0, NULL},
+        {0, "without-witness", NULL, PL_ARG_FLAG, &o->without_witness, "accept sides that do not say which kernels ran", 0,
+         0, NULL},
+        {0, "timeout", "SECONDS", PL_ARG_U32, &o->timeout_s, "of one answer (600)", 1, 86400, NULL},
+        {0, "api-key", "KEY", PL_ARG_STR, &o->base.api_key, "sent to both servers", 0, 0, NULL},
+        {0, "report", "DIR", PL_ARG_STR, &a->report_dir, "write ab.md, ab.json and ab.xml (JUnit) there", 0, 0, NULL},
+        {0},
+    };
+    const struct pl_arg *groups[] = {own, NULL};
+    struct pl_args args = {
+        .command = "ab",
+        .synopsis = "--base COMMAND --arm COMMAND (-p TEXT ... | --prompts FILE) [-n N]",
+        .about = "Sends the same prompts through a baseline (twice) and an arm. Exit code 0: equal, 1: differs,\n"
+                 "2: inconclusive (every reason is named), 64: wrong usage.",
+        .examples = "plumb ab --base 'old/plumb generate -m M' --arm 'new/plumb generate -m M' -p 'Hello' -n 64\n"
+                    "plumb ab -m M --arm-flags '--isa avx2' --prompts prompts.txt -n 32\n"
+                    "plumb ab --base-url http://127.0.0.1:8080 --arm-url http://127.0.0.1:8081 -p Hello "
+                    "--without-witness",
+        .groups = groups};
+    return pl_args_parse(&args, argc, argv);
+}
+
+/* ---------- prompts ---------- */
+
+static enum pl_status prompts_from_json(struct ab *a, const json_t *v, struct pl_err *err) {
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *p = json_array_get(v, i);
+        if (!json_is_string(p)) PL_FAIL(err, PL_USAGE, "%s: entry %zu is no string", a->prompts_file, i);
+        PL_TRY(list_add(&a->prompts, json_string_value(p), json_string_length(p), err));
+    }
+    return PL_OK;
+}
+
+static enum pl_status read_prompts(struct ab *a, struct pl_err *err) {
+    if (a->prompts_file == NULL) return PL_OK;
+    struct pl_buf text = {0};
+    enum pl_status st = pl_cmd_read_file(a->prompts_file, 64 << 20, &text, err);
+    json_t *v = st == PL_OK ? json_loadb(pl_buf_cstr(&text), text.len, 0, NULL) : NULL;
+    if (json_is_array(v)) {
+        st = prompts_from_json(a, v, err);
+    } else if (st == PL_OK) {
+        char *rest = text.data;
+        for (char *line; st == PL_OK && rest != NULL && (line = strsep(&rest, "\n")) != NULL;)
+            if (line[strspn(line, " \t\r")] != '\0') st = list_add(&a->prompts, line, strlen(line), err);
+    }
+    json_decref(v);
+    pl_buf_deinit(&text);
+    return st;
+}
+
+/* ---------- sides ---------- */
+
+static void quote(struct pl_buf *b, const char *word) {
+    pl_buf_add_c(b, " '");
+    for (; *word != '\0'; word++) {
+        if (*word == '\'')
+            pl_buf_add_c(b, "'\\''");
+        else
+            pl_buf_add_char(b, *word);
+    }
+    pl_buf_add_char(b, '\'');
+}
+
+/* -m MODEL: both sides are this binary, and something must be different. */
+static enum pl_status own_commands(struct ab *a, struct pl_err *err) {
+    char self[1024];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0) PL_FAIL(err, PL_IO, "cannot find this program's own path: %s", strerror(errno));
+    self[n] = '\0';
+    struct pl_buf *commands[2] = {&a->base_command, &a->arm_command};
+    const char *flags[2] = {a->base_flags, a->arm_flags};
+    for (int i = 0; i < 2; i++) {
+        quote(commands[i], self);
+        pl_buf_add_c(commands[i], " generate -m");
+        quote(commands[i], a->model);
+        if (flags[i] != NULL) pl_buf_printf(commands[i], " %s", flags[i]);
+        if (!pl_buf_ok(commands[i])) PL_FAIL(err, PL_NO_MEMORY, "no memory for a command");
+    }
+    a->o.base.command = a->base_command.data;
+    a->o.arm.command = a->arm_command.data;
+    a->o.same_binary_meant = strcmp(a->o.base.command, a->o.arm.command) != 0 || a->base_env.count + a->arm_env.count > 0;
+    return PL_OK;
+}
+
+static enum pl_status check_side(const struct pl_ab_side *s, struct pl_err *err) {
+    if ((s->command != NULL) == (s->url != NULL))
+        PL_FAIL(err, PL_USAGE, "%s needs exactly one of --%s COMMAND and --%s-url URL (or -m MODEL for both sides)", s->name,
+                s->name, s->name);
+    if (s->url != NULL && strncmp(s->url, "http://", 7) != 0 && strncmp(s->url, "https://", 8) != 0)
+        PL_FAIL(err, PL_USAGE, "'%.200s' is no http:// or https:// address", s->url);
+    return PL_OK;
+}
+
+static enum pl_status prepare(struct ab *a, struct pl_err *err) {
+    struct pl_ab_options *o = &a->o;
+    o->base.name = "base";
+    o->arm.name = "arm";
+    o->arm.api_key = o->base.api_key;
+    if (a->model != NULL) {
+        if (o->base.command || o->arm.command || o->base.url || o->arm.url)
+            PL_FAIL(err, PL_USAGE, "-m MODEL makes both sides: it does not go with --base, --arm or their URLs");
+        PL_TRY(own_commands(a, err));
+    } else if (a->base_flags != NULL || a->arm_flags != NULL) {
+        PL_FAIL(err, PL_USAGE, "--base-flags and --arm-flags need -m MODEL");
+    }
+    PL_TRY(check_side(&o->base, err));
+    PL_TRY(check_side(&o->arm, err));
+    if (a->prompts.count == 0 && a->prompts_file == NULL)
+        PL_FAIL(err, PL_USAGE, "no prompts: give --prompt TEXT or --prompts FILE");
+    PL_TRY(read_prompts(a, err));
+    if (a->tolerance != NULL &&
+        (strncmp(a->tolerance, "near-tie=", 9) != 0 || !pl_parse_f64(a->tolerance + 9, 0, 100, &o->near_tie)))
+        PL_FAIL(err, PL_USAGE, "--tolerance '%.60s': expected near-tie=X with X from 0 to 100", a->tolerance);
+    o->min_tokens = a->min_tokens == UINT32_MAX ? PL_MIN(8u, o->n) : a->min_tokens;
+    o->base.env = (const char *const *)a->base_env.item;
+    o->base.env_count = a->base_env.count;
+    o->arm.env = (const char *const *)a->arm_env.item;
+    o->arm.env_count = a->arm_env.count;
+    o->prompts = (const char *const *)a->prompts.item;
+    o->prompt_count = a->prompts.count;
+    o->expect = (const char *const *)a->expect.item;
+    o->expect_count = a->expect.count;
+    return PL_OK;
+}
+
+/* ---------- results ---------- */
+
+static enum pl_status write_file(const char *dir, const char *name, const char *data, size_t len, struct pl_err *err) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "we");
+    bool ok = f != NULL && fwrite(data, 1, len, f) == len;
+    if (f != NULL && fclose(f) != 0) ok = false;
+    if (!ok) PL_FAIL(err, PL_IO, "cannot write %s: %s", path, strerror(errno));
+    return PL_OK;
+}
+
+static enum pl_status write_reports(const struct ab *a, const struct pl_ab_report *r, const struct pl_buf *markdown,
+                                    struct pl_err *err) {
+    if (a->report_dir == NULL) return PL_OK;
+    if (mkdir(a->report_dir, 0777) != 0 && errno != EEXIST)
+        PL_FAIL(err, PL_IO, "cannot make the folder %s: %s", a->report_dir, strerror(errno));
+    struct pl_buf junit = {0};
+    pl_ab_report_junit(&a->o, r, &junit);
+    json_t *v = pl_ab_report_json(&a->o, r);
+    char *json = v == NULL ? NULL : json_dumps(v, JSON_INDENT(2));
+    json_decref(v);
+    enum pl_status st = json == NULL || !pl_buf_ok(&junit)
+                            ? pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the report")
+                            : PL_OK;
+    if (st == PL_OK) st = write_file(a->report_dir, "ab.md", pl_buf_cstr(markdown), markdown->len, err);
+    if (st == PL_OK) st = write_file(a->report_dir, "ab.json", json, strlen(json), err);
+    if (st == PL_OK) st = write_file(a->report_dir, "ab.xml", pl_buf_cstr(&junit), junit.len, err);
+    free(json);
+    pl_buf_deinit(&junit);
+    return st;
+}
+
+static void on_progress(void *user, const char *what, size_t done, size_t total) {
+    (void)user;
+    pl_progress(what, done, total, false);
+}
+
+static int compare(struct ab *a) {
+    struct pl_ab_report *r = pl_calloc(1, sizeof *r);
+    struct pl_err err = {0};
+    if (r == NULL) {
+        (void)pl_err_set(&err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the report");
+        return pl_cmd_fail("ab", &err);
+    }
+    a->o.progress = on_progress;
+    enum pl_status st = pl_ab_run(&a->o, r, &err);
+    pl_progress_end();
+    struct pl_buf markdown = {0};
+    if (st == PL_OK) {
+        pl_ab_report_markdown(&a->o, r, &markdown);
+        st = write_reports(a, r, &markdown, &err);
+    }
+    int code = st == PL_OK ? (int)r->verdict : st == PL_USAGE ? PL_EXIT_USAGE : PL_EXIT_INCONCLUSIVE;
+    if (st == PL_OK) {
+        pl_out_write(pl_buf_cstr(&markdown), markdown.len);
+        (void)pl_out_close();
+    } else {
+        (void)pl_cmd_fail("ab", &err);
+    }
+    pl_buf_deinit(&markdown);
+    pl_ab_report_deinit(r);
+    pl_free(r);
+    return code;
+}
+
+int pl_cmd_ab(int argc, char **argv) {
+    struct ab a = {.o = {.n = 64, .timeout_s = 600, .concurrency = 1}, .min_tokens = UINT32_MAX};
+    struct pl_err err = {0};
+    int code = parse(&a, argc, argv);
+    if (code < 0) {
+        if (prepare(&a, &err) == PL_OK)
+            code = compare(&a);
+        else
+            code = err.status == PL_USAGE ? pl_cmd_usage("ab", "%s", err.text) : pl_cmd_fail("ab", &err);
+    }
+    list_deinit(&a.prompts);
+    list_deinit(&a.base_env);
+    list_deinit(&a.arm_env);
+    list_deinit(&a.expect);
+    pl_buf_deinit(&a.base_command);
+    pl_buf_deinit(&a.arm_command);
+    return code;
+}

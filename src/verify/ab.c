@@ -1,0 +1,297 @@
+/* ab.c - runs both sides and decides. */
+#include "verify/ab.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+const char *pl_ab_verdict_name(enum pl_ab_verdict v) {
+    switch (v) {
+    case PL_AB_EQUAL: return "EQUAL";
+    case PL_AB_DIFFERS: return "DIFFERS";
+    case PL_AB_INCONCLUSIVE: break;
+    }
+    return "INCONCLUSIVE";
+}
+
+static void doubt(struct pl_ab_report *r, const char *fmt, ...) PL_PRINTF(2, 3);
+static void doubt(struct pl_ab_report *r, const char *fmt, ...) {
+    if (r->reason_count == PL_AB_REASONS_MAX) return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(r->reason[r->reason_count++], sizeof r->reason[0], fmt, ap);
+    va_end(ap);
+}
+
+/* ---------- comparing two answers ---------- */
+
+/* Bytes around a place as one readable line. */
+static void excerpt(const char *text, size_t len, size_t from, size_t to, char *out, size_t cap) {
+    size_t used = 0;
+    for (size_t i = from; i < to && i < len && used + 4 < cap; i++) {
+        char c = text[i];
+        if (c == '\n') {
+            out[used++] = '\\';
+            c = 'n';
+        }
+        out[used++] = (unsigned char)c < 0x20 ? ' ' : c;
+    }
+    out[used] = '\0';
+}
+
+static size_t first_byte(const struct pl_buf *a, const struct pl_buf *b) {
+    size_t i = 0, n = PL_MIN(a->len, b->len);
+    while (i < n && a->data[i] == b->data[i]) i++;
+    return i;
+}
+
+bool pl_ab_compare(const struct pl_ab_answer *a, const struct pl_ab_answer *b, struct pl_ab_difference *d) {
+    bool ids = a->ids != NULL && b->ids != NULL;
+    size_t at = 0;
+    if (ids) {
+        size_t n = PL_MIN(a->id_count, b->id_count);
+        while (at < n && a->ids[at] == b->ids[at]) at++;
+        if (at == a->id_count && at == b->id_count) return true;
+    }
+    size_t byte = first_byte(&a->text, &b->text);
+    if (!ids && byte == a->text.len && byte == b->text.len) return true;
+    *d = (struct pl_ab_difference){.token = ids ? at : byte, .by_ids = ids, .margin = -1};
+    if (ids && a->margin != NULL && at < a->id_count) d->margin = a->margin[at];
+    excerpt(pl_buf_cstr(&a->text), a->text.len, byte > 60 ? byte - 60 : 0, byte, d->context, sizeof d->context);
+    excerpt(pl_buf_cstr(&a->text), a->text.len, byte, byte + 40, d->base_text, sizeof d->base_text);
+    excerpt(pl_buf_cstr(&b->text), b->text.len, byte, byte + 40, d->arm_text, sizeof d->arm_text);
+    return false;
+}
+
+/* ---------- asking ---------- */
+
+struct pass {
+    const struct pl_ab_options *o;
+    const struct pl_ab_side *side;
+    struct pl_ab_answer *out;
+    const char *label;
+    _Atomic size_t next, done;
+};
+
+static void *pass_worker(void *arg) {
+    struct pass *p = arg;
+    for (;;) {
+        size_t i = atomic_fetch_add(&p->next, 1);
+        if (i >= p->o->prompt_count) return NULL;
+        if (p->side->url != NULL)
+            pl_ab_ask_url(p->side, p->o->prompts[i], p->o->n, p->o->timeout_s, &p->out[i]);
+        else
+            pl_ab_ask_command(p->side, p->o->prompts[i], p->o->n, p->o->timeout_s, &p->out[i]);
+        size_t done = atomic_fetch_add(&p->done, 1) + 1;
+        if (p->o->progress != NULL) p->o->progress(p->o->progress_user, p->label, done, p->o->prompt_count);
+    }
+}
+
+enum { THREADS_MAX = 256 };
+
+static struct pl_ab_answer *ask_all(const struct pl_ab_options *o, const struct pl_ab_side *side, const char *label,
+                                    uint32_t threads) {
+    struct pass p = {.o = o, .side = side, .label = label, .out = pl_calloc(o->prompt_count, sizeof *p.out)};
+    pthread_t thread[THREADS_MAX];
+    uint32_t started = 0;
+    if (p.out == NULL) return NULL;
+    for (; started + 1 < threads && started < THREADS_MAX; started++)
+        if (pthread_create(&thread[started], NULL, pass_worker, &p) != 0) break;
+    pass_worker(&p);
+    for (uint32_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
+    return p.out;
+}
+
+/* ---------- reasons to doubt ---------- */
+
+/* Two paths, one content: a no-op rebuild, or a copy. */
+static bool same_content(const char *x, const char *y) {
+    FILE *f = fopen(x, "re"), *g = fopen(y, "re");
+    bool same = f != NULL && g != NULL;
+    char p[16384], q[16384];
+    for (size_t n = 1; same && n > 0;) {
+        n = fread(p, 1, sizeof p, f);
+        same = fread(q, 1, sizeof q, g) == n && memcmp(p, q, n) == 0;
+    }
+    if (f != NULL) fclose(f);
+    if (g != NULL) fclose(g);
+    return same;
+}
+
+static void check_identity(const struct pl_ab_options *o, struct pl_ab_report *r) {
+    const struct pl_ab_side *a = &o->base, *b = &o->arm;
+    if (o->allow_identical || o->same_binary_meant || (a->url != NULL) != (b->url != NULL)) return;
+    if (a->url != NULL) {
+        if (strcmp(a->url, b->url) == 0)
+            doubt(r, "both sides are the same server (%s); --allow-identical if that is meant", a->url);
+    } else if (a->is_plumb && b->is_plumb && strcmp(a->build_id, b->build_id) == 0 &&
+               strcmp(a->kernel_hash, b->kernel_hash) == 0) {
+        doubt(r,
+              "both sides are one build (build id %s, kernel hash %s): a comparison with itself proves nothing; "
+              "--allow-identical if that is meant",
+              a->build_id, a->kernel_hash);
+    } else if (strcmp(a->program, b->program) == 0 || same_content(a->program, b->program)) {
+        doubt(r, "the programs of both sides are byte-identical (%s, %s); --allow-identical if that is meant", a->program,
+              b->program);
+    }
+}
+
+static size_t count_failures(struct pl_ab_report *r, const char *name, const struct pl_ab_answer *a) {
+    size_t failed = 0;
+    for (size_t i = 0; i < r->prompt_count; i++) failed += a[i].failed;
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        if (!a[i].failed) continue;
+        doubt(r, "%s failed on %zu of %zu prompts, first on prompt %zu: %s", name, failed, r->prompt_count, i + 1,
+              a[i].error);
+        break;
+    }
+    return failed;
+}
+
+static void check_reproducible(struct pl_ab_report *r) {
+    struct pl_ab_difference d;
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        if (r->base[i].failed || r->control[i].failed || pl_ab_compare(&r->base[i], &r->control[i], &d)) continue;
+        doubt(r, "the baseline does not reproduce itself: prompt %zu differs at %s %zu after \"%s\": \"%s\" then \"%s\"",
+              i + 1, d.by_ids ? "token" : "byte", d.token, d.context, d.base_text, d.arm_text);
+        return;
+    }
+}
+
+static size_t check_amount(const struct pl_ab_options *o, struct pl_ab_report *r, const char *name,
+                           const struct pl_ab_answer *a) {
+    size_t sum = 0, empty = 0;
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        sum += a[i].tokens;
+        empty += !a[i].failed && a[i].tokens == 0;
+    }
+    if (sum < o->min_tokens)
+        doubt(r, "%s generated %zu tokens, at least %u are needed (--min-tokens)", name, sum, o->min_tokens);
+    else if (empty > 0)
+        doubt(r, "%s generated nothing for %zu of %zu prompts", name, empty, r->prompt_count);
+    return sum;
+}
+
+static void check_route(const struct pl_ab_options *o, struct pl_ab_report *r, const char *name,
+                        const struct pl_ab_answer *a) {
+    size_t silent = 0, unseen = 0;
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        silent += !a[i].failed && a[i].backend[0] == '\0';
+        unseen += !a[i].failed && a[i].kernels == NULL;
+    }
+    if (silent == 0 && unseen == 0) return;
+    if (o->without_witness) {
+        r->route_unknown = true;
+        return;
+    }
+    if (silent > 0) doubt(r, "%s printed no backend line for %zu of %zu answers", name, silent, r->prompt_count);
+    if (unseen > 0)
+        doubt(r, "%s gave no witness of its kernels for %zu of %zu answers (--without-witness accepts an unknown route)",
+              name, unseen, r->prompt_count);
+}
+
+static bool ran(const struct pl_ab_answer *a, const char *kernel) {
+    for (size_t i = 0; i < json_array_size(a->kernels); i++) {
+        const json_t *k = json_array_get(a->kernels, i);
+        const char *name = json_string_value(json_object_get(k, "kernel"));
+        if (name != NULL && strstr(name, kernel) != NULL && json_integer_value(json_object_get(k, "launches")) > 0)
+            return true;
+    }
+    return false;
+}
+
+static void check_expected(const struct pl_ab_options *o, struct pl_ab_report *r, const char *name,
+                           const struct pl_ab_answer *a) {
+    for (size_t e = 0; e < o->expect_count; e++) {
+        const char *want = o->expect[e];
+        const char *other = strcmp(name, "base") == 0 ? "arm:" : "base:";
+        if (strncmp(want, other, strlen(other)) == 0) continue;
+        if (strncmp(want, name, strlen(name)) == 0 && want[strlen(name)] == ':') want += strlen(name) + 1;
+        size_t missing = 0;
+        for (size_t i = 0; i < r->prompt_count; i++) missing += !a[i].failed && !ran(&a[i], want);
+        if (missing > 0)
+            doubt(r, "%s fell back: kernel '%s' did not run in %zu of %zu answers", name, want, missing, r->prompt_count);
+    }
+}
+
+/* ---------- differences ---------- */
+
+static void find_differences(const struct pl_ab_options *o, struct pl_ab_report *r) {
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        struct pl_ab_difference d;
+        if (r->base[i].failed || r->arm[i].failed || pl_ab_compare(&r->base[i], &r->arm[i], &d)) continue;
+        d.prompt = i;
+        d.near_tie = o->near_tie > 0 && d.margin >= 0 && d.margin <= o->near_tie;
+        r->prompts_different++;
+        r->near_ties += d.near_tie;
+        if (r->difference_count < PL_AB_DIFFERENCES_MAX) r->difference[r->difference_count++] = d;
+    }
+}
+
+/* The arm's prompts once more, together: each answer must be that of its single run. */
+static enum pl_status check_concurrency(struct pl_ab_options *o, struct pl_ab_report *r, struct pl_err *err) {
+    struct pl_ab_difference d;
+    if (o->concurrency < 2) return PL_OK;
+    struct pl_ab_answer *together = ask_all(o, &o->arm, "arm, together", o->concurrency);
+    if (together == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the answers");
+    count_failures(r, "arm under concurrency", together);
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        if (!together[i].failed && !r->arm[i].failed && !pl_ab_compare(&r->arm[i], &together[i], &d)) r->batch_mismatches++;
+        pl_ab_answer_deinit(&together[i]);
+    }
+    pl_free(together);
+    return PL_OK;
+}
+
+static void decide(struct pl_ab_report *r) {
+    if (r->reason_count > 0)
+        r->verdict = PL_AB_INCONCLUSIVE;
+    else
+        r->verdict = r->prompts_different > 0 || r->batch_mismatches > 0 ? PL_AB_DIFFERS : PL_AB_EQUAL;
+}
+
+static void check_sides(const struct pl_ab_options *o, struct pl_ab_report *r) {
+    count_failures(r, "base", r->base);
+    count_failures(r, "base (second run)", r->control);
+    count_failures(r, "arm", r->arm);
+    check_reproducible(r);
+    r->base_tokens = check_amount(o, r, "base", r->base);
+    r->arm_tokens = check_amount(o, r, "arm", r->arm);
+    check_route(o, r, "base", r->base);
+    check_route(o, r, "arm", r->arm);
+    check_expected(o, r, "base", r->base);
+    check_expected(o, r, "arm", r->arm);
+}
+
+enum pl_status pl_ab_run(struct pl_ab_options *o, struct pl_ab_report *r, struct pl_err *err) {
+    *r = (struct pl_ab_report){.prompt_count = o->prompt_count};
+    PL_TRY(pl_ab_identify(&o->base, err));
+    PL_TRY(pl_ab_identify(&o->arm, err));
+    if (o->prompt_count == 0) {
+        doubt(r, "the prompt set is empty");
+        decide(r);
+        return PL_OK;
+    }
+    check_identity(o, r);
+    r->base = ask_all(o, &o->base, "base", 1);
+    r->arm = ask_all(o, &o->arm, "arm", 1);
+    r->control = ask_all(o, &o->base, "base again", 1); /* last, so that a slow drift would be seen too */
+    if (r->base == NULL || r->arm == NULL || r->control == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the answers");
+    check_sides(o, r);
+    find_differences(o, r);
+    PL_TRY(check_concurrency(o, r, err));
+    decide(r);
+    return PL_OK;
+}
+
+void pl_ab_report_deinit(struct pl_ab_report *r) {
+    struct pl_ab_answer *lists[] = {r->base, r->control, r->arm};
+    for (size_t k = 0; k < PL_COUNT_OF(lists); k++) {
+        for (size_t i = 0; lists[k] != NULL && i < r->prompt_count; i++) pl_ab_answer_deinit(&lists[k][i]);
+        pl_free(lists[k]);
+    }
+    *r = (struct pl_ab_report){0};
+}

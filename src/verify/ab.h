@@ -1,0 +1,99 @@
+/* ab - the output gate: the same prompts through a baseline (twice, as its own control) and an arm.
+ *
+ * Three verdicts. EQUAL needs equal output, enough of it, a baseline that reproduces itself, two builds that really are
+ * two, a backend line and a witness from both sides. DIFFERS shows the first difference and, where known, how close the
+ * two candidates were. Everything else is INCONCLUSIVE, with every reason named; a reason to doubt beats a difference,
+ * because a difference that cannot be trusted proves nothing either. */
+#ifndef PL_VERIFY_AB_H
+#define PL_VERIFY_AB_H
+
+#include <jansson.h>
+
+#include "base/str.h"
+
+enum pl_ab_verdict { PL_AB_EQUAL = 0, PL_AB_DIFFERS = 1, PL_AB_INCONCLUSIVE = 2 }; /* also the exit codes */
+
+/* One answer of one side. */
+struct pl_ab_answer {
+    struct pl_buf text;
+    uint32_t *ids;  /* NULL: the side gives none */
+    double *margin; /* [id_count] log-probability gap to the runner-up at each token; NULL: not known */
+    size_t id_count;
+    size_t tokens;     /* ids where known, else estimated from the text */
+    json_t *kernels;   /* witness: list of {op, kernel, launches}; NULL: none */
+    char backend[256]; /* "": the side said nothing */
+    bool failed;
+    char error[512];
+    double seconds;
+};
+void pl_ab_answer_deinit(struct pl_ab_answer *a);
+
+struct pl_ab_side {
+    const char *name;    /* "base", "arm" */
+    const char *command; /* or */
+    const char *url;
+    const char *const *env; /* extra NAME=VALUE */
+    size_t env_count;
+    const char *api_key;
+    /* found out by pl_ab_identify */
+    char program[1024]; /* resolved path; "" for a URL */
+    char build_id[64], kernel_hash[64], description[256];
+    bool is_plumb;
+};
+
+struct pl_ab_options {
+    struct pl_ab_side base, arm;
+    const char *const *prompts;
+    size_t prompt_count;
+    uint32_t n, min_tokens, concurrency, timeout_s;
+    double near_tie; /* 0: off; else differences with a margin up to this are called near-ties */
+    bool allow_identical, without_witness;
+    bool same_binary_meant;    /* the sides are configurations of one binary */
+    const char *const *expect; /* kernels that must have run, "base:NAME", "arm:NAME" or "NAME" for both */
+    size_t expect_count;
+    void (*progress)(void *user, const char *what, size_t done, size_t total);
+    void *progress_user;
+};
+
+struct pl_ab_difference {
+    size_t prompt, token; /* token index, or byte offset when ids are not known */
+    bool by_ids, near_tie;
+    double margin; /* of the baseline's token over its runner-up; negative: not known */
+    char context[96], base_text[96], arm_text[96];
+};
+
+enum { PL_AB_REASONS_MAX = 32, PL_AB_DIFFERENCES_MAX = 64 };
+struct pl_ab_report {
+    enum pl_ab_verdict verdict;
+    char reason[PL_AB_REASONS_MAX][400];
+    size_t reason_count;
+    struct pl_ab_difference difference[PL_AB_DIFFERENCES_MAX];
+    size_t difference_count, prompts_different, near_ties;
+    size_t base_tokens, arm_tokens;
+    size_t batch_mismatches;                   /* with concurrency: answers that differ from their single run */
+    struct pl_ab_answer *base, *control, *arm; /* [prompt_count], owned */
+    size_t prompt_count;
+    bool route_unknown; /* allowed, and said beside the verdict */
+};
+
+enum pl_status pl_ab_run(struct pl_ab_options *o, struct pl_ab_report *r, struct pl_err *err) PL_MUST_CHECK;
+void pl_ab_report_deinit(struct pl_ab_report *r);
+const char *pl_ab_verdict_name(enum pl_ab_verdict v);
+/* The report in its three forms. */
+json_t *pl_ab_report_json(const struct pl_ab_options *o, const struct pl_ab_report *r) PL_MUST_CHECK;
+void pl_ab_report_markdown(const struct pl_ab_options *o, const struct pl_ab_report *r, struct pl_buf *out);
+void pl_ab_report_junit(const struct pl_ab_options *o, const struct pl_ab_report *r, struct pl_buf *out);
+
+/* --- pieces, for tests --- */
+/* Splits a command into words: blanks separate, quotes and backslash work as in a shell, nothing else is special.
+ * words[count] is NULL; one block, free with pl_free. */
+enum pl_status pl_ab_split(const char *command, char ***words, size_t *count, struct pl_err *err) PL_MUST_CHECK;
+/* Finds the program, and whether it is plumb and which build. */
+enum pl_status pl_ab_identify(struct pl_ab_side *s, struct pl_err *err) PL_MUST_CHECK;
+void pl_ab_ask_command(const struct pl_ab_side *s, const char *prompt, uint32_t n, uint32_t timeout_s,
+                       struct pl_ab_answer *out);
+void pl_ab_ask_url(const struct pl_ab_side *s, const char *prompt, uint32_t n, uint32_t timeout_s, struct pl_ab_answer *out);
+/* Equal outputs? Otherwise *d says where. */
+bool pl_ab_compare(const struct pl_ab_answer *a, const struct pl_ab_answer *b, struct pl_ab_difference *d);
+
+#endif

@@ -1,0 +1,125 @@
+/* report.c - the verdict of a comparison as JSON, Markdown and JUnit XML. */
+#include <string.h>
+
+#include "verify/ab.h"
+
+static json_t *side_json(const struct pl_ab_side *s, const struct pl_ab_answer *a, size_t tokens) {
+    const char *backend = a != NULL ? a[0].backend : "";
+    json_t *kernels = a != NULL && a[0].kernels != NULL ? json_incref(a[0].kernels) : json_null();
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o}", "is", s->description, "program", s->program, "build_id",
+                     s->build_id, "kernel_hash", s->kernel_hash, "backend", backend, "tokens", (json_int_t)tokens, "kernels",
+                     kernels);
+}
+
+static json_t *difference_json(const struct pl_ab_difference *d) {
+    json_t *v = json_pack("{s:I, s:I, s:s, s:b, s:s, s:s, s:s}", "prompt", (json_int_t)d->prompt, "at", (json_int_t)d->token,
+                          "unit", d->by_ids ? "token" : "byte", "near_tie", d->near_tie, "after", d->context, "base",
+                          d->base_text, "arm", d->arm_text);
+    /* Cut in the middle of a character a text may be no UTF-8: the place still stands. */
+    if (v == NULL)
+        v = json_pack("{s:I, s:I, s:s, s:b}", "prompt", (json_int_t)d->prompt, "at", (json_int_t)d->token, "unit",
+                      d->by_ids ? "token" : "byte", "near_tie", d->near_tie);
+    if (v != NULL) json_object_set_new(v, "margin", d->margin >= 0 ? json_real(d->margin) : json_null());
+    return v;
+}
+
+json_t *pl_ab_report_json(const struct pl_ab_options *o, const struct pl_ab_report *r) {
+    json_t *reasons = json_array(), *differences = json_array();
+    for (size_t i = 0; i < r->reason_count; i++)
+        json_array_append_new(reasons, json_stringn(r->reason[i], strlen(r->reason[i])));
+    for (size_t i = 0; i < r->difference_count; i++) json_array_append_new(differences, difference_json(&r->difference[i]));
+    return json_pack("{s:s, s:s, s:i, s:I, s:i, s:b, s:o, s:I, s:I, s:o, s:I, s:o, s:o}", "schema", "plumb-ab-1", "verdict",
+                     pl_ab_verdict_name(r->verdict), "exit_code", (int)r->verdict, "prompts", (json_int_t)r->prompt_count,
+                     "n", (int)o->n, "route_unknown", r->route_unknown, "reasons", reasons, "prompts_different",
+                     (json_int_t)r->prompts_different, "near_ties", (json_int_t)r->near_ties, "differences", differences,
+                     "batch_mismatches", (json_int_t)r->batch_mismatches, "base",
+                     side_json(&o->base, r->base, r->base_tokens), "arm", side_json(&o->arm, r->arm, r->arm_tokens));
+}
+
+static void side_markdown(const char *name, const struct pl_ab_side *s, const struct pl_ab_answer *a, size_t tokens,
+                          struct pl_buf *out) {
+    pl_buf_printf(out, "| %s | `%s` | %s | %s | %zu |\n", name, s->description, s->build_id[0] != '\0' ? s->build_id : "-",
+                  a != NULL && a[0].backend[0] != '\0' ? a[0].backend : "not said", tokens);
+}
+
+static void kernels_markdown(const char *name, const struct pl_ab_answer *a, struct pl_buf *out) {
+    if (a == NULL || a[0].kernels == NULL) return;
+    pl_buf_printf(out, "\nKernels of %s (first prompt):\n\n| operation | kernel | launches |\n|---|---|---|\n", name);
+    for (size_t i = 0; i < json_array_size(a[0].kernels); i++) {
+        const json_t *k = json_array_get(a[0].kernels, i);
+        const char *op = json_string_value(json_object_get(k, "op")),
+                   *kernel = json_string_value(json_object_get(k, "kernel"));
+        pl_buf_printf(out, "| %s | %s | %lld |\n", op != NULL ? op : "-", kernel != NULL ? kernel : "-",
+                      (long long)json_integer_value(json_object_get(k, "launches")));
+    }
+}
+
+void pl_ab_report_markdown(const struct pl_ab_options *o, const struct pl_ab_report *r, struct pl_buf *out) {
+    pl_buf_printf(out, "# Comparison: %s%s\n\n%zu prompts, up to %u tokens each, greedy; the baseline ran twice.\n\n",
+                  pl_ab_verdict_name(r->verdict), r->route_unknown ? " (route unknown)" : "", r->prompt_count, o->n);
+    pl_buf_add_c(out, "| side | what | build | backend | tokens |\n|---|---|---|---|---|\n");
+    side_markdown("base", &o->base, r->base, r->base_tokens, out);
+    side_markdown("arm", &o->arm, r->arm, r->arm_tokens, out);
+    if (r->reason_count > 0) pl_buf_add_c(out, "\n## Why nothing can be concluded\n\n");
+    for (size_t i = 0; i < r->reason_count; i++) pl_buf_printf(out, "- %s\n", r->reason[i]);
+    if (r->difference_count > 0)
+        pl_buf_printf(out, "\n## Differences: %zu of %zu prompts, %zu of them near-ties\n\n", r->prompts_different,
+                      r->prompt_count, r->near_ties);
+    for (size_t i = 0; i < r->difference_count; i++) {
+        const struct pl_ab_difference *d = &r->difference[i];
+        pl_buf_printf(out, "- prompt %zu, %s %zu, after \"%s\": base \"%s\", arm \"%s\"", d->prompt + 1,
+                      d->by_ids ? "token" : "byte", d->token, d->context, d->base_text, d->arm_text);
+        if (d->margin >= 0)
+            pl_buf_printf(out, " (the baseline's choice was %.4f ahead of its runner-up%s)\n", d->margin,
+                          d->near_tie ? ": a near-tie" : "");
+        else
+            pl_buf_add_char(out, '\n');
+    }
+    if (o->concurrency > 1)
+        pl_buf_printf(out, "\n%zu of %zu answers of the arm differed from their single run when %u ran together.\n",
+                      r->batch_mismatches, r->prompt_count, o->concurrency);
+    kernels_markdown("base", r->base, out);
+    kernels_markdown("arm", r->arm, out);
+}
+
+static void xml(struct pl_buf *out, const char *text) {
+    for (; *text != '\0'; text++) switch (*text) {
+        case '<': pl_buf_add_c(out, "&lt;"); break;
+        case '>': pl_buf_add_c(out, "&gt;"); break;
+        case '&': pl_buf_add_c(out, "&amp;"); break;
+        case '"': pl_buf_add_c(out, "&quot;"); break;
+        default: pl_buf_add_char(out, (unsigned char)*text < 0x20 ? ' ' : *text);
+        }
+}
+
+/* One case per prompt, and one for the verdict, which is an error when it is inconclusive. */
+void pl_ab_report_junit(const struct pl_ab_options *o, const struct pl_ab_report *r, struct pl_buf *out) {
+    bool doubt = r->verdict == PL_AB_INCONCLUSIVE;
+    (void)o;
+    pl_buf_printf(out,
+                  "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"plumb ab\" tests=\"%zu\" failures=\"%zu\" "
+                  "errors=\"%d\">\n",
+                  r->prompt_count + 1, r->difference_count, doubt);
+    pl_buf_add_c(out, "<testcase name=\"verdict\">");
+    for (size_t i = 0; i < r->reason_count && i < 1; i++) {
+        pl_buf_add_c(out, "<error message=\"");
+        xml(out, r->reason[i]);
+        pl_buf_add_c(out, "\"/>");
+    }
+    pl_buf_add_c(out, "</testcase>\n");
+    for (size_t i = 0, d = 0; i < r->prompt_count; i++) {
+        pl_buf_printf(out, "<testcase name=\"prompt %zu\">", i + 1);
+        if (d < r->difference_count && r->difference[d].prompt == i) {
+            pl_buf_add_c(out, "<failure message=\"after '");
+            xml(out, r->difference[d].context);
+            pl_buf_add_c(out, "' base '");
+            xml(out, r->difference[d].base_text);
+            pl_buf_add_c(out, "' arm '");
+            xml(out, r->difference[d].arm_text);
+            pl_buf_add_c(out, "'\"/>");
+            d++;
+        }
+        pl_buf_add_c(out, "</testcase>\n");
+    }
+    pl_buf_add_c(out, "</testsuite>\n");
+}

@@ -1,0 +1,251 @@
+"""The output gate must give the right verdict for sides that are wrong in known ways: each planted fault is a small
+program, or a real run of plumb, and the exit code and the named reason are checked."""
+import http.server
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+import tap  # noqa: E402
+
+PLUMB = os.path.abspath(os.environ.get("PLUMB", "build/plumb"))
+TEXT = "one two three four five six seven eight nine ten"
+BACKEND = "plumb: kernel backend: cpu (test)"
+KERNELS = [{"op": "linear", "kernel": "fused/gemv", "launches": 7}]
+GOOD = {"text": TEXT, "ids": list(range(10)), "kernels": KERNELS,
+        "logprobs": [{"id": i, "logprob": -0.1, "top": [[i, -0.1], [99, -0.1 - 0.01 * (i + 1)]]} for i in range(10)]}
+
+
+class Sides:
+    """Makes little programs that answer as told; `plumb` in the name and a `version` answer make them plumb's."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.count = 0
+
+    def make(self, answer=GOOD, backend=BACKEND, build="b1", kernels="k1", extra="", code=0, name="plumb"):
+        self.count += 1
+        path = os.path.join(self.directory, f"{name}-{self.count}")
+        out = json.dumps(answer) if not isinstance(answer, str) else answer
+        with open(path, "w") as f:
+            f.write(f"""#!/bin/sh
+# side {self.count if build != 'same' else ''}
+if [ "$1" = version ]; then echo 'plumb 0.1.0'; echo 'build id: {build}'; echo 'kernel hash: {kernels}'; exit 0; fi
+{f"echo '{backend}' >&2" if backend else ""}
+{extra}
+cat <<'EOF'
+{out}
+EOF
+exit {code}
+""")
+        os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+        return path + " generate"
+
+
+def ab(base, arm, *flags, prompts=("hello",), n=10):
+    ask = [x for p in prompts for x in ("-p", p)]
+    r = subprocess.run([PLUMB, "ab", "--base", base, "--arm", arm, *ask, "-n", str(n), *flags], capture_output=True, text=True, timeout=120)
+    return r.returncode, r.stdout + r.stderr
+
+
+def expect(result, code, *words):
+    assert result[0] == code, result
+    for w in words:
+        assert w in result[1], (w, result[1])
+
+
+def test_equal(s):
+    expect(ab(s.make(), s.make(build="b2")), 0, "EQUAL", "fused/gemv")
+
+
+def test_one_token_differs(s):
+    other = {**GOOD, "ids": [0, 1, 2, 9] + list(range(4, 10)), "text": TEXT.replace("four", "FOUR")}
+    expect(ab(s.make(), s.make(other, build="b2")), 1, "DIFFERS", "token 3", "FOUR", "0.0400")
+
+
+def test_near_tie_is_never_equal(s):
+    other = {**GOOD, "ids": [0, 1, 2, 9] + list(range(4, 10)), "text": TEXT.replace("four", "FOUR")}
+    expect(ab(s.make(), s.make(other, build="b2"), "--tolerance", "near-tie=0.05"), 1, "near-tie")
+
+
+def test_same_text_other_ids(s):
+    expect(ab(s.make(), s.make({**GOOD, "ids": list(range(9)) + [77]}, build="b2")), 1, "token 9")
+
+
+def test_shorter_answer(s):
+    expect(ab(s.make(), s.make({**GOOD, "ids": list(range(9)), "text": TEXT[:-4]}, build="b2")), 1, "token 9")
+
+
+def test_identical_builds(s):
+    one = s.make()
+    expect(ab(one, one), 2, "one build")
+    expect(ab(one, one, "--allow-identical"), 0)
+    expect(ab(s.make(build="b7"), s.make(build="b7")), 2, "one build")
+    a, b = s.make(name="tool", build="same"), s.make(name="tool", build="same")  # a copy under another name
+    expect(ab(a, b, "--without-witness"), 2, "byte-identical")
+
+
+def test_empty_outputs(s):
+    nothing = {**GOOD, "text": "", "ids": []}
+    expect(ab(s.make(nothing), s.make(nothing, build="b2")), 2, "generated 0 tokens")
+    expect(ab(s.make(""), s.make("", build="b2"), "--without-witness"), 2, "generated 0 tokens")
+
+
+def test_too_few_tokens(s):
+    few = {**GOOD, "text": "one two", "ids": [0, 1]}
+    expect(ab(s.make(few), s.make(few, build="b2")), 2, "2 tokens", "8")
+    expect(ab(s.make(few), s.make(few, build="b2"), "--min-tokens", "2"), 0)
+    expect(ab(s.make(few), s.make(few, build="b2"), n=2), 0)  # N is smaller
+
+
+def test_baseline_that_does_not_reproduce_itself(s):
+    flag = os.path.join(s.directory, "flip")
+    extra = f"if [ -e {flag} ]; then echo 'other text that has more than eight words in it now'; exit 0; fi; touch {flag}"
+    expect(ab(s.make(extra=extra), s.make(build="b2"), "--without-witness"), 2, "does not reproduce itself")
+
+
+def test_silent_backend(s):
+    expect(ab(s.make(), s.make(backend="", build="b2")), 2, "no backend line")
+    expect(ab(s.make(backend=""), s.make(build="b2")), 2, "no backend line")
+    expect(ab(s.make(), s.make(backend="", build="b2"), "--without-witness"), 0, "route unknown")
+
+
+def test_missing_witness(s):
+    blind = {k: v for k, v in GOOD.items() if k != "kernels"}
+    expect(ab(s.make(), s.make(blind, build="b2")), 2, "no witness")
+    expect(ab(s.make(), s.make({**GOOD, "kernels": []}, build="b2")), 2, "no witness")
+
+
+def test_fallback(s):
+    slow = {**GOOD, "kernels": [{"op": "linear", "kernel": "composed/gather", "launches": 7}]}
+    skipped = {**GOOD, "kernels": [{"op": "linear", "kernel": "fused/gemv", "launches": 0}]}
+    expect(ab(s.make(), s.make(slow, build="b2")), 0)  # equal output cannot see it ...
+    expect(ab(s.make(), s.make(slow, build="b2"), "--expect-kernel", "fused/gemv"), 2, "fell back", "arm")  # ... this can
+    expect(ab(s.make(), s.make(skipped, build="b2"), "--expect-kernel", "fused/gemv"), 2, "fell back")
+    expect(ab(s.make(), s.make(slow, build="b2"), "--expect-kernel", "base:fused/gemv"), 0)
+    expect(ab(s.make(), s.make(slow, build="b2"), "--expect-kernel", "arm:composed"), 0)
+
+
+def test_side_that_dies(s):
+    expect(ab(s.make(), s.make(code=3, extra="echo 'out of luck' >&2", build="b2")), 2, "exit code 3", "out of luck")
+    expect(ab(s.make(), s.make(extra="kill -9 $$", build="b2")), 2, "exit code 137")
+    expect(ab(s.make(), s.make(extra="sleep 60", build="b2"), "--timeout", "1"), 2, "no end after 1 s")
+
+
+def test_one_bad_prompt_of_many(s):
+    extra = 'case "$*" in *bad*) echo "{}" ; exit 0;; esac'
+    expect(ab(s.make(), s.make(extra=extra, build="b2"), prompts=["a", "bad", "c"]), 2, "1 of 3")
+
+
+def test_plain_text_sides(s):
+    a, b, c = s.make(TEXT, name="peer"), s.make(TEXT, name="peer", extra=":"), s.make(TEXT + " eleven", name="peer", extra=": :")
+    expect(ab(a, b, "--without-witness"), 0, "route unknown")
+    expect(ab(a, c, "--without-witness"), 1, "byte")
+    expect(ab(a, b), 2, "no witness")
+
+
+def test_placeholders_and_quoting(s):
+    path = os.path.join(s.directory, "args")
+    with open(path, "w") as f:
+        f.write('#!/bin/sh\nprintf "%s|" "$@"\n')
+    os.chmod(path, 0o755)
+    hostile = "it's \"$(touch /tmp/never)\" `x` \\ {n}"
+    one = f"sh {path} 'a b' x\\ y {{prompt}} -n {{n}}"
+    two = f"sh {path} 'a b' 'x y' {{prompt}} -n {{n}} "
+    expect(ab(one, two, "--without-witness", "--allow-identical", prompts=[hostile]), 0)
+    expect(ab(f"echo 'open", "echo x"), 64, "open quote")
+
+
+def test_usage(s):
+    one = s.make()
+    run = lambda *a: (lambda r: (r.returncode, r.stdout + r.stderr))(subprocess.run([PLUMB, "ab", *a], capture_output=True, text=True))
+    expect(run("--base", one, "-p", "x"), 64, "arm")
+    expect(run("--base", one, "--arm", one), 64, "prompt")
+    expect(run("--base", one, "--arm", "no-such-program", "-p", "x"), 64, "no-such-program")
+    expect(run("--base", one, "--arm", one, "-p", "x", "-n", "0"), 64, "-n")
+    expect(run("--base", one, "--arm", one, "-p", "x", "--tolerance", "x=1"), 64, "near-tie")
+    expect(run("--base-url", "ftp://x", "--arm", one, "-p", "x"), 64, "ftp://x")
+    expect(run("--nonsense"), 64, "nonsense")
+    empty = os.path.join(s.directory, "empty.txt")
+    open(empty, "w").close()
+    expect(run("--base", one, "--arm", s.make(build="b2"), "--prompts", empty), 2, "prompt set is empty")
+
+
+def test_reports(s):
+    out = os.path.join(s.directory, "report")
+    other = {**GOOD, "ids": [5] + list(range(1, 10)), "text": "<&\"" + TEXT}
+    expect(ab(s.make(), s.make(other, build="b2"), "--report", out), 1)
+    report = json.load(open(os.path.join(out, "ab.json")))
+    assert report["verdict"] == "DIFFERS" and report["exit_code"] == 1 and report["differences"][0]["unit"] == "token"
+    import xml.dom.minidom
+    suite = xml.dom.minidom.parse(os.path.join(out, "ab.xml")).documentElement
+    assert suite.getAttribute("failures") == "1" and suite.getAttribute("errors") == "0"
+    assert "DIFFERS" in open(os.path.join(out, "ab.md")).read()
+
+
+def test_servers(s):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *a):
+            pass
+
+        def send(self, code, value):
+            data = json.dumps(value).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_GET(self):
+            if self.server.tells and self.path == "/props":
+                self.send(200, {"backend": "cpu (test)"})
+            elif self.server.tells and self.path == "/v1/kernels":
+                self.send(200, {"kernels": KERNELS})
+            else:
+                self.send(404, {})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if "logprobs" in body and self.server.old:
+                return self.send(400, {"error": {"message": "no logprobs here"}})
+            if self.server.dies:
+                return self.send(503, {"error": {"message": "device failed"}})
+            self.send(200, {"choices": [{"text": self.server.text}], "usage": {"completion_tokens": 10}})
+
+    def start(text=TEXT, tells=True, old=False, dies=False):
+        h = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        h.text, h.tells, h.old, h.dies = text, tells, old, dies
+        threading.Thread(target=h.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{h.server_address[1]}/"
+
+    def run(a, b, *flags):
+        r = subprocess.run([PLUMB, "ab", "--base-url", a, "--arm-url", b, "-p", "x", "-p", "y", "-n", "10", *flags], capture_output=True, text=True)
+        return r.returncode, r.stdout + r.stderr
+
+    good = start()
+    expect(run(good, start()), 0, "cpu (test)")
+    expect(run(good, good), 2, "same server")
+    expect(run(good, start(text="another text")), 1)
+    expect(run(good, start(tells=False)), 2, "no backend line")
+    expect(run(good, start(tells=False, old=True), "--without-witness"), 0, "route unknown")
+    expect(run(good, start(dies=True)), 2, "503", "device failed")
+    expect(run(good, "http://127.0.0.1:1/"), 2, "127.0.0.1:1")
+    expect(run(good, start(), "--concurrency", "4"), 0, "0 of 2 answers")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as directory:
+        sides = Sides(directory)
+        for name, f in list(globals().items()):
+            if name.startswith("test_"):
+                bound = lambda f=f: f(sides)
+                bound.__name__ = name
+                tap.case(bound)
+        tap.main()
+
+
+if __name__ == "__main__":
+    main()
