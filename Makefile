@@ -53,9 +53,15 @@ isa_flags = $(if $(filter avx2%,$(notdir $1)),-mavx2 -mfma -mf16c -mbmi2,)$(if $
 
 # --- Sources ---------------------------------------------------------------------------------------------------------
 SRCS      := $(sort $(wildcard src/*/*.c src/*/*/*.c))
+ifeq ($(filter microhttpd,$(PL_FEATURE_NAMES)),)
+SRCS      := $(filter-out src/serve/% src/cmd/cmd_serve.c,$(SRCS))
+endif
 LIB_OBJS  := $(patsubst %.c,$(O)/%.o,$(filter-out src/cmd/main.c,$(SRCS)))
 API_OBJS  := $(filter-out $(O)/src/cmd/% $(O)/src/serve/% $(O)/src/verify/%,$(LIB_OBJS))
 TEST_SRCS := $(sort $(wildcard tests/*/test_*.c))
+ifeq ($(filter microhttpd,$(PL_FEATURE_NAMES)),)
+TEST_SRCS := $(filter-out tests/serve/%,$(TEST_SRCS))
+endif
 TEST_BINS := $(patsubst %.c,$(O)/%,$(TEST_SRCS))
 FUZZ_SRCS := $(sort $(wildcard fuzz/fuzz_*.c))
 FUZZ_BINS := $(patsubst %.c,$(O)/%,$(FUZZ_SRCS))
@@ -98,6 +104,7 @@ $(O)/%.o: %.c $(O)/flags | $(GEN)/build_info.h
 	$(Q)$(CC) $(PL_CFLAGS) $(call isa_flags,$<) -MMD -MP -c -o $@ $< 2>$@.warn || { cat $@.warn >&2; rm -f $@.warn; exit 1; }
 	@if [ -s $@.warn ]; then cat $@.warn >&2; else rm -f $@.warn; fi
 
+$(O)/src/serve/page.o: src/serve/page.html
 # Kernel sources are embedded in the binary with .incbin, which the compiler does not track.
 $(O)/src/jit/embedded.o: $(wildcard kernels/*.c kernels/*.h kernels/*/*.h kernels/*/*.c)
 

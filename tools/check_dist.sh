@@ -5,8 +5,9 @@ set -eu
 archive=$1
 [ "$(id -u)" = 0 ] || { echo "check_dist.sh: needs root for chroot" >&2; exit 1; }
 root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
-mkdir -p "$root/opt" "$root/tmp" "$root/models"
+trap 'umount "$root/proc" 2>/dev/null || true; mountpoint -q "$root/proc" || rm -rf "$root"' EXIT
+mkdir -p "$root/opt" "$root/tmp" "$root/models" "$root/proc"
+mount -t proc proc "$root/proc" # the loader asks /proc/self/exe what $ORIGIN is
 dpkg -L libc6 | grep -E '\.so(\.[0-9]+)?$' | while read -r f; do
     mkdir -p "$root$(dirname "$f")"
     cp -L "$f" "$root$f"

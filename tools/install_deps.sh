@@ -1,5 +1,5 @@
 #!/bin/sh
-# install_deps.sh build|check - makes sure the packages for building (and for testing) are there.
+# install_deps.sh build|demo|check - makes sure the packages for building, the demo or the tests are there.
 # On Debian and its kin they are installed with apt, only when something is missing, without questions; elsewhere the
 # list is printed. `check` also makes build/venv, the Python packages of tools/requirements-test.txt.
 set -eu
@@ -8,12 +8,14 @@ cd "$(dirname "$0")/.."
 
 build_packages="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcurl4-openssl-dev
 libedit-dev libmicrohttpd-dev zlib1g-dev ca-certificates"
+demo_packages="python3 python3-pip" # pip knows the package index that holds the demo model
 check_packages="libcmocka-dev clang clang-format libclang-rt-dev python3 python3-venv python3-pip git"
 
 case $what in
 build) packages=$build_packages ;;
+demo) packages="$build_packages $demo_packages" ;;
 check) packages="$build_packages $check_packages" ;;
-*) echo "usage: install_deps.sh build|check" >&2; exit 64 ;;
+*) echo "usage: install_deps.sh build|demo|check" >&2; exit 64 ;;
 esac
 packages=$(echo $packages)
 
@@ -21,7 +23,7 @@ packages=$(echo $packages)
 compiles() { printf '%s\nint main(void) { return 0; }\n' "$1" | ${CC:-gcc} -D_GNU_SOURCE -x c -fsyntax-only - > /dev/null 2>&1; }
 present() {
     case $1 in
-    gcc | make | clang | clang-format | python3 | git) command -v "$1" > /dev/null 2>&1 ;;
+    gcc | make | clang | clang-format | python3 | git | binutils) command -v "$1" > /dev/null 2>&1 ;;
     libc6-dev) compiles '#include <stdio.h>' ;;
     libjansson-dev) compiles '#include <jansson.h>' ;;
     libpcre2-dev) compiles '#define PCRE2_CODE_UNIT_WIDTH 8

@@ -1,8 +1,58 @@
-/* The avx2 table. */
+/* The AVX2 table, and how activations are made 8-bit. */
 #include "cpu/attn_body.h"
 #include "cpu/dot_body.h"
+#include "cpu/internal.h"
 
 void avx2_float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end);
+void avx2_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                  const float *bias, bool accumulate);
 
-const struct cpu_table cpu_table_avx2 = {
-    .isa = PL_ISA_AVX2, .group_max = 4, .dot = dot, .float_tile = avx2_float_tile, ROW_KERNELS};
+static inline int32_t sum16(__m256i a, __m256i b) {
+    __m256i s = _mm256_add_epi32(a, b);
+    __m128i q = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xB1)));
+}
+
+/* A block of one row: 8-bit values at q, its scale returned, the sums of its halves in sum. */
+static inline float quantize_block(const float *x, size_t n, int8_t *q, int32_t *sum) {
+    __m256 v[4], top = _mm256_setzero_ps();
+    __m256i i[4];
+    for (size_t k = 0; k < 4; k++) {
+        v[k] = n >= 8 * k + 8 ? _mm256_loadu_ps(x + 8 * k)
+               : n > 8 * k    ? vf_loadn(x + 8 * k, n - 8 * k)
+                              : _mm256_setzero_ps();
+        top = _mm256_max_ps(top, vf_abs(v[k]));
+    }
+    float max = vf_hmax(top);
+    __m256 inv = _mm256_set1_ps(max >= PL_CPU_ACT_TINY ? 127.0f / max : 0.0f);
+    for (size_t k = 0; k < 4; k++) i[k] = _mm256_cvtps_epi32(_mm256_mul_ps(v[k], inv));
+    sum[0] = sum16(i[0], i[1]);
+    sum[1] = sum16(i[2], i[3]);
+    __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(i[0], i[1]), _mm256_packs_epi32(i[2], i[3]));
+    b = _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)q, b);
+    return max / 127.0f;
+}
+
+static void quantize(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst) {
+    for (size_t at = 0; at < in; at += ACT_BLOCK, dst += rows * ACT_ROW_BYTES) {
+        float *scale = (float *)(void *)(dst + 32 * rows), *ssum = scale + rows;
+        int32_t *nsum = (int32_t *)(void *)(ssum + rows), *n0 = nsum + rows, *n1 = n0 + rows, sum[2];
+        for (size_t m = 0; m < rows; m++) {
+            scale[m] = quantize_block(x + m * stride + at, PL_MIN((size_t)ACT_BLOCK, in - at), (int8_t *)dst + 32 * m, sum);
+            ssum[m] = scale[m] * (float)(sum[0] + sum[1]);
+            nsum[m] = -(sum[0] + sum[1]);
+            n0[m] = -sum[0];
+            n1[m] = -sum[1];
+        }
+    }
+}
+
+const struct cpu_table cpu_table_avx2 = {.isa = PL_ISA_AVX2,
+                                         .group_max = 4,
+                                         .dot = dot,
+                                         .float_tile = avx2_float_tile,
+                                         .quantize = quantize,
+                                         .q8_tile = avx2_q8_tile,
+                                         ROW_KERNELS};

@@ -1,0 +1,186 @@
+/* serve - the HTTP server as a command. Names follow llama-server where the meaning is the same. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "cmd/cmd.h"
+#include "cmd/common.h"
+#include "cmd/out.h"
+#include "serve/serve.h"
+
+enum { KEYS_MAX = 256 };
+
+struct serve {
+    struct pl_model_opts model;
+    struct pl_serve_options opt;
+    const char *api_key_file;
+    uint32_t port, idle_s, gpu_layers, drain_s;
+    uint64_t body_bytes;
+    bool no_prefix_cache;
+    char *keys[KEYS_MAX]; /* owned */
+    size_t key_count;
+};
+
+static enum pl_status add_key(void *out, const char *value, struct pl_err *err) {
+    struct serve *s = out;
+    if (value[0] == '\0') PL_FAIL(err, PL_INVALID, "an API key is empty");
+    if (s->key_count == KEYS_MAX) PL_FAIL(err, PL_LIMIT, "more than %d API keys", KEYS_MAX);
+    char *copy = pl_strdup(value);
+    if (copy == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for an API key");
+    s->keys[s->key_count++] = copy;
+    return PL_OK;
+}
+
+/* One key a line; empty lines and lines that begin with # are skipped. */
+static enum pl_status read_key_file(struct serve *s, struct pl_err *err) {
+    struct pl_buf text = {0};
+    if (s->api_key_file == NULL) return PL_OK;
+    enum pl_status st = pl_cmd_read_file(s->api_key_file, 1 << 20, &text, err);
+    size_t before = s->key_count;
+    char *rest = text.data;
+    for (char *line; st == PL_OK && rest != NULL && (line = strsep(&rest, "\r\n")) != NULL;)
+        if (line[0] != '\0' && line[0] != '#') st = add_key(s, line, err);
+    pl_buf_deinit(&text);
+    if (st == PL_OK && s->key_count == before) PL_FAIL(err, PL_INVALID, "%s holds no API key", s->api_key_file);
+    return st;
+}
+
+static int parse(struct serve *s, int argc, char **argv) {
+    struct pl_arg model[PL_MODEL_ARG_ROWS];
+    pl_model_args(&s->model, model);
+    struct pl_serve_options *o = &s->opt;
+    const struct pl_arg own[] = {
+        {0, "host", "ADDRESS", PL_ARG_STR, &o->host, "IP address to listen on (127.0.0.1)", 0, 0, NULL},
+        {0, "port", "N", PL_ARG_U32, &s->port, "TCP port (8080; 0 = any free one, printed)", 0, 65535, NULL},
+        {0, "parallel", "N", PL_ARG_U32, &o->service.max_running, "sequences that run together, also -np (4)", 1, 1024,
+         NULL},
+        {0, "queue", "N", PL_ARG_U32, &o->service.max_waiting, "requests that may wait; more get 429 (256)", 1, 65536, NULL},
+        {0, "max-tokens-per-step", "N", PL_ARG_U32, &o->service.step_tokens, "rows of one step (0 = the batch rows)", 0,
+         65536, NULL},
+        {0, "no-prefix-cache", NULL, PL_ARG_FLAG, &s->no_prefix_cache, "do not reuse the pages of equal beginnings", 0, 0,
+         NULL},
+        {'a', "alias", "NAME", PL_ARG_STR, &o->alias, "model name in answers (the file's name)", 0, 0, NULL},
+        {0, "api-key", "KEY", PL_ARG_EACH, s, "require this key; may be given several times", 0, 0, add_key},
+        {0, "api-key-file", "FILE", PL_ARG_STR, &s->api_key_file, "keys, one a line", 0, 0, NULL},
+        {0, "per-key", "N", PL_ARG_U32, &o->per_key_max, "requests one key may have running and waiting (0 = any)", 0, 65536,
+         NULL},
+        {0, "metrics", NULL, PL_ARG_FLAG, &o->metrics, "serve /metrics (Prometheus); otherwise it answers 501", 0, 0, NULL},
+        {0, "cors", NULL, PL_ARG_FLAG, &o->cors, "allow pages of any origin to call", 0, 0, NULL},
+        {0, "threads-http", "N", PL_ARG_U32, &o->http_threads, "threads that parse requests and write answers (4)", 1, 64,
+         NULL},
+        {0, "connections", "N", PL_ARG_U32, &o->connections_max, "open connections (1024)", 1, 65536, NULL},
+        {0, "timeout", "SECONDS", PL_ARG_U32, &s->idle_s, "close connections that say or take nothing (60)", 1, 86400, NULL},
+        {0, "body-limit", "BYTES", PL_ARG_U64, &s->body_bytes, "largest request body (16 MiB)", 0, 0, NULL},
+        {0, "drain", "SECONDS", PL_ARG_U32, &s->drain_s, "time for running requests after SIGTERM (30)", 0, 86400, NULL},
+        {0, "access-log", "FILE", PL_ARG_STR, &o->access_log, "a JSON line per request, no prompt text ('-': stderr)", 0, 0,
+         NULL},
+        {0, "gpu-layers", "N", PL_ARG_U32, &s->gpu_layers, "accepted as -ngl; plumb runs all layers on its backend", 0,
+         100000, NULL},
+        {0},
+    };
+    const struct pl_arg *groups[] = {model, own, NULL};
+    struct pl_args a = {.command = "serve",
+                        .synopsis = "-m MODEL [--host ADDRESS] [--port N] [--parallel N]",
+                        .about = "Serves a model over HTTP with OpenAI-compatible endpoints.",
+                        .examples = "plumb serve -m smollm2-135m-instruct\n"
+                                    "plumb serve -m model.gguf --host 0.0.0.0 --port 8000 --parallel 8 --api-key SECRET\n"
+                                    "curl http://127.0.0.1:8080/v1/chat/completions -d "
+                                    "'{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
+                        .groups = groups};
+    return pl_args_parse(&a, argc, argv);
+}
+
+/* llama-server's names of more than one letter after a single dash. */
+static void normalise(int argc, char **argv) {
+    static const struct {
+        const char *from;
+        char *to;
+    } names[] = {{"-np", "--parallel"},
+                 {"-ngl", "--gpu-layers"},
+                 {"--ctx-size", "--context"},
+                 {"--batch-size", "--batch-rows"},
+                 {"--n-gpu-layers", "--gpu-layers"}};
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        for (size_t k = 0; k < PL_COUNT_OF(names); k++)
+            if (strcmp(argv[i], names[k].from) == 0) argv[i] = names[k].to;
+}
+
+static enum pl_status prepare(struct serve *s, struct pl_err *err) {
+    struct pl_serve_options *o = &s->opt;
+    PL_TRY(read_key_file(s, err));
+    o->port = (uint16_t)s->port;
+    o->idle_timeout_s = s->idle_s;
+    o->body_bytes_max = s->body_bytes;
+    o->api_keys = (const char *const *)s->keys;
+    o->api_key_count = s->key_count;
+    o->service.no_prefix_cache = s->no_prefix_cache;
+    s->model.engine.max_sessions = o->service.max_running;
+    return PL_OK;
+}
+
+/* Waits for signals: TERM or INT drain (a second one stops at once), HUP reopens logs. */
+static void wait_for_end(struct serve *s, struct pl_server *server, const sigset_t *set) {
+    for (int sig; sigwait(set, &sig) == 0;) {
+        if (sig == SIGHUP) {
+            pl_server_reopen_logs(server);
+            continue;
+        }
+        fprintf(stderr, "plumb serve: %s: finishing what runs, for at most %u s (again: stop at once)\n",
+                sig == SIGINT ? "interrupted" : "terminating", s->drain_s);
+        uint64_t until = pl_clock_ns() + (uint64_t)s->drain_s * 1000000000u;
+        struct timespec none = {0, 0};
+        while (!pl_server_drain(server, 50) && pl_clock_ns() < until)
+            if (sigtimedwait(set, NULL, &none) > 0) break;
+        return;
+    }
+}
+
+static int serve(struct serve *s) {
+    int code = 0;
+    sigset_t set; /* blocked before any thread exists, so that only sigwait sees them */
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    struct plumb_engine *e = pl_cmd_open_engine("serve", &s->model, &code);
+    if (e == NULL) return code;
+    struct pl_err err = {0};
+    struct pl_server *server = NULL;
+    s->opt.model_path = e->model_path;
+    enum pl_status st = pl_engine_need_text(e, &err);
+    if (st == PL_OK) st = pl_server_create(e, &s->opt, &server, &err);
+    if (st == PL_OK) {
+        const char *host = s->opt.host != NULL ? s->opt.host : "127.0.0.1";
+        bool v6 = strchr(host, ':') != NULL;
+        fprintf(stderr, "plumb serve: listening on http://%s%s%s:%u (%u sequences of %u tokens)\n", v6 ? "[" : "", host,
+                v6 ? "]" : "", pl_server_port(server), s->opt.service.max_running, e->context);
+        wait_for_end(s, server, &set);
+        pl_server_destroy(server);
+    } else {
+        code = pl_cmd_fail("serve", &err);
+    }
+    plumb_engine_destroy(e);
+    return code;
+}
+
+int pl_cmd_serve(int argc, char **argv) {
+    struct serve s = {.port = 8080, .drain_s = 30};
+    struct pl_err err = {0};
+    s.opt.service.max_running = 4;
+    s.opt.service.max_waiting = 256;
+    normalise(argc, argv);
+    int code = parse(&s, argc, argv);
+    if (code < 0) {
+        if (prepare(&s, &err) != PL_OK)
+            code = pl_cmd_fail("serve", &err);
+        else
+            code = serve(&s);
+    }
+    for (size_t i = 0; i < s.key_count; i++) pl_free(s.keys[i]);
+    return code;
+}

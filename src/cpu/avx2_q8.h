@@ -1,0 +1,211 @@
+/* avx2_q8 - the product of half a tile (8 output rows) with one group of activation rows, specialised by constants.
+ *
+ * Same tiles and same order of operations as avx512_q8.h. Products of bytes are added in 16 bits as long as the
+ * largest code allows (`pairs`), then widened. Eight-bit codes are taken as signed, their sign moved to the
+ * activation, so that no 16-bit sum saturates. */
+#ifndef PL_CPU_AVX2_Q8_H
+#define PL_CPU_AVX2_Q8_H
+
+#include <immintrin.h>
+
+#include "cpu/internal.h"
+
+#define Q8_INLINE static inline __attribute__((always_inline))
+
+struct q8_instance {
+    enum cpu_storage storage;
+    enum cpu_scale scale;
+    bool has_min;
+    unsigned offset_log2;
+    const uint8_t *book; /* NULL: codes are values */
+    int pairs;           /* products added in 16 bits: 8, 4, 2; 1: signed codes, value = code - 128 */
+};
+
+Q8_INLINE __m256i load32(const unsigned char *p) { return _mm256_loadu_si256((const __m256i *)p); }
+Q8_INLINE __m256i shift_to(__m256i v, int from, int to) {
+    return from > to ? _mm256_srli_epi16(v, from - to) : _mm256_slli_epi16(v, to - from);
+}
+Q8_INLINE __m256i masked(__m256i v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8((char)mask)); }
+
+/* Vector j of a block's codes, for the half at p. */
+Q8_INLINE __m256i unpack(const struct q8_instance k, const unsigned char *p, const int j) {
+    __m256i v;
+    if (k.storage == STORE_U8) return load32(p + 64 * j);
+    if (k.storage == STORE_U2 || k.storage == STORE_U3)
+        v = masked(_mm256_srli_epi16(load32(p + 64 * (j / 4)), 2 * (j % 4)), 3);
+    else
+        v = masked(j < 4 ? load32(p + 64 * j) : _mm256_srli_epi16(load32(p + 64 * (j - 4)), 4), 15);
+    if (k.storage == STORE_U5) v = _mm256_or_si256(v, masked(shift_to(load32(p + 256), j, 4), 16));
+    if (k.storage == STORE_U3) v = _mm256_or_si256(v, masked(shift_to(load32(p + 128), j, 2), 4));
+    if (k.storage == STORE_U6) v = _mm256_or_si256(v, masked(shift_to(load32(p + 256 + 64 * (j / 4)), 2 * (j % 4), 4), 48));
+    return v;
+}
+
+Q8_INLINE __m256 load_f16(const unsigned char *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+Q8_INLINE __m256 load_bf16(const unsigned char *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+Q8_INLINE __m256 load_i8(const unsigned char *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+Q8_INLINE __m256 load_e8m0(const unsigned char *p) {
+    __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
+}
+
+struct q8_scales {
+    __m256 s[2], m[2];
+};
+/* h8: 8 for the upper half of the tile, else 0. */
+Q8_INLINE struct q8_scales load_scales(const struct q8_instance k, const struct pl_cpu_weight *w, const unsigned char *tile,
+                                       size_t b, size_t h8) {
+    struct q8_scales r;
+    const struct cpu_tile_layout *l = &w->layout;
+    const unsigned char *unit = tile + l->units_at, *super = tile + l->supers_at + b / 8 * l->super_bytes + 2 * h8;
+    r.s[0] = r.s[1] = r.m[0] = r.m[1] = _mm256_setzero_ps();
+    if (k.scale == SCALE_F16) {
+        unit += (k.storage == STORE_U2 ? b / 8 * 32 : b * (k.has_min ? 64 : 32)) + 2 * h8;
+        r.s[0] = load_f16(unit);
+        if (k.has_min) r.m[0] = load_f16(unit + 32);
+    } else if (k.scale == SCALE_E8M0) {
+        r.s[0] = load_e8m0(unit + 16 * b + h8);
+    } else if (k.scale == SCALE_K32) {
+        unit += b * (k.has_min ? 32 : 16) + h8;
+        r.s[0] = _mm256_mul_ps(load_f16(super), load_i8(unit));
+        if (k.has_min) r.m[0] = _mm256_sub_ps(_mm256_setzero_ps(), _mm256_mul_ps(load_f16(super + 32), load_i8(unit + 16)));
+    } else if (k.scale == SCALE_K16) {
+        __m256 d = load_f16(super);
+        r.s[0] = _mm256_mul_ps(d, load_i8(unit + 32 * b + h8));
+        r.s[1] = _mm256_mul_ps(d, load_i8(unit + 32 * b + 16 + h8));
+    } else if (k.scale == SCALE_K16N) {
+        __m256 d = load_f16(super), dmin = load_f16(super + 32);
+        for (int h = 0; h < 2; h++) {
+            __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(unit + 32 * b + 16 * h + h8)));
+            r.s[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(15))));
+            r.m[h] = _mm256_sub_ps(_mm256_setzero_ps(), _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_srli_epi32(v, 4))));
+        }
+    } else {
+        unit += b / l->unit_blocks * l->unit_bytes;
+        if (w->t.scale_dtype == PL_F16) {
+            r.s[0] = load_f16(unit + 2 * h8);
+            r.m[0] = load_f16(unit + 32 + 2 * h8);
+        } else if (w->t.scale_dtype == PL_BF16) {
+            r.s[0] = load_bf16(unit + 2 * h8);
+            r.m[0] = load_bf16(unit + 32 + 2 * h8);
+        } else {
+            r.s[0] = _mm256_loadu_ps((const void *)(unit + 4 * h8));
+            r.m[0] = _mm256_loadu_ps((const void *)(unit + 64 + 4 * h8));
+        }
+    }
+    return r;
+}
+
+Q8_INLINE __m256i act4(const int8_t *q) {
+    int32_t v;
+    __builtin_memcpy(&v, q, 4);
+    return _mm256_set1_epi32(v);
+}
+
+/* What the 32-bit sum of a row starts from: the offset's part. nsum = -sum(q). */
+Q8_INLINE __m256i start(const struct q8_instance k, int32_t nsum) {
+    if (k.pairs == 1) /* codes are taken minus 128 already: formats without an offset get it back */
+        return k.offset_log2 == NO_OFFSET ? _mm256_set1_epi32(-128 * nsum) : _mm256_setzero_si256();
+    return k.offset_log2 == NO_OFFSET ? _mm256_setzero_si256() : _mm256_set1_epi32(nsum * (1 << k.offset_log2));
+}
+
+/* d[m] += codes of vectors [from, to) . activations, for n rows. */
+Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m256i book, const int8_t *q, const int from,
+                       const int to, const int n, __m256i *d) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i part[4];
+#pragma GCC unroll 8
+    for (int j = from; j < to; j++) {
+        __m256i v = unpack(k, p, j), mag = v;
+        if (k.book != NULL) v = _mm256_shuffle_epi8(book, v);
+        if (k.pairs == 1) v = _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80));
+        mag = k.pairs == 1 ? _mm256_abs_epi8(v) : v;
+#pragma GCC unroll 4
+        for (int m = 0; m < n; m++) {
+            __m256i a = act4(q + 32 * m + 4 * j);
+            if (k.pairs == 1) a = _mm256_sign_epi8(a, v);
+            __m256i x = _mm256_maddubs_epi16(mag, a);
+            part[m] = (j - from) % k.pairs == 0 ? x : _mm256_add_epi16(part[m], x);
+            if ((j - from) % k.pairs == k.pairs - 1 || j == to - 1)
+                d[m] = _mm256_add_epi32(d[m], _mm256_madd_epi16(part[m], ones));
+        }
+    }
+}
+
+Q8_INLINE void q8_store(const struct pl_cpu_weight *w, size_t row, __m256 acc, const float *bias, bool accumulate,
+                        float *y) {
+    size_t left = w->out > row ? w->out - row : 0;
+    __m256i k =
+        _mm256_cmpgt_epi32(_mm256_set1_epi32((int)PL_MIN(left, (size_t)8)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    if (bias != NULL) acc = _mm256_add_ps(acc, _mm256_maskload_ps(bias, k));
+    if (accumulate) acc = _mm256_add_ps(_mm256_maskload_ps(y, k), acc);
+    _mm256_maskstore_ps(y, k, acc);
+}
+
+/* Sums of one block (or one half, h >= 0) of n rows into acc. */
+Q8_INLINE void q8_block(const struct q8_instance k, const unsigned char *p, __m256i book, const struct q8_scales *s,
+                        const unsigned char *a, const int h, const int n, __m256 *acc) {
+    const float *scale = (const float *)(const void *)(a + 32 * n), *ssum = scale + n;
+    const int32_t *nsum = (const int32_t *)(const void *)(ssum + n) + (h < 0 ? 0 : (1 + h) * n);
+    __m256i d[4];
+#pragma GCC unroll 4
+    for (int m = 0; m < n; m++) d[m] = start(k, nsum[m]);
+    q8_dots(k, p, book, (const int8_t *)a, h > 0 ? 4 : 0, h == 0 ? 4 : 8, n, d);
+    const int i = h > 0;
+#pragma GCC unroll 4
+    for (int m = 0; m < n; m++) {
+        acc[m] = _mm256_fmadd_ps(_mm256_mul_ps(s->s[i], _mm256_set1_ps(scale[m])), _mm256_cvtepi32_ps(d[m]), acc[m]);
+        if (k.has_min)
+            acc[m] = _mm256_fmadd_ps(s->m[i], _mm256_set1_ps(h < 0 ? ssum[m] : scale[m] * (float)-nsum[m]), acc[m]);
+    }
+}
+
+/* n (1, 2, 4) activation rows against half `h8 / 8` of a tile. */
+Q8_INLINE void q8_run(const struct q8_instance k, const int n, const struct pl_cpu_weight *w, size_t tile_index, size_t h8,
+                      const struct cpu_act_group *g, float *y, size_t y_stride, const float *bias, bool accumulate) {
+    const unsigned char *tile = w->tiles + tile_index * w->layout.bytes, *a = g->data;
+    __m256i book = _mm256_setzero_si256();
+    if (k.book != NULL) book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)k.book));
+    __m256 acc[4];
+#pragma GCC unroll 4
+    for (int m = 0; m < n; m++) acc[m] = _mm256_setzero_ps();
+    for (size_t b = 0; b < w->layout.blocks; b++, a += (size_t)n * ACT_ROW_BYTES) {
+        struct q8_scales s = load_scales(k, w, tile, b, h8);
+        const unsigned char *p = tile + b * w->layout.plane_bytes + 4 * h8;
+        if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
+            q8_block(k, p, book, &s, a, 0, n, acc);
+            q8_block(k, p, book, &s, a, 1, n, acc);
+        } else {
+            q8_block(k, p, book, &s, a, -1, n, acc);
+        }
+    }
+    size_t row = tile_index * TILE_ROWS + h8;
+#pragma GCC unroll 4
+    for (int m = 0; m < n; m++)
+        q8_store(w, row, acc[m], bias != NULL ? bias + h8 : NULL, accumulate, y + (size_t)m * y_stride + h8);
+}
+
+typedef void (*cpu_q8_fn)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y,
+                          size_t y_stride, const float *bias, bool accumulate);
+
+/* Defines `name`, the kernel of one format for any group size. */
+#define Q8_KERNEL(name, ...)                                                                                               \
+    static void name(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride, \
+                     const float *bias, bool accumulate) {                                                                 \
+        const struct q8_instance k = {__VA_ARGS__};                                                                        \
+        for (size_t h8 = 0; h8 < TILE_ROWS && tile * TILE_ROWS + h8 < w->out; h8 += 8) {                                   \
+            switch (g->rows) {                                                                                             \
+            case 4: q8_run(k, 4, w, tile, h8, g, y, y_stride, bias, accumulate); break;                                    \
+            case 2: q8_run(k, 2, w, tile, h8, g, y, y_stride, bias, accumulate); break;                                    \
+            default: q8_run(k, 1, w, tile, h8, g, y, y_stride, bias, accumulate); break;                                   \
+            }                                                                                                              \
+        }                                                                                                                  \
+    }
+
+#endif

@@ -1,0 +1,381 @@
+/* service.c - requests come in, leave and are answered here; service_run.c is the engine thread's loop.
+ *
+ * Locks: `lock` guards the scheduler, the prefix tree, the page pool and the request table; it is held while planning and
+ * committing, never while the model runs. `out_lock` guards the queue between the engine thread and the delivery thread.
+ * Order: lock before out_lock. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/service_internal.h"
+
+/* ---------- requests ---------- */
+
+static struct request *request_of(struct pl_service *s, uint64_t number) {
+    struct request *r = s->table[number % s->table_cap];
+    return r != NULL && r->number == number ? r : NULL;
+}
+
+void service_request_free(struct request *r) {
+    if (r == NULL) return;
+    pl_sampler_destroy(r->sampler);
+    pl_free(r->tokens);
+    pl_free(r->bias);
+    pl_free(r);
+}
+
+/* ---------- the prefix tree behind the scheduler's cache calls (under lock) ---------- */
+
+static uint32_t cache_adopt(void *user, uint64_t id, struct pl_block_table *table) {
+    struct pl_service *s = user;
+    struct request *r = request_of(s, id);
+    uint32_t n = pl_prefix_adopt(s->tree, 0, r->tokens, r->known, table);
+    if (!r->admitted) r->cached = n;
+    r->admitted = true;
+    if (r->admitted_ns == 0) r->admitted_ns = pl_clock_ns();
+    return n;
+}
+static void cache_retire(void *user, uint64_t id, const struct pl_block_table *table, uint32_t computed) {
+    struct pl_service *s = user;
+    struct request *r = request_of(s, id);
+    if (!s->poisoned && !r->failed) pl_prefix_insert(s->tree, 0, r->tokens, computed, table);
+}
+static uint32_t cache_reclaim(void *user, uint32_t pages) {
+    return pl_prefix_evict(((struct pl_service *)user)->tree, pages);
+}
+static uint32_t cache_reclaimable(void *user) { return pl_prefix_evictable(((struct pl_service *)user)->tree); }
+static uint32_t cache_held(void *user) { return pl_prefix_pages(((struct pl_service *)user)->tree); }
+
+/* ---------- delivery ---------- */
+
+void service_push(struct pl_service *s, const struct delivery *d) {
+    pthread_mutex_lock(&s->out_lock);
+    /* A queue that cannot grow loses nothing: END and ERROR of every live request always fit (reserved at submit), and a
+     * token that finds no room makes its request fail. */
+    if (pl_grow(&s->out, &s->out_cap, s->out_len + 1 + s->table_cap, sizeof *s->out) != PL_OK && d->kind == PL_EVENT_TOKEN) {
+        d->request->failed = true;
+        (void)pl_err_set(&d->request->err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the answer's next token");
+    } else {
+        s->out[s->out_len++] = *d;
+    }
+    pthread_cond_signal(&s->out_ready);
+    pthread_mutex_unlock(&s->out_lock);
+}
+
+static void deliver(struct pl_service *s, const struct delivery *d) {
+    struct pl_event e; /* 1.5 KB: filled as far as its kind says */
+    struct request *r = d->request;
+    e.kind = d->kind;
+    e.request = r->number;
+    e.top_count = 0;
+    if (d->kind == PL_EVENT_TOKEN) {
+        e.id = d->id;
+        e.is_end_token = d->is_end;
+        e.logprob = d->logprob;
+        if (d->top != NULL) {
+            e.top_count = d->top->count;
+            memcpy(e.top_ids, d->top->ids, sizeof e.top_ids);
+            memcpy(e.top_logprobs, d->top->logprobs, sizeof e.top_logprobs);
+        }
+    } else if (d->kind == PL_EVENT_END) {
+        e.reason = r->reason;
+        e.prompt_tokens = r->prompt;
+        e.cached_tokens = r->cached;
+        e.generated = r->generated;
+        uint64_t first = r->first_ns != 0 ? r->first_ns : d->now, started = r->admitted_ns != 0 ? r->admitted_ns : first;
+        e.queued_ns = started - r->submitted_ns;
+        e.prefill_ns = first - started;
+        e.decode_ns = d->now - first;
+    } else {
+        e.err = r->err;
+    }
+    r->on_event(r->user, &e);
+    pl_free(d->top);
+    if (d->kind == PL_EVENT_TOKEN) return;
+    service_request_free(r);
+    atomic_fetch_sub(&s->undelivered, 1);
+}
+
+static void *delivery_main(void *arg) {
+    struct pl_service *s = arg;
+    struct delivery *batch = NULL;
+    size_t cap = 0;
+    pthread_mutex_lock(&s->out_lock);
+    for (;;) {
+        while (s->out_len == 0 && !s->out_stop) pthread_cond_wait(&s->out_ready, &s->out_lock);
+        if (s->out_len == 0) break;
+        /* Swap buffers: the engine thread goes on while these are delivered. */
+        struct delivery *taken = s->out;
+        size_t count = s->out_len, taken_cap = s->out_cap;
+        s->out = batch;
+        s->out_cap = cap;
+        s->out_len = 0;
+        pthread_mutex_unlock(&s->out_lock);
+        for (size_t i = 0; i < count; i++) deliver(s, &taken[i]);
+        batch = taken;
+        cap = taken_cap;
+        pthread_mutex_lock(&s->out_lock);
+    }
+    pthread_mutex_unlock(&s->out_lock);
+    pl_free(batch);
+    return NULL;
+}
+
+/* ---------- life ---------- */
+
+static void options_with_defaults(const struct plumb_engine *e, const struct pl_service_options *opt,
+                                  struct pl_sched_config *c) {
+    *c = (struct pl_sched_config){.max_running = opt->max_running != 0 ? opt->max_running : 8,
+                                  .max_waiting = opt->max_waiting != 0 ? opt->max_waiting : 256,
+                                  .step_tokens = opt->step_tokens != 0 ? opt->step_tokens : e->batch_rows,
+                                  .prefill_tokens = opt->prefill_tokens};
+    c->max_running = PL_MIN(c->max_running, e->logit_rows);
+    c->step_tokens = PL_MIN(c->step_tokens, e->batch_rows);
+    if (c->prefill_tokens == 0) c->prefill_tokens = PL_MAX(1, c->step_tokens - PL_MIN(c->max_running, c->step_tokens / 2));
+    c->reserve_pages = c->max_running;
+}
+
+static enum pl_status make_buffers(struct pl_service *s) {
+    const struct plumb_engine *e = s->engine;
+    size_t running = s->config.max_running;
+    uint64_t pages = (uint64_t)s->config.max_running * ((e->context + e->pages.page_tokens - 1) / e->pages.page_tokens);
+    s->table_cap = s->config.max_waiting + s->config.max_running;
+    s->table = pl_calloc(s->table_cap, sizeof *s->table);
+    s->batch_tokens = pl_alloc(s->config.step_tokens, sizeof *s->batch_tokens);
+    s->batch_logit_rows = pl_alloc(running, sizeof *s->batch_logit_rows);
+    s->batch_seqs = pl_alloc(running, sizeof *s->batch_seqs);
+    s->batch_pages = pl_alloc(pages, sizeof *s->batch_pages);
+    s->item_request = pl_alloc(running, sizeof *s->item_request);
+    s->logits = pl_alloc(running, (size_t)e->config.vocab * sizeof(float));
+    s->ends = pl_calloc(running, sizeof *s->ends);
+    s->drawn = pl_calloc(running, sizeof *s->drawn);
+    bool ok = s->table && s->batch_tokens && s->batch_logit_rows && s->batch_seqs && s->batch_pages && s->item_request &&
+              s->logits && s->ends && s->drawn;
+    if (!ok) return PL_NO_MEMORY;
+    return pl_grow(&s->out, &s->out_cap, s->table_cap + 1024, sizeof *s->out);
+}
+
+static void free_service(struct pl_service *s) {
+    pl_sched_destroy(s->sched);
+    pl_prefix_destroy(s->tree);
+    pl_free((void *)s->table);
+    pl_free(s->batch_tokens);
+    pl_free(s->batch_logit_rows);
+    pl_free(s->batch_seqs);
+    pl_free(s->batch_pages);
+    pl_free((void *)s->item_request);
+    pl_free(s->logits);
+    pl_free(s->ends);
+    pl_free(s->drawn);
+    pl_free(s->out);
+    pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->out_lock);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->out_ready);
+    pl_free(s);
+}
+
+static enum pl_status start_threads(struct pl_service *s, struct pl_err *err) {
+    if (pthread_create(&s->delivery_thread, NULL, delivery_main, s) != 0)
+        PL_FAIL(err, PL_NO_MEMORY, "the delivery thread could not be started");
+    if (pthread_create(&s->engine_thread, NULL, service_engine_main, s) == 0) return PL_OK;
+    pthread_mutex_lock(&s->out_lock);
+    s->out_stop = true;
+    pthread_cond_signal(&s->out_ready);
+    pthread_mutex_unlock(&s->out_lock);
+    pthread_join(s->delivery_thread, NULL);
+    PL_FAIL(err, PL_NO_MEMORY, "the engine thread could not be started");
+}
+
+enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service_options *opt, struct pl_service **out,
+                                 struct pl_err *err) {
+    if (e->model == NULL) PL_FAIL(err, PL_INVALID, "the model is only open for inspection");
+    struct pl_service *s = pl_calloc(1, sizeof *s);
+    if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the service");
+    s->engine = e;
+    options_with_defaults(e, opt, &s->config);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->out_lock, NULL);
+    pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->out_ready, NULL);
+    struct pl_sched_cache cache = {s, cache_adopt, cache_retire, cache_reclaim, cache_reclaimable, cache_held};
+    enum pl_status st = make_buffers(s);
+    if (st == PL_OK && !opt->no_prefix_cache) st = pl_prefix_create(&e->pages, &s->tree);
+    if (st != PL_OK)
+        (void)pl_err_set(err, __FILE__, __LINE__, st, "no memory for a service of %u sequences", s->config.max_running);
+    if (st == PL_OK) st = pl_sched_create(&s->config, &e->pages, s->tree != NULL ? &cache : NULL, &s->sched, err);
+    if (st == PL_OK) st = start_threads(s, err);
+    if (st != PL_OK) {
+        free_service(s);
+        return st;
+    }
+    *out = s;
+    return PL_OK;
+}
+
+void pl_service_destroy(struct pl_service *s) {
+    if (s == NULL) return;
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->engine_thread, NULL); /* it has cancelled and pushed the end of everything */
+    pthread_mutex_lock(&s->out_lock);
+    s->out_stop = true;
+    pthread_cond_signal(&s->out_ready);
+    pthread_mutex_unlock(&s->out_lock);
+    pthread_join(s->delivery_thread, NULL);
+    free_service(s);
+}
+
+/* ---------- submit, cancel ---------- */
+
+static enum pl_status check_request(const struct pl_service *s, const struct pl_service_request *q, struct pl_err *err) {
+    const struct plumb_engine *e = s->engine;
+    if (q->prompt_count == 0) PL_FAIL(err, PL_INVALID, "the prompt has no tokens");
+    if (q->prompt_count >= e->context)
+        PL_FAIL(err, PL_LIMIT,
+                "the prompt has %zu tokens, the context holds %u and needs room for at least one answer token",
+                q->prompt_count, e->context);
+    for (size_t i = 0; i < q->prompt_count; i++)
+        if (q->prompt[i] >= e->config.vocab)
+            PL_FAIL(err, PL_INVALID, "prompt token %zu is %u, the vocabulary has %u", i, q->prompt[i], e->config.vocab);
+    if (q->top_logprobs > PL_EVENT_TOP_MAX)
+        PL_FAIL(err, PL_INVALID, "top_logprobs is %u, expected 0 to %d", q->top_logprobs, PL_EVENT_TOP_MAX);
+    return pl_sampling_check(&q->sampling, e->config.vocab, err);
+}
+
+static enum pl_status make_request(const struct pl_service *s, const struct pl_service_request *q, struct request **out,
+                                   struct pl_err *err) {
+    struct request *r = pl_calloc(1, sizeof *r);
+    if (r == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the request");
+    uint32_t room = s->engine->context - (uint32_t)q->prompt_count;
+    uint32_t fresh = q->max_tokens == 0 ? room : PL_MIN(q->max_tokens, room);
+    *r = (struct request){.prompt = (uint32_t)q->prompt_count,
+                          .known = (uint32_t)q->prompt_count,
+                          .fresh_max = fresh,
+                          .want_logprobs = q->want_logprobs,
+                          .top_logprobs = q->top_logprobs,
+                          .ignore_eos = q->ignore_eos,
+                          .on_event = q->on_event,
+                          .user = q->user,
+                          .submitted_ns = pl_clock_ns()};
+    struct pl_sampling sampling = q->sampling;
+    r->tokens = pl_alloc(q->prompt_count + fresh, sizeof *r->tokens);
+    r->bias = pl_alloc(q->sampling.bias_count, sizeof *r->bias);
+    enum pl_status st = r->tokens == NULL || r->bias == NULL ? PL_NO_MEMORY : PL_OK;
+    if (st == PL_OK) {
+        memcpy(r->tokens, q->prompt, q->prompt_count * sizeof *r->tokens);
+        if (sampling.bias_count > 0) memcpy(r->bias, sampling.bias, sampling.bias_count * sizeof *r->bias);
+        sampling.bias = r->bias;
+        st = pl_sampler_create(&sampling, s->engine->config.vocab, &r->sampler, err);
+    } else {
+        (void)pl_err_set(err, __FILE__, __LINE__, st, "no memory for a request of %zu tokens", q->prompt_count + fresh);
+    }
+    for (uint32_t i = 0; st == PL_OK && i < r->prompt; i++) pl_sampler_accept(r->sampler, r->tokens[i]);
+    if (st != PL_OK) {
+        service_request_free(r);
+        return st;
+    }
+    *out = r;
+    return PL_OK;
+}
+
+/* A free place in the table, and with it the number: both tell each other apart from earlier users of the place. */
+static bool take_place(struct pl_service *s, struct request *r) {
+    for (uint32_t i = 0; i < s->table_cap; i++) {
+        if (s->table[i] != NULL) continue;
+        r->number = ++s->numbers * s->table_cap + i;
+        s->table[i] = r;
+        return true;
+    }
+    return false;
+}
+
+static enum pl_status enqueue(struct pl_service *s, struct request *r, int32_t priority, struct pl_err *err) {
+    if (s->poisoned) PL_FAIL(err, PL_DEVICE, "the engine failed on its device: %.200s", s->poison.text);
+    if (s->stop || s->draining) PL_FAIL(err, PL_BUSY, "the server is shutting down");
+    if (!take_place(s, r)) {
+        s->info.refused++;
+        PL_FAIL(err, PL_BUSY, "all %u places for requests are taken: try again later", s->table_cap);
+    }
+    enum pl_status st = pl_sched_submit(s->sched, r->number, r->prompt, r->fresh_max, priority, r->submitted_ns, err);
+    if (st != PL_OK) {
+        s->table[r->number % s->table_cap] = NULL;
+        s->info.refused++;
+        return st;
+    }
+    s->info.requests++;
+    atomic_fetch_add(&s->undelivered, 1);
+    pthread_cond_signal(&s->work);
+    return PL_OK;
+}
+
+enum pl_status pl_service_submit(struct pl_service *s, const struct pl_service_request *q, uint64_t *number,
+                                 struct pl_err *err) {
+    struct request *r = NULL;
+    PL_TRY(check_request(s, q, err));
+    PL_TRY(make_request(s, q, &r, err));
+    pthread_mutex_lock(&s->lock);
+    enum pl_status st = enqueue(s, r, q->priority, err);
+    if (st == PL_OK) *number = r->number;
+    pthread_mutex_unlock(&s->lock);
+    if (st != PL_OK) service_request_free(r);
+    return st;
+}
+
+void pl_service_cancel(struct pl_service *s, uint64_t number) {
+    pthread_mutex_lock(&s->lock);
+    struct request *r = request_of(s, number);
+    if (r != NULL && pl_sched_cancel(s->sched, number, pl_clock_ns())) {
+        r->cancelled = true;
+        pthread_cond_signal(&s->work); /* the engine thread reports the end */
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool pl_service_drain(struct pl_service *s, uint32_t timeout_ms) {
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    pthread_mutex_unlock(&s->lock);
+    uint64_t until = pl_clock_ns() + (uint64_t)timeout_ms * 1000000u;
+    while (atomic_load(&s->undelivered) > 0) {
+        if (pl_clock_ns() >= until) return false;
+        struct timespec t = {0, 2 * 1000 * 1000};
+        nanosleep(&t, NULL);
+    }
+    return true;
+}
+
+void pl_service_info(struct pl_service *s, struct pl_service_info *out) {
+    pthread_mutex_lock(&s->lock);
+    *out = s->info;
+    struct pl_sched_stats st = pl_sched_stats(s->sched);
+    out->running = pl_sched_running(s->sched);
+    out->waiting = pl_sched_waiting(s->sched);
+    out->max_running = s->config.max_running;
+    out->page_count = s->engine->pages.page_count;
+    out->page_tokens = s->engine->pages.page_tokens;
+    out->pages_free = s->engine->pages.free_count;
+    out->poisoned = s->poisoned;
+    out->steps = st.steps;
+    out->finished = st.finished;
+    out->cancelled = st.cancelled;
+    out->preempted = st.preempted;
+    out->tokens_generated = st.tokens_generated;
+    out->tokens_prefilled = st.tokens_computed - PL_MIN(st.tokens_computed, st.tokens_generated);
+    if (s->tree != NULL) {
+        struct pl_prefix_stats p = pl_prefix_stats(s->tree);
+        out->pages_cached = pl_prefix_pages(s->tree);
+        out->prefix_tokens_asked = p.tokens_asked;
+        out->prefix_tokens_adopted = p.tokens_adopted;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+size_t pl_service_witness(struct pl_service *s, struct pl_ops_launches *out, size_t cap) {
+    pthread_mutex_lock(&s->lock);
+    size_t count = s->kernel_count, n = PL_MIN(PL_MIN(count, cap), (size_t)PL_SERVICE_KERNELS_MAX);
+    if (n > 0) memcpy(out, s->kernels, n * sizeof *out);
+    pthread_mutex_unlock(&s->lock);
+    return count;
+}

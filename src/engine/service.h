@@ -1,0 +1,91 @@
+/* service - one engine thread, many requests: continuous batching behind a door that any thread may knock at.
+ *
+ * The engine thread only schedules, runs steps and samples. Everything a request produces is handed to one delivery
+ * thread, which calls the request's on_event; HTTP, JSON and detokenising happen there or later, never in a step.
+ *
+ * Promises
+ *  1. on_event is called from the delivery thread, in order, one PL_EVENT_TOKEN per token and then exactly one
+ *     PL_EVENT_END or PL_EVENT_ERROR; nothing after it. It must not block and must not call pl_service_destroy.
+ *  2. pl_service_cancel returns at once; the request's pages are free after the step that is running. Its END event
+ *     (PL_END_CANCELLED) still comes.
+ *  3. A request that fails fails alone. A step that fails (device) fails every request in it, with the reason.
+ *  4. The text of a request depends on its tokens, its sampling and its seed, not on what ran beside it, as far as the
+ *     backend's products are independent of the row count (pl_service_info.invariant says whether they are).
+ *
+ * The engine handle belongs to the service from create to destroy: no session may be used meanwhile. */
+#ifndef PL_ENGINE_SERVICE_H
+#define PL_ENGINE_SERVICE_H
+
+#include "base/status.h"
+#include "ops/ops.h"
+#include "plumb.h"
+#include "sample/sample.h"
+
+struct pl_service;
+
+struct pl_service_options {
+    uint32_t max_running;    /* sequences in one step; 0 = 8 */
+    uint32_t max_waiting;    /* 0 = 256 */
+    uint32_t step_tokens;    /* rows of one step; 0 = the engine's batch rows */
+    uint32_t prefill_tokens; /* of them for prompts; 0 = 3/4 of step_tokens */
+    bool no_prefix_cache;
+};
+
+enum pl_event_kind { PL_EVENT_TOKEN, PL_EVENT_END, PL_EVENT_ERROR };
+enum pl_end_reason { PL_END_STOP, PL_END_LENGTH, PL_END_CANCELLED };
+enum { PL_EVENT_TOP_MAX = 20 };
+
+struct pl_event {
+    enum pl_event_kind kind;
+    uint64_t request;  /* number given at submit */
+    uint32_t id;       /* TOKEN */
+    bool is_end_token; /* TOKEN: it ends the text (EOG); it is not part of the text */
+    double logprob;    /* TOKEN, when logprobs were asked for */
+    uint32_t top_count;
+    uint32_t top_ids[PL_EVENT_TOP_MAX];
+    double top_logprobs[PL_EVENT_TOP_MAX];
+    enum pl_end_reason reason;                        /* END */
+    uint32_t prompt_tokens, cached_tokens, generated; /* END: of the prompt that many came from the prefix cache */
+    uint64_t queued_ns, prefill_ns, decode_ns;        /* END: where its time went */
+    struct pl_err err;                                /* ERROR */
+};
+
+struct pl_service_request {
+    const uint32_t *prompt; /* copied */
+    size_t prompt_count;
+    uint32_t max_tokens; /* 0: whatever the context leaves */
+    int32_t priority;
+    struct pl_sampling sampling; /* bias copied */
+    bool want_logprobs;
+    uint32_t top_logprobs; /* <= PL_EVENT_TOP_MAX */
+    bool ignore_eos;
+    void (*on_event)(void *user, const struct pl_event *e);
+    void *user;
+};
+
+enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service_options *opt, struct pl_service **out,
+                                 struct pl_err *err) PL_MUST_CHECK;
+/* Cancels everything, delivers the last events, joins both threads. */
+void pl_service_destroy(struct pl_service *s);
+/* Any thread. On PL_OK events will come; otherwise none will. PL_BUSY: queue full; PL_LIMIT: does not fit the context. */
+enum pl_status pl_service_submit(struct pl_service *s, const struct pl_service_request *r, uint64_t *number,
+                                 struct pl_err *err) PL_MUST_CHECK;
+void pl_service_cancel(struct pl_service *s, uint64_t number);
+/* No new requests (PL_BUSY); those admitted run to their end. Returns when none is left or after timeout_ms. */
+bool pl_service_drain(struct pl_service *s, uint32_t timeout_ms);
+
+struct pl_service_info {
+    uint32_t running, waiting, max_running, page_count, pages_free, pages_cached, page_tokens;
+    bool invariant, poisoned;
+    uint64_t steps, tokens_prefilled, tokens_generated, requests, finished, cancelled, failed, refused, preempted;
+    uint64_t prefix_tokens_asked, prefix_tokens_adopted;
+    uint64_t step_ns_total, last_token_ns; /* last_token_ns: clock time of the last token, 0 = none yet */
+    uint64_t batch_histogram[16];          /* steps whose sequence count was 1, 2, 3-4, 5-8, ... */
+};
+void pl_service_info(struct pl_service *s, struct pl_service_info *out); /* any thread */
+
+/* Kernels that ran, as of the last finished step; any thread. Returns the full count. */
+enum { PL_SERVICE_KERNELS_MAX = 256 };
+size_t pl_service_witness(struct pl_service *s, struct pl_ops_launches *out, size_t cap);
+
+#endif

@@ -1,0 +1,88 @@
+/* service_internal - shared by service.c and service_run.c. */
+#ifndef PL_ENGINE_SERVICE_INTERNAL_H
+#define PL_ENGINE_SERVICE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/service.h"
+#include "kv/prefix.h"
+#include "sched/sched.h"
+
+/* Owned by the table until its end is pushed, then by the delivery thread. tokens, known, sampler are the engine
+ * thread's (prefix calls read tokens under lock, from whoever plans, commits or cancels). */
+struct request {
+    uint64_t number;
+    uint32_t *tokens, known, prompt, fresh_max, generated, cached;
+    struct pl_sampler *sampler;
+    struct pl_logit_bias *bias;
+    bool want_logprobs, ignore_eos, admitted, cancelled, failed;
+    uint32_t top_logprobs;
+    enum pl_end_reason reason;
+    void (*on_event)(void *user, const struct pl_event *e);
+    void *user;
+    uint64_t submitted_ns, admitted_ns, first_ns;
+    struct pl_err err;
+};
+
+struct top_list {
+    uint32_t count, ids[PL_EVENT_TOP_MAX];
+    double logprobs[PL_EVENT_TOP_MAX];
+};
+
+struct delivery {
+    struct request *request;
+    enum pl_event_kind kind;
+    uint32_t id;
+    bool is_end;
+    double logprob;
+    struct top_list *top; /* owned, NULL when not asked for */
+    uint64_t now;
+};
+
+struct draw { /* what one item of a step gave */
+    uint32_t id;
+    bool ok, is_end;
+    double logprob;
+    struct top_list *top;
+};
+
+struct pl_service {
+    struct plumb_engine *engine;
+    struct pl_sched_config config;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct pl_sched *sched;
+    struct pl_prefix_tree *tree; /* NULL: switched off */
+    struct request **table;      /* [table_cap] by number % table_cap */
+    uint32_t table_cap;
+    uint64_t numbers;
+    bool stop, draining, poisoned;
+    struct pl_err poison;
+    struct pl_service_info info;
+    struct pl_ops_launches kernels[PL_SERVICE_KERNELS_MAX]; /* copied after each step, so that readers need no engine */
+    size_t kernel_count;
+    pthread_t engine_thread, delivery_thread;
+    /* of one step, the engine thread's */
+    uint32_t *batch_tokens, *batch_logit_rows, *batch_pages;
+    struct pl_batch_seq *batch_seqs;
+    struct request **item_request; /* [items] */
+    float *logits;                 /* [max_running, V] */
+    bool *ends;
+    struct draw *drawn;
+    /* to the delivery thread */
+    pthread_mutex_t out_lock;
+    pthread_cond_t out_ready;
+    struct delivery *out;
+    size_t out_len, out_cap;
+    bool out_stop;
+    _Atomic uint64_t undelivered; /* requests whose END or ERROR was not delivered yet */
+};
+
+void *service_engine_main(void *arg);
+void service_request_free(struct request *r);
+void service_push(struct pl_service *s, const struct delivery *d);
+
+#endif

@@ -1,0 +1,201 @@
+/* service_run.c - the engine thread: plan, run, sample, commit, hand over. */
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/service_internal.h"
+
+static struct request *item_request(struct pl_service *s, const struct pl_sched_item *it) {
+    uint64_t number = pl_sched_slot(s->sched, it->slot)->id;
+    return s->table[number % s->table_cap];
+}
+
+/* The plan as the model's batch: rows, block tables one after the other, rows whose logits are wanted. Under lock. */
+static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, struct pl_batch *b) {
+    uint32_t page_first = 0, logits = 0;
+    for (uint32_t i = 0; i < p->item_count; i++) {
+        const struct pl_sched_item *it = &p->items[i];
+        const struct pl_sched_request *q = pl_sched_slot(s->sched, it->slot);
+        struct request *r = item_request(s, it);
+        s->item_request[i] = r;
+        if (r->admitted_ns == 0) r->admitted_ns = pl_clock_ns();
+        memcpy(s->batch_tokens + it->row, r->tokens + it->first, it->count * sizeof *s->batch_tokens);
+        s->batch_seqs[i] =
+            (struct pl_batch_seq){.first_row = it->row, .rows = it->count, .past = it->first, .page_first = page_first};
+        uint32_t tokens = it->first + it->count, size = s->engine->pages.page_tokens,
+                 pages = tokens / size + (tokens % size != 0);
+        memcpy(s->batch_pages + page_first, q->table.pages, pages * sizeof *s->batch_pages);
+        page_first += pages;
+        if (it->wants_token) s->batch_logit_rows[logits++] = it->row + it->count - 1;
+    }
+    *b = (struct pl_batch){.rows = p->rows,
+                           .tokens = s->batch_tokens,
+                           .seq_count = p->item_count,
+                           .seqs = s->batch_seqs,
+                           .pages = s->batch_pages,
+                           .page_entries = page_first,
+                           .logit_count = logits,
+                           .logit_rows = s->batch_logit_rows};
+}
+
+static enum pl_status run_model(struct pl_service *s, const struct pl_sched_plan *p, const struct pl_batch *b) {
+    struct plumb_engine *e = s->engine;
+    const struct pl_activation *logits = NULL;
+    for (uint32_t i = 0; i < p->copy_count; i++)
+        PL_TRY(pl_ops_kv_copy_page(e->ops, e->kv, p->copies[i].from, p->copies[i].to));
+    PL_TRY(pl_model_forward(e->model, b, e->kv, &logits));
+    if (b->logit_count == 0) return PL_OK;
+    return pl_ops_activation_read(e->ops, logits, 0, b->logit_count, s->logits);
+}
+
+static void read_logprobs(const struct request *r, const float *logits, uint32_t vocab, struct draw *d) {
+    d->logprob = pl_logprob(logits, vocab, d->id);
+    if (r->top_logprobs == 0) return;
+    d->top = pl_calloc(1, sizeof *d->top); /* none: the token goes out without alternatives */
+    if (d->top != NULL)
+        d->top->count = (uint32_t)pl_top_logprobs(logits, vocab, r->top_logprobs, d->top->ids, d->top->logprobs);
+}
+
+/* Log-probabilities are of the model's own distribution, so they are read before the sampler changes the logits; which
+ * token they are of is known only after it. Hence the copy, and only for requests that ask. */
+static struct draw draw_one(struct pl_service *s, struct request *r, float *logits, float *copy) {
+    uint32_t vocab = s->engine->config.vocab;
+    struct draw d = {0};
+    if (r->want_logprobs && copy != NULL) memcpy(copy, logits, vocab * sizeof *logits);
+    enum pl_status st = pl_sampler_draw(r->sampler, logits, r->known, &d.id);
+    if (st != PL_OK) {
+        (void)pl_err_set(&r->err, __FILE__, __LINE__, st, "the model gave no usable logits at token %u", r->known);
+        return d;
+    }
+    d.ok = true;
+    d.is_end = !r->ignore_eos && s->engine->tok != NULL && pl_tokenizer_is_eog(s->engine->tok, d.id);
+    if (r->want_logprobs && copy != NULL) read_logprobs(r, copy, vocab, &d);
+    return d;
+}
+
+static void sample_all(struct pl_service *s, const struct pl_sched_plan *p, float *copy) {
+    size_t vocab = s->engine->config.vocab, row = 0;
+    for (uint32_t i = 0; i < p->item_count; i++) {
+        s->drawn[i] = (struct draw){0};
+        if (!p->items[i].wants_token) continue;
+        s->drawn[i] = draw_one(s, s->item_request[i], s->logits + row * vocab, copy);
+        row++;
+    }
+}
+
+/* Takes the new tokens into their requests and hands them over. Under lock: cancelled requests are told by the scheduler. */
+static void accept_tokens(struct pl_service *s, const struct pl_sched_plan *p, uint64_t now) {
+    for (uint32_t i = 0; i < p->item_count; i++) {
+        struct request *r = s->item_request[i];
+        struct draw *d = &s->drawn[i];
+        s->ends[i] = false;
+        if (!p->items[i].wants_token) continue;
+        if (r->cancelled || r->failed) {
+            pl_free(d->top);
+            (void)pl_sched_cancel(s->sched, r->number, now);
+            continue;
+        }
+        if (!d->ok) {
+            r->failed = true;
+            (void)pl_sched_cancel(s->sched, r->number, now);
+            continue;
+        }
+        r->tokens[r->known++] = d->id;
+        r->generated++;
+        if (r->first_ns == 0) r->first_ns = now;
+        pl_sampler_accept(r->sampler, d->id);
+        s->ends[i] = d->is_end;
+        r->reason = d->is_end ? PL_END_STOP : PL_END_LENGTH;
+        s->info.last_token_ns = now;
+        service_push(s, &(struct delivery){.request = r,
+                                           .kind = PL_EVENT_TOKEN,
+                                           .id = d->id,
+                                           .is_end = d->is_end,
+                                           .logprob = d->logprob,
+                                           .top = d->top,
+                                           .now = now});
+    }
+}
+
+/* Every request that ended: its place becomes free and its last event goes out. Under lock. */
+static void report_ended(struct pl_service *s) {
+    struct pl_sched_request e;
+    while (pl_sched_pop_ended(s->sched, &e)) {
+        struct request *r = s->table[e.id % s->table_cap];
+        s->table[e.id % s->table_cap] = NULL;
+        if (r->failed) s->info.failed++;
+        if (r->cancelled && !r->failed) r->reason = PL_END_CANCELLED;
+        service_push(
+            s, &(struct delivery){.request = r, .kind = r->failed ? PL_EVENT_ERROR : PL_EVENT_END, .now = pl_clock_ns()});
+    }
+}
+
+/* A step that failed fails its requests; a device failure fails all. Under lock. */
+static void fail_step(struct pl_service *s, const struct pl_sched_plan *p, enum pl_status st) {
+    struct pl_err err = {0};
+    (void)pl_err_set(&err, __FILE__, __LINE__, st, "the step of %u sequences failed: %s", p->item_count, pl_status_text(st));
+    pl_log(PL_LOG_ERROR, "%s", err.text);
+    if (st == PL_DEVICE) {
+        s->poisoned = s->engine->poisoned = true;
+        s->poison = err;
+    }
+    for (uint32_t i = 0; i < s->table_cap; i++) {
+        struct request *r = s->table[i];
+        bool in_step = false;
+        for (uint32_t k = 0; k < p->item_count; k++) in_step |= s->item_request[k] == r;
+        if (r == NULL || (!in_step && !s->poisoned)) continue;
+        if (!pl_sched_cancel(s->sched, r->number, pl_clock_ns())) continue; /* it has ended already */
+        r->failed = true;
+        r->err = err;
+    }
+}
+
+static void count_step(struct pl_service *s, uint32_t sequences, uint64_t ns) {
+    uint32_t bucket = 0;
+    while (bucket < 15 && (1u << bucket) < sequences) bucket++;
+    s->info.batch_histogram[bucket]++;
+    s->info.step_ns_total += ns;
+}
+
+/* One step, or a wait for work. Called and returns with the lock held. */
+static void step(struct pl_service *s, float *copy) {
+    struct pl_sched_plan p;
+    struct pl_batch b;
+    pl_sched_plan(s->sched, &p);
+    if (p.item_count == 0) {
+        report_ended(s);
+        if (!s->stop && pl_sched_running(s->sched) + pl_sched_waiting(s->sched) == 0) pthread_cond_wait(&s->work, &s->lock);
+        return;
+    }
+    build_batch(s, &p, &b);
+    pthread_mutex_unlock(&s->lock);
+    uint64_t start = pl_clock_ns();
+    enum pl_status st = run_model(s, &p, &b);
+    if (st == PL_OK) sample_all(s, &p, copy);
+    uint64_t now = pl_clock_ns();
+    pthread_mutex_lock(&s->lock);
+    count_step(s, p.item_count, now - start);
+    s->kernel_count = pl_ops_witness(s->engine->ops, s->kernels, PL_SERVICE_KERNELS_MAX);
+    if (st == PL_OK) {
+        accept_tokens(s, &p, now);
+        pl_sched_commit(s->sched, &p, s->ends, now);
+    } else {
+        fail_step(s, &p, st);
+    }
+    report_ended(s);
+}
+
+void *service_engine_main(void *arg) {
+    struct pl_service *s = arg;
+    float *copy = pl_alloc(s->engine->config.vocab, sizeof *copy); /* NULL: log-probabilities are left out */
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) step(s, copy);
+    for (uint32_t i = 0; i < s->table_cap; i++) {
+        struct request *r = s->table[i];
+        if (r != NULL && pl_sched_cancel(s->sched, r->number, pl_clock_ns())) r->cancelled = true;
+    }
+    report_ended(s);
+    pthread_mutex_unlock(&s->lock);
+    pl_free(copy);
+    return NULL;
+}

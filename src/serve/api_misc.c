@@ -1,0 +1,276 @@
+/* api_misc.c - the small endpoints: models, tokens, template, properties, health, metrics. */
+#include "serve/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/json_out.h"
+
+/* ---------- models ---------- */
+
+static json_t *model_object(const struct pl_server *s) {
+    const struct plumb_engine *e = s->engine;
+    return json_pack("{s:s, s:s, s:I, s:s, s:{s:s, s:i, s:i, s:i}}", "id", s->model_name, "object", "model", "created",
+                     (json_int_t)s->started_unix, "owned_by", "plumb", "meta", "architecture", pl_arch_name(e->config.arch),
+                     "n_vocab", (int)e->config.vocab, "n_ctx", (int)e->context, "n_ctx_train", (int)e->config.context_train);
+}
+
+enum MHD_Result handle_models(struct exchange *x) {
+    return answer_json(x, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_object(x->server)));
+}
+
+enum MHD_Result handle_model(struct exchange *x, const char *id) {
+    if (strcmp(id, x->server->model_name) == 0) return answer_json(x, 200, model_object(x->server));
+    return answer_error(x, 404, NULL, "model", "there is no model '%.100s', this server has '%s'", id,
+                        x->server->model_name);
+}
+
+/* ---------- tokens and template ---------- */
+
+static bool flag(const json_t *body, const char *name, bool fallback) {
+    const json_t *v = json_object_get(body, name);
+    return json_is_boolean(v) ? json_is_true(v) : fallback;
+}
+
+enum MHD_Result handle_tokenize(struct exchange *x, json_t *body) {
+    const json_t *text = json_object_get(body, "content");
+    if (text == NULL) text = json_object_get(body, "prompt");
+    if (!json_is_string(text)) return answer_error(x, 400, NULL, "content", "content is missing or no string");
+    struct pl_encode_options o = {.add_special = flag(body, "add_special", false),
+                                  .parse_special = flag(body, "parse_special", true)};
+    struct pl_ids ids = {0};
+    struct pl_err err = {0};
+    enum pl_status st =
+        pl_tokenizer_encode(x->server->tokenizer, json_string_value(text), json_string_length(text), &o, &ids, &err);
+    if (st != PL_OK) {
+        pl_ids_deinit(&ids);
+        return answer_status(x, &err, "content");
+    }
+    struct pl_buf b = {0};
+    pl_buf_add_c(&b, "{\"tokens\":[");
+    for (size_t i = 0; i < ids.len; i++) pl_buf_printf(&b, "%s%" PRIu32, i == 0 ? "" : ",", ids.data[i]);
+    pl_buf_printf(&b, "],\"count\":%zu}", ids.len);
+    pl_ids_deinit(&ids);
+    enum MHD_Result r = pl_buf_ok(&b) ? answer_bytes(x, 200, "application/json", b.data, b.len)
+                                      : answer_error(x, 503, NULL, NULL, "no memory for the answer");
+    pl_buf_deinit(&b);
+    return r;
+}
+
+enum MHD_Result handle_detokenize(struct exchange *x, json_t *body) {
+    const json_t *list = json_object_get(body, "tokens");
+    if (!json_is_array(list)) return answer_error(x, 400, NULL, "tokens", "tokens is missing or no list of token ids");
+    size_t n = json_array_size(list);
+    uint32_t *ids = pl_alloc(n, sizeof *ids);
+    if (ids == NULL) return answer_error(x, 503, NULL, NULL, "no memory for %zu tokens", n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (id < 0 || id >= pl_tokenizer_vocab_size(x->server->tokenizer)) {
+            pl_free(ids);
+            return answer_error(x, 400, NULL, "tokens", "entry %zu of tokens is no id of this vocabulary", i);
+        }
+        ids[i] = (uint32_t)id;
+    }
+    struct pl_buf text = {0}, b = {0};
+    enum pl_status st = pl_tokenizer_decode(x->server->tokenizer, ids, n, true, &text);
+    pl_free(ids);
+    pl_buf_add_c(&b, "{\"content\":");
+    pl_json_add_string(&b, pl_buf_cstr(&text), text.len);
+    pl_buf_add_char(&b, '}');
+    enum MHD_Result r = st == PL_OK && pl_buf_ok(&b) && pl_buf_ok(&text)
+                            ? answer_bytes(x, 200, "application/json", b.data, b.len)
+                            : answer_error(x, 503, NULL, NULL, "no memory for the answer");
+    pl_buf_deinit(&text);
+    pl_buf_deinit(&b);
+    return r;
+}
+
+enum MHD_Result handle_apply_template(struct exchange *x, json_t *body) {
+    const json_t *messages = json_object_get(body, "messages"), *tools = json_object_get(body, "tools");
+    const json_t *extra = json_object_get(body, "chat_template_kwargs");
+    if (!json_is_array(messages)) return answer_error(x, 400, NULL, "messages", "messages is missing or no list");
+    struct pl_rendered out = {0};
+    struct pl_err err = {0};
+    enum pl_status st = pl_engine_render(x->server->engine, messages, tools, flag(body, "add_generation_prompt", true),
+                                         json_is_object(extra) ? extra : NULL, &out, &err);
+    enum MHD_Result r;
+    if (st != PL_OK) {
+        r = answer_status(x, &err, "messages");
+    } else {
+        struct pl_buf b = {0};
+        pl_buf_add_c(&b, "{\"prompt\":");
+        pl_json_add_string(&b, pl_buf_cstr(&out.text), out.text.len);
+        pl_buf_add_char(&b, '}');
+        r = pl_buf_ok(&b) ? answer_bytes(x, 200, "application/json", b.data, b.len)
+                          : answer_error(x, 503, NULL, NULL, "no memory for the answer");
+        pl_buf_deinit(&b);
+    }
+    pl_rendered_deinit(&out);
+    return r;
+}
+
+/* ---------- state ---------- */
+
+enum MHD_Result handle_props(struct exchange *x) {
+    const struct pl_server *s = x->server;
+    const struct plumb_engine *e = s->engine;
+    struct pl_service_info n;
+    pl_service_info(s->service, &n);
+    struct pl_str tmpl = {"", 0};
+    (void)pl_file_chat_template(e->file, NULL, &tmpl);
+    return answer_json(x, 200,
+                       json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:s%, s:{s:i}}", "model_alias", s->model_name,
+                                 "model_path", s->opt.model_path != NULL ? s->opt.model_path : "", "backend",
+                                 pl_ops_describe(e->ops), "build", plumb_build_id(), "total_slots", (int)n.max_running,
+                                 "n_ctx", (int)e->context, "kv_pages", (int)n.page_count, "chat_template", tmpl.data,
+                                 tmpl.len, "default_generation_settings", "n_ctx", (int)e->context));
+}
+
+enum MHD_Result handle_slots(struct exchange *x) {
+    struct pl_service_info n;
+    pl_service_info(x->server->service, &n);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n.max_running; i++)
+        json_array_append_new(list, json_pack("{s:i, s:b}", "id", (int)i, "is_processing", i < n.running));
+    return answer_json(x, 200, list);
+}
+
+/* Health is progress: while sequences run, a token must have come lately. */
+enum { STALL_S = 60 };
+
+enum MHD_Result handle_health(struct exchange *x) {
+    struct pl_service_info n;
+    pl_service_info(x->server->service, &n);
+    uint64_t now = pl_clock_ns();
+    double since = n.last_token_ns == 0 ? -1 : (double)(now - n.last_token_ns) * 1e-9;
+    uint64_t from = n.last_token_ns != 0 ? n.last_token_ns : x->server->started_ns;
+    bool stalled = n.running > 0 && now - from > (uint64_t)STALL_S * 1000000000u;
+    bool bad = n.poisoned || stalled;
+    return answer_json(x, bad ? 503 : 200,
+                       json_pack("{s:s, s:i, s:i, s:f}", "status",
+                                 n.poisoned ? "device failed"
+                                 : stalled  ? "stalled"
+                                            : "ok",
+                                 "running", (int)n.running, "waiting", (int)n.waiting, "seconds_since_last_token", since));
+}
+
+enum MHD_Result handle_ready(struct exchange *x) {
+    struct pl_service_info n;
+    pl_service_info(x->server->service, &n);
+    bool ready = !x->server->draining && !n.poisoned;
+    return answer_json(x, ready ? 200 : 503, json_pack("{s:b}", "ready", ready));
+}
+
+/* Every kernel that ran since the start, as JSON: the witness of the process. */
+enum MHD_Result handle_kernels(struct exchange *x) {
+    struct pl_service_info n;
+    struct pl_ops_launches list[PL_SERVICE_KERNELS_MAX];
+    size_t count = pl_service_witness(x->server->service, list, PL_COUNT_OF(list));
+    pl_service_info(x->server->service, &n);
+    json_t *kernels = json_array();
+    for (size_t i = 0; i < PL_MIN(count, PL_COUNT_OF(list)); i++)
+        json_array_append_new(kernels, json_pack("{s:s, s:s, s:I}", "op", list[i].op, "kernel", list[i].kernel, "launches",
+                                                 (json_int_t)list[i].launches));
+    return answer_json(x, 200,
+                       json_pack("{s:s, s:I, s:o}", "backend", pl_ops_describe(x->server->engine->ops), "steps",
+                                 (json_int_t)n.steps, "kernels", kernels));
+}
+
+/* ---------- metrics ---------- */
+
+static void metric(struct pl_buf *b, const char *name, const char *type, const char *help, double value) {
+    pl_buf_printf(b, "# HELP plumb_%s %s\n# TYPE plumb_%s %s\nplumb_%s %.17g\n", name, help, name, type, name, value);
+}
+
+static void histogram(struct pl_buf *b, const char *name, const char *help, _Atomic uint64_t *bucket, uint64_t sum_ns) {
+    static const char *const bound[12] = {"0.001", "0.002", "0.005", "0.01", "0.02", "0.05",
+                                          "0.1",   "0.2",   "0.5",   "1",    "5",    "+Inf"};
+    uint64_t total = 0;
+    pl_buf_printf(b, "# HELP plumb_%s %s\n# TYPE plumb_%s histogram\n", name, help, name);
+    for (size_t i = 0; i < 12; i++) {
+        total += bucket[i];
+        pl_buf_printf(b, "plumb_%s_bucket{le=\"%s\"} %" PRIu64 "\n", name, bound[i], total);
+    }
+    pl_buf_printf(b, "plumb_%s_sum %.9g\nplumb_%s_count %" PRIu64 "\n", name, (double)sum_ns * 1e-9, name, total);
+}
+
+static void batch_histogram(struct pl_buf *b, const struct pl_service_info *n) {
+    uint64_t total = 0;
+    pl_buf_add_c(b, "# HELP plumb_step_sequences Sequences in one step.\n# TYPE plumb_step_sequences histogram\n");
+    for (uint32_t i = 0; i < 16; i++) {
+        total += n->batch_histogram[i];
+        pl_buf_printf(b, "plumb_step_sequences_bucket{le=\"%u\"} %" PRIu64 "\n", 1u << i, total);
+    }
+    pl_buf_printf(b,
+                  "plumb_step_sequences_bucket{le=\"+Inf\"} %" PRIu64 "\nplumb_step_sequences_sum %" PRIu64
+                  "\nplumb_step_sequences_count %" PRIu64 "\n",
+                  total, n->tokens_generated, total);
+}
+
+/* Every kernel that ran, by operation and name: the witness as a counter. */
+static void kernel_launches(struct pl_buf *b, struct pl_service *service) {
+    struct pl_ops_launches list[PL_SERVICE_KERNELS_MAX];
+    size_t n = pl_service_witness(service, list, PL_COUNT_OF(list));
+    pl_buf_add_c(b, "# HELP plumb_kernel_launches_total Launches by operation and kernel.\n"
+                    "# TYPE plumb_kernel_launches_total counter\n");
+    for (size_t i = 0; i < PL_MIN(n, PL_COUNT_OF(list)); i++)
+        pl_buf_printf(b, "plumb_kernel_launches_total{op=\"%s\",kernel=\"%s\"} %" PRIu64 "\n", list[i].op, list[i].kernel,
+                      list[i].launches);
+}
+
+static void service_metrics(struct pl_buf *b, const struct pl_service_info *n) {
+    metric(b, "requests_total", "counter", "Requests accepted.", (double)n->requests);
+    metric(b, "requests_finished_total", "counter", "Requests that ran to their end.", (double)n->finished);
+    metric(b, "requests_cancelled_total", "counter", "Requests ended by their client or a stop string.",
+           (double)n->cancelled);
+    metric(b, "requests_failed_total", "counter", "Requests that ended with an error.", (double)n->failed);
+    metric(b, "requests_refused_total", "counter", "Requests refused because no place was free.", (double)n->refused);
+    metric(b, "preemptions_total", "counter", "Sequences that gave their pages up and were computed again.",
+           (double)n->preempted);
+    metric(b, "steps_total", "counter", "Steps of the engine.", (double)n->steps);
+    metric(b, "step_seconds_total", "counter", "Time spent in steps.", (double)n->step_ns_total * 1e-9);
+    metric(b, "prompt_tokens_total", "counter", "Prompt tokens computed.", (double)n->tokens_prefilled);
+    metric(b, "generated_tokens_total", "counter", "Tokens generated.", (double)n->tokens_generated);
+    metric(b, "prefix_tokens_asked_total", "counter", "Prompt tokens looked up in the prefix cache.",
+           (double)n->prefix_tokens_asked);
+    metric(b, "prefix_tokens_hit_total", "counter", "Prompt tokens found in the prefix cache.",
+           (double)n->prefix_tokens_adopted);
+    metric(b, "requests_running", "gauge", "Sequences that own pages.", n->running);
+    metric(b, "requests_waiting", "gauge", "Sequences in the queue.", n->waiting);
+    metric(b, "kv_pages", "gauge", "Pages of the KV cache.", n->page_count);
+    metric(b, "kv_pages_free", "gauge", "Pages nobody refers to.", n->pages_free);
+    metric(b, "kv_pages_cached", "gauge", "Pages kept by the prefix cache.", n->pages_cached);
+}
+
+enum MHD_Result handle_metrics(struct exchange *x) {
+    struct pl_server *s = x->server;
+    if (!s->opt.metrics)
+        return answer_error(x, 501, "not_supported_error", NULL,
+                            "metrics are switched off: start the server with --metrics (this is no zero)");
+    struct pl_service_info n;
+    pl_service_info(s->service, &n);
+    struct pl_buf b = {0};
+    pl_buf_printf(&b,
+                  "# HELP plumb_info The process.\n# TYPE plumb_info gauge\nplumb_info{version=\"%s\",backend=\"%s\"} 1\n",
+                  PLUMB_VERSION, pl_ops_describe(s->engine->ops));
+    service_metrics(&b, &n);
+    batch_histogram(&b, &n);
+    struct server_counts *c = &s->counts;
+    histogram(&b, "time_to_first_token_seconds", "From the request's arrival to its first token.", c->ttft_bucket,
+              c->ttft_ns_total);
+    histogram(&b, "inter_token_seconds", "Between two tokens of one sequence.", c->gap_bucket, c->gap_ns_total);
+    metric(&b, "http_requests_total", "counter", "HTTP requests.", (double)c->http_requests);
+    metric(&b, "http_client_errors_total", "counter", "HTTP answers with a 4xx status.", (double)c->http_4xx);
+    metric(&b, "http_server_errors_total", "counter", "HTTP answers with a 5xx status.", (double)c->http_5xx);
+    metric(&b, "http_disconnects_total", "counter", "Connections that ended before their answer did.",
+           (double)c->disconnects);
+    kernel_launches(&b, s->service);
+    enum MHD_Result r = pl_buf_ok(&b) ? answer_bytes(x, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len)
+                                      : answer_error(x, 503, NULL, NULL, "no memory for the answer");
+    pl_buf_deinit(&b);
+    return r;
+}

@@ -1,0 +1,398 @@
+/* api_openai.c - /v1/chat/completions and /v1/completions: reading the request, and the shapes of the answers. */
+#include "serve/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "serve/json_out.h"
+
+/* ---------- shared pieces ---------- */
+
+static const char *finish_text(const struct choice *c) {
+    switch (c->reason) {
+    case PL_END_STOP: return "stop";
+    case PL_END_LENGTH: return "length";
+    case PL_END_CANCELLED: break;
+    }
+    return "stop";
+}
+
+static json_t *usage_object(const struct job *j) {
+    return json_pack("{s:i, s:i, s:i, s:{s:i}}", "prompt_tokens", (int)j->prompt_tokens, "completion_tokens",
+                     (int)j->generated_tokens, "total_tokens", (int)(j->prompt_tokens + j->generated_tokens),
+                     "prompt_tokens_details", "cached_tokens", (int)j->cached_tokens);
+}
+
+static void add_json(struct pl_buf *b, json_t *steals) {
+    char *text = steals == NULL ? NULL : json_dumps(steals, JSON_COMPACT);
+    json_decref(steals);
+    if (text == NULL)
+        b->failed = true;
+    else
+        pl_buf_add_c(b, text);
+    free(text);
+}
+
+static void chunk_begin(struct job *j, const char *object) {
+    pl_buf_printf(&j->out, "data: {\"id\":\"%s\",\"object\":\"%s\",\"created\":%llu,\"model\":", j->id, object,
+                  (unsigned long long)j->created_unix);
+    pl_json_add_string(&j->out, j->server->model_name, strlen(j->server->model_name));
+    pl_buf_add_c(&j->out, ",\"system_fingerprint\":\"plumb-" PLUMB_VERSION "\"");
+}
+
+static void chunk_usage(struct job *j, const char *object) {
+    if (j->params.include_usage) {
+        chunk_begin(j, object);
+        pl_buf_add_c(&j->out, ",\"choices\":[],\"usage\":");
+        add_json(&j->out, usage_object(j));
+        pl_buf_add_c(&j->out, "}\n\n");
+    }
+    pl_buf_add_c(&j->out, "data: [DONE]\n\n");
+}
+
+static void stream_error(struct job *j, unsigned status, const char *message) {
+    pl_buf_add_c(&j->out, "data: ");
+    add_json(&j->out, error_object(j->api, status, NULL, NULL, message));
+    pl_buf_add_c(&j->out, "\n\n");
+}
+
+/* ---------- log-probabilities ---------- */
+
+static struct pl_str piece(const struct job *j, uint32_t id) {
+    struct pl_str s = {"", 0};
+    (void)pl_tokenizer_piece(j->server->tokenizer, id, &s);
+    return s;
+}
+
+static void add_token_fields(struct pl_buf *b, const struct job *j, uint32_t id, double logprob) {
+    struct pl_str p = piece(j, id);
+    pl_buf_add_c(b, "\"token\":");
+    pl_json_add_string(b, p.data, p.len);
+    pl_buf_add_c(b, ",\"logprob\":");
+    pl_json_add_number(b, logprob);
+    pl_buf_add_c(b, ",\"bytes\":[");
+    for (size_t i = 0; i < p.len; i++) pl_buf_printf(b, "%s%u", i == 0 ? "" : ",", (unsigned)(unsigned char)p.data[i]);
+    pl_buf_add_c(b, "]");
+}
+
+/* chat: {"content":[{token, logprob, bytes, top_logprobs:[..]}], "refusal":null}, one entry per token, always */
+static void add_chat_logprobs(struct pl_buf *b, const struct job *j, const struct choice *c, size_t from, size_t to) {
+    pl_buf_add_c(b, "{\"content\":[");
+    for (size_t i = from; i < to; i++) {
+        const struct pl_event *e = &c->tokens[i];
+        pl_buf_add_c(b, i == from ? "{" : ",{");
+        add_token_fields(b, j, e->id, e->logprob);
+        pl_buf_add_c(b, ",\"top_logprobs\":[");
+        for (uint32_t k = 0; k < e->top_count; k++) {
+            pl_buf_add_c(b, k == 0 ? "{" : ",{");
+            add_token_fields(b, j, e->top_ids[k], e->top_logprobs[k]);
+            pl_buf_add_char(b, '}');
+        }
+        pl_buf_add_c(b, "]}");
+    }
+    pl_buf_add_c(b, "],\"refusal\":null}");
+}
+
+/* completions: {"tokens":[], "token_logprobs":[], "top_logprobs":[{text: lp}], "text_offset":[]} */
+static void add_legacy_logprobs(struct pl_buf *b, const struct job *j, const struct choice *c, size_t from, size_t to) {
+    size_t offset = 0;
+    pl_buf_add_c(b, "{\"tokens\":[");
+    for (size_t i = from; i < to; i++) {
+        struct pl_str p = piece(j, c->tokens[i].id);
+        if (i > from) pl_buf_add_char(b, ',');
+        pl_json_add_string(b, p.data, p.len);
+    }
+    pl_buf_add_c(b, "],\"token_logprobs\":[");
+    for (size_t i = from; i < to; i++) {
+        if (i > from) pl_buf_add_char(b, ',');
+        pl_json_add_number(b, c->tokens[i].logprob);
+    }
+    pl_buf_add_c(b, "],\"top_logprobs\":");
+    if (j->params.top_logprobs == 0) {
+        pl_buf_add_c(b, "null");
+    } else {
+        pl_buf_add_char(b, '[');
+        for (size_t i = from; i < to; i++) {
+            pl_buf_add_c(b, i == from ? "{" : ",{");
+            for (uint32_t k = 0; k < c->tokens[i].top_count; k++) {
+                struct pl_str p = piece(j, c->tokens[i].top_ids[k]);
+                if (k > 0) pl_buf_add_char(b, ',');
+                pl_json_add_string(b, p.data, p.len);
+                pl_buf_add_char(b, ':');
+                pl_json_add_number(b, c->tokens[i].top_logprobs[k]);
+            }
+            pl_buf_add_char(b, '}');
+        }
+        pl_buf_add_char(b, ']');
+    }
+    for (size_t i = 0; i < from; i++) offset += piece(j, c->tokens[i].id).len;
+    pl_buf_add_c(b, ",\"text_offset\":[");
+    for (size_t i = from; i < to; i++) {
+        pl_buf_printf(b, "%s%zu", i == from ? "" : ",", offset);
+        offset += piece(j, c->tokens[i].id).len;
+    }
+    pl_buf_add_c(b, "]}");
+}
+
+static json_t *logprobs_object(struct job *j, const struct choice *c) {
+    if (!j->params.logprobs) return json_null();
+    struct pl_buf b = {0};
+    if (j->api == API_CHAT)
+        add_chat_logprobs(&b, j, c, 0, c->token_count);
+    else
+        add_legacy_logprobs(&b, j, c, 0, c->token_count);
+    json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, 0, NULL) : NULL;
+    pl_buf_deinit(&b);
+    return v;
+}
+
+/* The released text; bytes that are no UTF-8 (a model may produce any) become U+FFFD as they do in a stream. */
+static json_t *text_value(const char *text, size_t len) {
+    struct pl_buf b = {0};
+    pl_json_add_string(&b, text, len);
+    json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    pl_buf_deinit(&b);
+    return v;
+}
+
+/* ---------- chat ---------- */
+
+#define CHAT_CHUNK "chat.completion.chunk"
+
+static void chat_stream_begin(struct job *j) {
+    for (uint32_t i = 0; i < j->choice_count; i++) {
+        chunk_begin(j, CHAT_CHUNK);
+        pl_buf_printf(&j->out,
+                      ",\"choices\":[{\"index\":%u,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+                      "\"finish_reason\":null}]}\n\n",
+                      i);
+    }
+}
+
+static void chat_stream_delta(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len) {
+    chunk_begin(j, CHAT_CHUNK);
+    pl_buf_printf(&j->out, ",\"choices\":[{\"index\":%u,\"delta\":{\"content\":", index);
+    pl_json_add_string(&j->out, text, len);
+    pl_buf_add_c(&j->out, "},\"logprobs\":");
+    if (j->params.logprobs)
+        add_chat_logprobs(&j->out, j, c, c->token_sent, c->token_count);
+    else
+        pl_buf_add_c(&j->out, "null");
+    pl_buf_add_c(&j->out, ",\"finish_reason\":null}]}\n\n");
+}
+
+static void chat_stream_choice_end(struct job *j, struct choice *c, uint32_t index) {
+    chunk_begin(j, CHAT_CHUNK);
+    pl_buf_printf(&j->out, ",\"choices\":[{\"index\":%u,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}]}\n\n",
+                  index, finish_text(c));
+}
+
+static void chat_stream_end(struct job *j) { chunk_usage(j, CHAT_CHUNK); }
+
+static json_t *chat_whole(struct job *j) {
+    json_t *choices = json_array();
+    for (uint32_t i = 0; i < j->choice_count; i++) {
+        const struct choice *c = &j->choices[i];
+        json_array_append_new(choices,
+                              json_pack("{s:i, s:{s:s, s:o, s:n}, s:o, s:s}", "index", (int)i, "message", "role",
+                                        "assistant", "content", text_value(pl_buf_cstr(&c->text), c->text.len), "refusal",
+                                        "logprobs", logprobs_object(j, c), "finish_reason", finish_text(c)));
+    }
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", j->id, "object", "chat.completion", "created",
+                     (json_int_t)j->created_unix, "model", j->server->model_name, "system_fingerprint",
+                     "plumb-" PLUMB_VERSION, "choices", choices, "usage", usage_object(j));
+}
+
+const struct api_shape shape_chat = {chat_stream_begin, chat_stream_delta, chat_stream_choice_end,
+                                     chat_stream_end,   stream_error,      chat_whole};
+
+/* ---------- completions ---------- */
+
+static void completion_chunk(struct job *j, uint32_t index, const char *text, size_t len, const struct choice *c,
+                             const char *finish) {
+    chunk_begin(j, "text_completion");
+    pl_buf_printf(&j->out, ",\"choices\":[{\"index\":%u,\"text\":", index);
+    pl_json_add_string(&j->out, text, len);
+    pl_buf_add_c(&j->out, ",\"logprobs\":");
+    if (j->params.logprobs && finish == NULL)
+        add_legacy_logprobs(&j->out, j, c, c->token_sent, c->token_count);
+    else
+        pl_buf_add_c(&j->out, "null");
+    if (finish != NULL)
+        pl_buf_printf(&j->out, ",\"finish_reason\":\"%s\"}]}\n\n", finish);
+    else
+        pl_buf_add_c(&j->out, ",\"finish_reason\":null}]}\n\n");
+}
+
+static void completion_stream_begin(struct job *j) {
+    for (uint32_t i = 0; i < j->choice_count && j->params.echo; i++) {
+        const char *text = j->prompt_texts[j->choices[i].prompt];
+        completion_chunk(j, i, text, strlen(text), &j->choices[i], NULL);
+    }
+}
+static void completion_stream_delta(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len) {
+    completion_chunk(j, index, text, len, c, NULL);
+}
+static void completion_stream_choice_end(struct job *j, struct choice *c, uint32_t index) {
+    completion_chunk(j, index, "", 0, c, finish_text(c));
+}
+static void completion_stream_end(struct job *j) { chunk_usage(j, "text_completion"); }
+
+static json_t *completion_text(const struct job *j, const struct choice *c) {
+    struct pl_buf b = {0};
+    if (j->params.echo) pl_buf_add_c(&b, j->prompt_texts[c->prompt]);
+    pl_buf_add(&b, pl_buf_cstr(&c->text), c->text.len);
+    json_t *v = pl_buf_ok(&b) ? text_value(pl_buf_cstr(&b), b.len) : NULL;
+    pl_buf_deinit(&b);
+    return v;
+}
+
+static json_t *completion_whole(struct job *j) {
+    json_t *choices = json_array();
+    for (uint32_t i = 0; i < j->choice_count; i++) {
+        const struct choice *c = &j->choices[i];
+        json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text", completion_text(j, c),
+                                                 "logprobs", logprobs_object(j, c), "finish_reason", finish_text(c)));
+    }
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", j->id, "object", "text_completion", "created",
+                     (json_int_t)j->created_unix, "model", j->server->model_name, "system_fingerprint",
+                     "plumb-" PLUMB_VERSION, "choices", choices, "usage", usage_object(j));
+}
+
+const struct api_shape shape_completion = {
+    completion_stream_begin, completion_stream_delta, completion_stream_choice_end, completion_stream_end, stream_error,
+    completion_whole};
+
+/* ---------- requests ---------- */
+
+static enum MHD_Result finish_start(struct exchange *x, struct job *j, enum pl_status st, const struct param_error *pe) {
+    struct pl_err err = pe->err;
+    if (st == PL_OK) st = job_start(j, x, &err);
+    if (st == PL_OK) {
+        x->job = j; /* the exchange's reference */
+        return j->params.stream ? job_stream(j, x) : MHD_YES;
+    }
+    err.status = st;
+    enum MHD_Result r = answer_status(x, &err, pe->param);
+    job_unref(j);
+    return r;
+}
+
+static enum pl_status one_prompt(struct job *j, uint32_t count) {
+    j->prompts = pl_calloc(count, sizeof *j->prompts);
+    j->prompt_texts = pl_calloc(count, sizeof *j->prompt_texts);
+    if (j->prompts == NULL || j->prompt_texts == NULL) return PL_NO_MEMORY;
+    j->prompt_count = count;
+    return PL_OK;
+}
+
+static enum pl_status chat_read(struct exchange *x, struct job *j, json_t *body, struct param_error *pe) {
+    json_t *messages = json_incref(json_object_get(body, "messages")), *tools = json_incref(json_object_get(body, "tools"));
+    json_t *extra = json_incref(json_object_get(body, "chat_template_kwargs"));
+    json_object_del(body, "messages");
+    json_object_del(body, "tools");
+    json_object_del(body, "chat_template_kwargs");
+    enum pl_status st = params_read(x->server, API_CHAT, body, &j->params, pe);
+    if (st == PL_OK) st = params_rest(API_CHAT, body, pe);
+    if (st == PL_OK && (!json_is_array(messages) || json_array_size(messages) == 0)) {
+        snprintf(pe->param, sizeof pe->param, "messages");
+        st = pl_err_set(&pe->err, __FILE__, __LINE__, PL_INVALID, "messages is missing or no list of messages");
+    }
+    if (st == PL_OK) st = one_prompt(j, 1);
+    if (st == PL_OK) {
+        st = pl_engine_chat_encode(x->server->engine, messages, tools, true, json_is_object(extra) ? extra : NULL,
+                                   &j->prompts[0], &pe->err);
+        if (st != PL_OK) snprintf(pe->param, sizeof pe->param, "messages");
+    }
+    json_decref(messages);
+    json_decref(tools);
+    json_decref(extra);
+    return st;
+}
+
+enum MHD_Result handle_chat(struct exchange *x, json_t *body) {
+    struct param_error pe = {0};
+    struct job *j = job_create(x, API_CHAT, "chatcmpl-");
+    if (j == NULL) return answer_error(x, 503, NULL, NULL, "no memory for the request");
+    return finish_start(x, j, chat_read(x, j, body, &pe), &pe);
+}
+
+static enum pl_status prompt_from_ids(const json_t *list, struct pl_ids *out, struct pl_err *err) {
+    size_t i;
+    json_t *v;
+    json_array_foreach((json_t *)(uintptr_t)list, i, v) {
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > UINT32_MAX)
+            PL_FAIL(err, PL_INVALID, "prompt token %zu is no token id", i);
+        if (pl_grow(&out->data, &out->cap, out->len + 1, sizeof *out->data) != PL_OK)
+            PL_FAIL(err, PL_NO_MEMORY, "no memory for the prompt");
+        out->data[out->len++] = (uint32_t)json_integer_value(v);
+    }
+    return PL_OK;
+}
+
+/* A completion prompt is the caller's own raw text: special tokens written in it are meant. */
+static enum pl_status read_prompt(struct exchange *x, struct job *j, uint32_t i, const json_t *v, struct pl_err *err) {
+    if (json_is_array(v))
+        PL_TRY(prompt_from_ids(v, &j->prompts[i], err));
+    else if (!json_is_string(v))
+        PL_FAIL(err, PL_INVALID, "prompt is no string, list of strings or list of token ids");
+    if (json_is_string(v)) {
+        struct pl_encode_options o = {.add_special = true, .parse_special = true};
+        PL_TRY(
+            pl_tokenizer_encode(x->server->tokenizer, json_string_value(v), json_string_length(v), &o, &j->prompts[i], err));
+        j->prompt_texts[i] = pl_strdup(json_string_value(v));
+    } else {
+        struct pl_buf text = {0};
+        PL_TRY(pl_tokenizer_decode(x->server->tokenizer, j->prompts[i].data, j->prompts[i].len, true, &text));
+        j->prompt_texts[i] = pl_strdup(pl_buf_cstr(&text));
+        pl_buf_deinit(&text);
+    }
+    if (j->prompt_texts[i] == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the prompt");
+    if (j->prompts[i].len == 0)
+        PL_FAIL(err, PL_INVALID, "the prompt is empty and this model has no token that begins a text");
+    return PL_OK;
+}
+
+static enum pl_status read_prompts(struct exchange *x, struct job *j, const json_t *prompt, struct param_error *pe) {
+    snprintf(pe->param, sizeof pe->param, "prompt");
+    if (prompt == NULL) PL_FAIL(&pe->err, PL_INVALID, "prompt is missing");
+    bool many = json_is_array(prompt) && json_array_size(prompt) > 0 && !json_is_integer(json_array_get(prompt, 0));
+    size_t count = many ? json_array_size(prompt) : 1;
+    if (count > 64) PL_FAIL(&pe->err, PL_INVALID, "%zu prompts in one request, at most 64 are taken", count);
+    PL_TRY(one_prompt(j, (uint32_t)count));
+    for (size_t i = 0; i < count; i++)
+        PL_TRY(read_prompt(x, j, (uint32_t)i, many ? json_array_get(prompt, i) : prompt, &pe->err));
+    pe->param[0] = '\0';
+    return PL_OK;
+}
+
+static enum pl_status completion_read(struct exchange *x, struct job *j, json_t *body, struct param_error *pe) {
+    json_t *prompt = json_incref(json_object_get(body, "prompt"));
+    json_object_del(body, "prompt");
+    const json_t *best_of = json_object_get(body, "best_of");
+    enum pl_status st = PL_OK;
+    if (best_of != NULL && !json_is_null(best_of) && !(json_is_integer(best_of) && json_integer_value(best_of) == 1)) {
+        snprintf(pe->param, sizeof pe->param, "best_of");
+        st = pl_err_set(&pe->err, __FILE__, __LINE__, PL_INVALID, "best_of is not supported; use n and choose yourself");
+    }
+    json_object_del(body, "best_of");
+    if (st == PL_OK) st = params_read(x->server, API_COMPLETION, body, &j->params, pe);
+    if (st == PL_OK && j->params.max_tokens == 0) j->params.max_tokens = 16; /* the documented default of this endpoint */
+    if (st == PL_OK) st = params_rest(API_COMPLETION, body, pe);
+    if (st == PL_OK && j->params.echo && j->params.logprobs) {
+        snprintf(pe->param, sizeof pe->param, "echo");
+        st = pl_err_set(&pe->err, __FILE__, __LINE__, PL_INVALID, "echo together with logprobs is not supported yet");
+    }
+    if (st == PL_OK) st = read_prompts(x, j, prompt, pe);
+    json_decref(prompt);
+    return st;
+}
+
+enum MHD_Result handle_completion(struct exchange *x, json_t *body) {
+    struct param_error pe = {0};
+    struct job *j = job_create(x, API_COMPLETION, "cmpl-");
+    if (j == NULL) return answer_error(x, 503, NULL, NULL, "no memory for the request");
+    return finish_start(x, j, completion_read(x, j, body, &pe), &pe);
+}

@@ -1,0 +1,399 @@
+/* http.c - the daemon: limits, authorisation, routing, answers. */
+#include "serve/internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "file/file.h"
+
+/* ---------- answers ---------- */
+
+static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Response *r, const char *type) {
+    if (r == NULL) return MHD_NO;
+    x->http_status = status;
+    MHD_add_response_header(r, "Content-Type", type);
+    MHD_add_response_header(r, "Server", "plumb/" PLUMB_VERSION);
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(r, "Content-Security-Policy",
+                            "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
+                            "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    if (x->server->opt.cors) MHD_add_response_header(r, "Access-Control-Allow-Origin", "*");
+    if (status == 429 || status == 503) MHD_add_response_header(r, "Retry-After", "1");
+    if (status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    enum MHD_Result ok = MHD_queue_response(x->connection, status, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+enum MHD_Result answer_bytes(struct exchange *x, unsigned status, const char *type, const char *data, size_t len) {
+    void *copy = (void *)(uintptr_t)data; /* MHD copies it */
+    return queue(x, status, MHD_create_response_from_buffer(len, copy, MHD_RESPMEM_MUST_COPY), type);
+}
+
+enum MHD_Result answer_json(struct exchange *x, unsigned status, json_t *steals) {
+    char *text = steals == NULL ? NULL : json_dumps(steals, JSON_COMPACT);
+    json_decref(steals);
+    if (text == NULL) return answer_bytes(x, 500, "application/json", "{\"error\":{\"message\":\"out of memory\"}}", 37);
+    enum MHD_Result r = answer_bytes(x, status, "application/json", text, strlen(text));
+    free(text);
+    return r;
+}
+
+static const char *default_type(unsigned status) {
+    switch (status) {
+    case 401: return "authentication_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
+    }
+}
+
+json_t *error_object(enum api_kind api, unsigned status, const char *type, const char *param, const char *message) {
+    if (type == NULL) type = default_type(status);
+    if (api == API_MESSAGES)
+        return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", status >= 500 ? "api_error" : type,
+                         "message", message);
+    return json_pack("{s:{s:s, s:s, s:s?, s:i}}", "error", "message", message, "type", type, "param", param, "code",
+                     (int)status);
+}
+
+enum MHD_Result answer_error(struct exchange *x, unsigned status, const char *type, const char *param, const char *fmt,
+                             ...) {
+    char message[1200];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    enum api_kind api = strncmp(x->path, "/v1/messages", 12) == 0 ? API_MESSAGES : API_CHAT;
+    return answer_json(x, status, error_object(api, status, type, param, message));
+}
+
+enum MHD_Result answer_status(struct exchange *x, const struct pl_err *err, const char *param) {
+    unsigned status = (unsigned)pl_status_http(err->status);
+    if (err->status == PL_UNSUPPORTED || err->status == PL_NOT_FOUND) status = 400; /* of a parameter, not of a path */
+    return answer_error(x, status, NULL, param != NULL && param[0] != '\0' ? param : NULL, "%s", err->text);
+}
+
+/* ---------- authorisation ---------- */
+
+/* Time depends on the lengths only. */
+static bool equal_secret(const char *a, const char *b) {
+    size_t la = strlen(a), lb = strlen(b);
+    unsigned diff = la != lb;
+    for (size_t i = 0; i < la; i++) diff |= (unsigned)(unsigned char)a[i] ^ (unsigned char)b[lb == 0 ? 0 : i % lb];
+    return diff == 0;
+}
+
+static bool is_public(const char *path) {
+    return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/") == 0 ||
+           strcmp(path, "/v1/health") == 0;
+}
+
+static bool authorised(struct exchange *x) {
+    const struct pl_serve_options *o = &x->server->opt;
+    x->key_index = -1;
+    if (o->api_key_count == 0 || is_public(x->path)) return true;
+    const char *given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    if (given != NULL && strncasecmp(given, "Bearer ", 7) == 0)
+        given += 7;
+    else
+        given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "x-api-key");
+    if (given == NULL) return false;
+    for (size_t i = 0; i < o->api_key_count; i++)
+        if (equal_secret(given, o->api_keys[i])) x->key_index = (int)i; /* all keys are compared, always */
+    return x->key_index >= 0;
+}
+
+/* ---------- routing ---------- */
+
+static const struct route {
+    const char *method, *path;
+    enum MHD_Result (*get)(struct exchange *);
+    enum MHD_Result (*post)(struct exchange *, json_t *);
+} routes[] = {
+    {"POST", "/v1/chat/completions", NULL, handle_chat},
+    {"POST", "/chat/completions", NULL, handle_chat},
+    {"POST", "/v1/completions", NULL, handle_completion},
+    {"POST", "/completions", NULL, handle_completion},
+    {"POST", "/tokenize", NULL, handle_tokenize},
+    {"POST", "/detokenize", NULL, handle_detokenize},
+    {"POST", "/apply-template", NULL, handle_apply_template},
+    {"GET", "/v1/models", handle_models, NULL},
+    {"GET", "/models", handle_models, NULL},
+    {"GET", "/props", handle_props, NULL},
+    {"GET", "/slots", handle_slots, NULL},
+    {"GET", "/health", handle_health, NULL},
+    {"GET", "/v1/health", handle_health, NULL},
+    {"GET", "/ready", handle_ready, NULL},
+    {"GET", "/metrics", handle_metrics, NULL},
+    {"GET", "/v1/kernels", handle_kernels, NULL},
+    {"GET", "/", handle_page, NULL},
+};
+
+static enum MHD_Result call_post(struct exchange *x, const struct route *r) {
+    struct pl_err err = {0};
+    json_t *body = NULL;
+    if (x->body.len == 0) return answer_error(x, 400, NULL, NULL, "the request has no body, expected a JSON object");
+    if (pl_json_parse("request body", x->body.data, x->body.len, &body, &err) != PL_OK)
+        return answer_error(x, 400, NULL, NULL, "%s", err.text);
+    if (!json_is_object(body)) {
+        json_decref(body);
+        return answer_error(x, 400, NULL, NULL, "the request body is no JSON object");
+    }
+    enum MHD_Result ok = r->post(x, body);
+    json_decref(body);
+    return ok;
+}
+
+static enum MHD_Result dispatch(struct exchange *x) {
+    const struct route *same_path = NULL;
+    bool head = strcmp(x->method, "HEAD") == 0;
+    for (size_t i = 0; i < PL_COUNT_OF(routes); i++) {
+        if (strcmp(routes[i].path, x->path) != 0) continue;
+        same_path = &routes[i];
+        if (strcmp(routes[i].method, head ? "GET" : x->method) != 0) continue;
+        return routes[i].get != NULL ? routes[i].get(x) : call_post(x, &routes[i]);
+    }
+    if (same_path != NULL)
+        return answer_error(x, 405, NULL, NULL, "%s is not allowed on %s, use %s", x->method, x->path, same_path->method);
+    if (strncmp(x->path, "/v1/models/", 11) == 0 && strcmp(x->method, "GET") == 0) return handle_model(x, x->path + 11);
+    return answer_error(x, 404, NULL, NULL, "there is no endpoint %.100s", x->path);
+}
+
+static enum MHD_Result preflight(struct exchange *x) {
+    struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (r == NULL) return MHD_NO;
+    MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    MHD_add_response_header(r, "Access-Control-Allow-Headers", "Authorization, Content-Type, x-api-key, anthropic-version");
+    return queue(x, 204, r, "text/plain");
+}
+
+/* The finished answer of a parked, non-streaming job. */
+static enum MHD_Result answer_job(struct exchange *x) {
+    struct job *j = x->job;
+    pthread_mutex_lock(&j->lock);
+    j->suspended = false;
+    bool failed = j->failed;
+    struct pl_err err = j->err;
+    json_t *body = failed ? NULL : api_shape(j->api)->whole(j);
+    pthread_mutex_unlock(&j->lock);
+    return failed ? answer_status(x, &err, NULL) : answer_json(x, 200, body);
+}
+
+static enum MHD_Result route(struct exchange *x) {
+    if (x->job != NULL) return answer_job(x);
+    if (x->routed) return MHD_NO;
+    x->routed = true;
+    if (x->too_large)
+        return answer_error(x, 413, NULL, NULL, "the request body is larger than %zu bytes", x->server->opt.body_bytes_max);
+    if (!pl_buf_ok(&x->body)) return answer_error(x, 503, NULL, NULL, "no memory for the request body");
+    if (strcmp(x->method, "OPTIONS") == 0 && x->server->opt.cors) return preflight(x);
+    if (!authorised(x)) return answer_error(x, 401, NULL, NULL, "the API key is missing or wrong");
+    return dispatch(x);
+}
+
+/* ---------- MHD callbacks ---------- */
+
+static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
+                                 const char *version, const char *data, size_t *data_size, void **con_cls) {
+    (void)version;
+    struct pl_server *s = cls;
+    struct exchange *x = *con_cls;
+    if (x == NULL) {
+        x = pl_calloc(1, sizeof *x);
+        if (x == NULL) return MHD_NO;
+        *x = (struct exchange){.server = s, .connection = c, .started_ns = pl_clock_ns(), .key_index = -1};
+        snprintf(x->path, sizeof x->path, "%s", url);
+        snprintf(x->method, sizeof x->method, "%s", method);
+        *con_cls = x;
+        s->counts.http_requests++;
+        return MHD_YES;
+    }
+    if (*data_size > 0) {
+        /* Past the limit bytes are read and dropped, so that the client gets its answer. */
+        if (x->body.len + *data_size > s->opt.body_bytes_max)
+            x->too_large = true;
+        else
+            pl_buf_add(&x->body, data, *data_size);
+        *data_size = 0;
+        return MHD_YES;
+    }
+    return route(x);
+}
+
+static void access_log(struct exchange *x, enum MHD_RequestTerminationCode why) {
+    struct pl_server *s = x->server;
+    FILE *f = s->log_file;
+    if (f == NULL) return;
+    const struct job *j = x->job;
+    json_t *line = json_pack("{s:I, s:s, s:s, s:i, s:f, s:b}", "time", (json_int_t)time(NULL), "method", x->method, "path",
+                             x->path, "status", (int)x->http_status, "ms", (double)(pl_clock_ns() - x->started_ns) * 1e-6,
+                             "completed", why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    if (line != NULL && j != NULL) {
+        json_object_set_new(line, "id", json_string(j->id));
+        json_object_set_new(line, "prompt_tokens", json_integer(j->prompt_tokens));
+        json_object_set_new(line, "generated_tokens", json_integer(j->generated_tokens));
+        json_object_set_new(line, "cached_tokens", json_integer(j->cached_tokens));
+    }
+    char *text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT);
+    json_decref(line);
+    if (text == NULL) return;
+    pthread_mutex_lock(&s->log_lock);
+    if (s->log_file != NULL) fprintf(s->log_file, "%s\n", text), fflush(s->log_file); /* a full disk loses the line only */
+    pthread_mutex_unlock(&s->log_lock);
+    free(text);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, enum MHD_RequestTerminationCode why) {
+    (void)c;
+    struct pl_server *s = cls;
+    struct exchange *x = *con_cls;
+    if (x == NULL) return;
+    if (x->http_status >= 500) s->counts.http_5xx++;
+    if (x->http_status >= 400 && x->http_status < 500) s->counts.http_4xx++;
+    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) s->counts.disconnects++;
+    access_log(x, why);
+    if (x->job != NULL) job_abandon(x->job);
+    pl_buf_deinit(&x->body);
+    pl_free(x);
+    *con_cls = NULL;
+}
+
+/* ---------- life ---------- */
+
+static void *sweep_main(void *arg) {
+    struct pl_server *s = arg;
+    while (!s->sweeper_stop) {
+        struct timespec t = {0, 100 * 1000 * 1000};
+        nanosleep(&t, NULL);
+        jobs_sweep(s);
+    }
+    return NULL;
+}
+
+static enum pl_status resolve_address(const struct pl_serve_options *o, struct sockaddr_storage *out, struct pl_err *err) {
+    struct sockaddr_in *v4 = (struct sockaddr_in *)out;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
+    memset(out, 0, sizeof *out);
+    if (inet_pton(AF_INET, o->host, &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons(o->port);
+        return PL_OK;
+    }
+    if (inet_pton(AF_INET6, o->host, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons(o->port);
+        return PL_OK;
+    }
+    PL_FAIL(err, PL_INVALID, "host '%.60s' is no IP address: use 127.0.0.1, 0.0.0.0, ::1 or ::", o->host);
+}
+
+static void daemon_log(void *cls, const char *fmt, va_list ap) { (void)cls, (void)fmt, (void)ap; }
+
+static enum pl_status start_daemon(struct pl_server *s, struct pl_err *err) {
+    struct sockaddr_storage addr;
+    PL_TRY(resolve_address(&s->opt, &addr, err));
+    unsigned flags = MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    if (addr.ss_family == AF_INET6) flags |= MHD_USE_IPv6;
+    s->daemon = MHD_start_daemon(
+        flags, s->opt.port, NULL, NULL, on_access, s, MHD_OPTION_EXTERNAL_LOGGER, daemon_log, NULL, MHD_OPTION_SOCK_ADDR,
+        &addr, MHD_OPTION_THREAD_POOL_SIZE, s->opt.http_threads, MHD_OPTION_CONNECTION_LIMIT, s->opt.connections_max,
+        MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+    if (s->daemon == NULL)
+        PL_FAIL(err, PL_IO, "cannot listen on %s port %u: %s (is another server running there? try --port)", s->opt.host,
+                s->opt.port, strerror(errno));
+    return PL_OK;
+}
+
+static void set_defaults(struct pl_serve_options *o) {
+    if (o->host == NULL) o->host = "127.0.0.1";
+    if (o->http_threads == 0) o->http_threads = 4;
+    if (o->connections_max == 0) o->connections_max = 1024;
+    if (o->connections_max < o->http_threads) o->connections_max = o->http_threads;
+    if (o->idle_timeout_s == 0) o->idle_timeout_s = 60;
+    if (o->body_bytes_max == 0) o->body_bytes_max = (size_t)16 << 20;
+}
+
+void pl_server_reopen_logs(struct pl_server *s) {
+    if (s->opt.access_log == NULL) return;
+    FILE *fresh = strcmp(s->opt.access_log, "-") == 0 ? stderr : fopen(s->opt.access_log, "ae");
+    pthread_mutex_lock(&s->log_lock);
+    FILE *old = s->log_file;
+    if (fresh != NULL) s->log_file = fresh; /* a log that cannot be reopened stays where it was */
+    pthread_mutex_unlock(&s->log_lock);
+    if (fresh != NULL && old != NULL && old != stderr) fclose(old);
+}
+
+static const char *base_name(const char *path) {
+    const char *slash = path == NULL ? NULL : strrchr(path, '/');
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : path != NULL ? path : "model";
+}
+
+enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_options *opt, struct pl_server **out,
+                                struct pl_err *err) {
+    struct pl_server *s = pl_calloc(1, sizeof *s);
+    if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the server");
+    s->engine = e;
+    s->opt = *opt;
+    set_defaults(&s->opt);
+    s->tokenizer = e->tok;
+    s->started_unix = (uint64_t)time(NULL);
+    s->started_ns = pl_clock_ns();
+    pthread_mutex_init(&s->jobs_lock, NULL);
+    pthread_mutex_init(&s->log_lock, NULL);
+    s->model_name = pl_strdup(opt->alias != NULL ? opt->alias : base_name(opt->model_path));
+    s->key_active = pl_calloc(opt->api_key_count + 1, sizeof *s->key_active);
+    pl_server_reopen_logs(s);
+    enum pl_status st = PL_NO_MEMORY;
+    if (s->model_name != NULL && s->key_active != NULL) st = pl_service_create(e, &s->opt.service, &s->service, err);
+    if (st == PL_OK) st = start_daemon(s, err);
+    if (st == PL_OK && pthread_create(&s->sweeper, NULL, sweep_main, s) == 0) s->sweeper_started = true;
+    if (st == PL_OK && s->opt.access_log != NULL && s->log_file == NULL)
+        st = pl_err_set(err, __FILE__, __LINE__, PL_IO, "cannot open the access log %s: %s", s->opt.access_log,
+                        strerror(errno));
+    if (st != PL_OK) {
+        pl_server_destroy(s);
+        return st;
+    }
+    *out = s;
+    return PL_OK;
+}
+
+uint16_t pl_server_port(const struct pl_server *s) {
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    return info == NULL ? s->opt.port : info->port;
+}
+
+bool pl_server_drain(struct pl_server *s, uint32_t timeout_ms) {
+    s->draining = true;
+    return pl_service_drain(s->service, timeout_ms);
+}
+
+void pl_server_destroy(struct pl_server *s) {
+    if (s == NULL) return;
+    s->draining = true;
+    if (s->sweeper_started) {
+        s->sweeper_stop = true;
+        pthread_join(s->sweeper, NULL);
+    }
+    /* The service ends first: its last events wake every parked connection, which MHD needs before it can stop. */
+    pl_service_destroy(s->service);
+    if (s->daemon != NULL) MHD_stop_daemon(s->daemon);
+    if (s->log_file != NULL && s->log_file != stderr) fclose(s->log_file);
+    pthread_mutex_destroy(&s->jobs_lock);
+    pthread_mutex_destroy(&s->log_lock);
+    pl_free(s->model_name);
+    pl_free((void *)s->key_active);
+    pl_free(s);
+}

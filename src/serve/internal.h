@@ -1,0 +1,177 @@
+/* internal - what the files of serve share: the server, one HTTP exchange, one generation job.
+ *
+ * Lifetimes: an exchange lives from MHD's first call to its completion call. A job (one generating request, one or more
+ * choices) is referenced by its exchange and by every service request it submitted; the last one out frees it, so a
+ * client may leave and events may come in any order. job->lock guards everything in a job that is marked so. */
+#ifndef PL_SERVE_INTERNAL_H
+#define PL_SERVE_INTERNAL_H
+
+#include <jansson.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/engine.h"
+#include "serve/serve.h"
+#include "serve/stops.h"
+#include "token/token.h"
+
+struct server_counts {
+    _Atomic uint64_t http_requests, http_4xx, http_5xx, disconnects, streams;
+    _Atomic uint64_t ttft_ns_total, ttft_count, gap_ns_total, gap_count;
+    _Atomic uint64_t ttft_bucket[12], gap_bucket[12];
+};
+
+struct pl_server {
+    struct plumb_engine *engine;
+    const struct pl_tokenizer *tokenizer;
+    struct pl_service *service;
+    struct MHD_Daemon *daemon;
+    struct pl_serve_options opt;
+    struct server_counts counts;
+    char *model_name;
+    uint64_t started_unix, started_ns;
+    _Atomic bool draining;
+    _Atomic uint64_t next_id;
+    _Atomic uint32_t *key_active; /* per API key */
+    pthread_mutex_t jobs_lock;    /* guards the list below */
+    struct job *jobs;
+    pthread_t sweeper;
+    _Atomic bool sweeper_stop;
+    bool sweeper_started;
+    pthread_mutex_t log_lock;
+    void *log_file; /* FILE * */
+};
+
+enum api_kind { API_CHAT, API_COMPLETION, API_MESSAGES, API_RESPONSES };
+
+/* Sampling and output parameters of one request, from any API. */
+struct gen_params {
+    struct pl_sampling sampling;
+    struct pl_logit_bias *bias; /* owned */
+    struct pl_stops stops;
+    uint32_t max_tokens; /* 0: what the context leaves */
+    uint32_t n;
+    bool stream, include_usage, logprobs, echo, ignore_eos, has_seed;
+    uint32_t top_logprobs;
+};
+void gen_params_deinit(struct gen_params *p);
+
+struct choice {
+    uint64_t number; /* of the service request */
+    uint32_t prompt; /* which prompt of the request it belongs to */
+    struct pl_decoder decoder;
+    struct pl_buf held;      /* decoded, not released yet */
+    struct pl_buf text;      /* released */
+    struct pl_event *tokens; /* kept when logprobs are wanted */
+    size_t token_count, token_cap, token_sent;
+    uint32_t generated;
+    bool started, stopped, ended; /* stopped: a stop string was found, later tokens are ignored */
+    int32_t stop_index;           /* which stop string, -1: none */
+    enum pl_end_reason reason;
+    uint64_t last_token_ns;
+};
+
+struct job {
+    struct pl_server *server;
+    struct job *next, **prev_next; /* server->jobs_lock */
+    _Atomic uint32_t refs;
+    pthread_mutex_t lock;
+    enum api_kind api;
+    char id[48];
+    uint64_t created_unix, created_ns;
+    struct gen_params params;
+    struct choice *choices;
+    struct choice_ref {
+        struct job *job;
+        uint32_t index;
+    } * choice_refs;
+    uint32_t choice_count;
+    struct pl_ids *prompts; /* [prompt_count] */
+    char **prompt_texts;    /* for echo; may be NULL */
+    uint32_t prompt_count;
+    uint32_t prompt_tokens, cached_tokens, generated_tokens;
+    /* under lock */
+    uint32_t submitted, open;          /* requests submitted and not ended */
+    struct MHD_Connection *connection; /* NULL once the exchange is over */
+    int fd;
+    bool suspended, ready, failed; /* ready: the answer can be made (not streaming) */
+    struct pl_buf out;             /* streaming: bytes to send */
+    size_t out_sent;
+    uint32_t event_index; /* numbering of APIs that number their events */
+    struct pl_err err;
+    int key_index; /* -1: none */
+};
+
+struct exchange {
+    struct pl_server *server;
+    struct MHD_Connection *connection;
+    struct pl_buf body;
+    struct job *job;
+    uint64_t started_ns;
+    unsigned http_status;
+    int key_index;
+    bool too_large, routed;
+    char path[160];
+    char method[12];
+};
+
+/* --- answers --- */
+enum MHD_Result answer_json(struct exchange *x, unsigned status, json_t *steals);
+enum MHD_Result answer_bytes(struct exchange *x, unsigned status, const char *type, const char *data, size_t len);
+/* {"error":{"message","type","param","code"}} (Anthropic: {"type":"error","error":{..}} on its paths). */
+enum MHD_Result answer_error(struct exchange *x, unsigned status, const char *type, const char *param, const char *fmt, ...)
+    PL_PRINTF(5, 6);
+enum MHD_Result answer_status(struct exchange *x, const struct pl_err *err, const char *param);
+json_t *error_object(enum api_kind api, unsigned status, const char *type, const char *param, const char *message);
+
+/* --- parameters (params.c) --- */
+/* Reads the parameters shared by the APIs out of body, removing what it knows. On failure param names the culprit. */
+struct param_error {
+    char param[64];
+    struct pl_err err;
+};
+enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t *body, struct gen_params *out,
+                           struct param_error *pe) PL_MUST_CHECK;
+/* After all readers took what they know: what is left is harmless, or an error that names it. */
+enum pl_status params_rest(enum api_kind api, const json_t *body, struct param_error *pe) PL_MUST_CHECK;
+
+/* --- jobs (job.c) --- */
+struct job *job_create(struct exchange *x, enum api_kind api, const char *id_prefix);
+void job_unref(struct job *j);
+/* Submits every choice and parks the connection. On failure nothing runs on. */
+enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) PL_MUST_CHECK;
+void job_abandon(struct job *j);                               /* the client left: cancel what still runs */
+enum MHD_Result job_stream(struct job *j, struct exchange *x); /* queues the SSE response */
+void jobs_sweep(struct pl_server *s);
+
+/* --- the shapes of each API: called under job->lock --- */
+struct api_shape {
+    void (*stream_begin)(struct job *j);
+    void (*stream_delta)(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len);
+    void (*stream_choice_end)(struct job *j, struct choice *c, uint32_t index);
+    void (*stream_end)(struct job *j);
+    void (*stream_error)(struct job *j, unsigned status, const char *message);
+    json_t *(*whole)(struct job *j); /* the body of a non-streaming answer */
+};
+extern const struct api_shape shape_chat, shape_completion;
+const struct api_shape *api_shape(enum api_kind api);
+
+/* --- endpoints --- */
+enum MHD_Result handle_chat(struct exchange *x, json_t *body);
+enum MHD_Result handle_completion(struct exchange *x, json_t *body);
+enum MHD_Result handle_tokenize(struct exchange *x, json_t *body);
+enum MHD_Result handle_detokenize(struct exchange *x, json_t *body);
+enum MHD_Result handle_apply_template(struct exchange *x, json_t *body);
+enum MHD_Result handle_models(struct exchange *x);
+enum MHD_Result handle_model(struct exchange *x, const char *id);
+enum MHD_Result handle_props(struct exchange *x);
+enum MHD_Result handle_slots(struct exchange *x);
+enum MHD_Result handle_health(struct exchange *x);
+enum MHD_Result handle_ready(struct exchange *x);
+enum MHD_Result handle_metrics(struct exchange *x);
+enum MHD_Result handle_kernels(struct exchange *x);
+enum MHD_Result handle_page(struct exchange *x);
+void observe(_Atomic uint64_t *bucket, uint64_t ns);
+
+#endif

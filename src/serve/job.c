@@ -1,0 +1,350 @@
+/* job.c - one generating request: its choices, the events that come for them, the connection that waits.
+ *
+ * Event order per choice is the service's. Everything below runs under job->lock except where it says otherwise. A
+ * connection is parked (suspended) while there is nothing to send; whoever produces something wakes it. */
+#include "serve/internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/json_out.h"
+
+const struct api_shape *api_shape(enum api_kind api) {
+    switch (api) {
+    case API_CHAT: return &shape_chat;
+    case API_COMPLETION: return &shape_completion;
+    case API_MESSAGES:
+    case API_RESPONSES: break;
+    }
+    return &shape_chat;
+}
+
+void gen_params_deinit(struct gen_params *p) {
+    pl_free(p->bias);
+    pl_stops_deinit(&p->stops);
+    *p = (struct gen_params){0};
+}
+
+/* ---------- life ---------- */
+
+static void job_free(struct job *j) {
+    for (uint32_t i = 0; j->choices != NULL && i < j->choice_count; i++) {
+        pl_buf_deinit(&j->choices[i].held);
+        pl_buf_deinit(&j->choices[i].text);
+        pl_free(j->choices[i].tokens);
+    }
+    for (uint32_t i = 0; i < j->prompt_count; i++) {
+        if (j->prompts != NULL) pl_ids_deinit(&j->prompts[i]);
+        if (j->prompt_texts != NULL) pl_free(j->prompt_texts[i]);
+    }
+    gen_params_deinit(&j->params);
+    pl_free(j->prompts);
+    pl_free((void *)j->prompt_texts);
+    pl_free(j->choices);
+    pl_free(j->choice_refs);
+    pl_buf_deinit(&j->out);
+    pthread_mutex_destroy(&j->lock);
+    pl_free(j);
+}
+
+void job_unref(struct job *j) {
+    if (atomic_fetch_sub(&j->refs, 1) != 1) return;
+    struct pl_server *s = j->server;
+    pthread_mutex_lock(&s->jobs_lock);
+    if (j->prev_next != NULL) {
+        *j->prev_next = j->next;
+        if (j->next != NULL) j->next->prev_next = j->prev_next;
+    }
+    pthread_mutex_unlock(&s->jobs_lock);
+    if (j->key_index >= 0) s->key_active[j->key_index]--;
+    job_free(j);
+}
+
+struct job *job_create(struct exchange *x, enum api_kind api, const char *id_prefix) {
+    struct pl_server *s = x->server;
+    struct job *j = pl_calloc(1, sizeof *j);
+    if (j == NULL) return NULL;
+    *j = (struct job){.server = s, .api = api, .created_unix = (uint64_t)time(NULL), .created_ns = x->started_ns, .fd = -1};
+    j->refs = 1;
+    j->key_index = x->key_index;
+    if (j->key_index >= 0) s->key_active[j->key_index]++;
+    pthread_mutex_init(&j->lock, NULL);
+    snprintf(j->id, sizeof j->id, "%s%08llx%08llx", id_prefix, (unsigned long long)(s->started_ns & 0xFFFFFFFFu),
+             (unsigned long long)(++s->next_id));
+    pthread_mutex_lock(&s->jobs_lock);
+    j->next = s->jobs;
+    j->prev_next = &s->jobs;
+    if (j->next != NULL) j->next->prev_next = &j->next;
+    s->jobs = j;
+    pthread_mutex_unlock(&s->jobs_lock);
+    return j;
+}
+
+/* ---------- waking and leaving ---------- */
+
+static void wake(struct job *j) {
+    if (j->connection == NULL || !j->suspended) return;
+    j->suspended = false;
+    MHD_resume_connection(j->connection);
+}
+
+static void cancel_open(struct job *j) {
+    for (uint32_t i = 0; i < j->submitted; i++)
+        if (!j->choices[i].ended) pl_service_cancel(j->server->service, j->choices[i].number);
+}
+
+void job_abandon(struct job *j) {
+    pthread_mutex_lock(&j->lock);
+    j->connection = NULL;
+    j->fd = -1;
+    cancel_open(j);
+    pthread_mutex_unlock(&j->lock);
+    job_unref(j);
+}
+
+/* MHD does not look at a parked connection, so somebody else has to notice that its client has gone. */
+static bool client_gone(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+void jobs_sweep(struct pl_server *s) {
+    pthread_mutex_lock(&s->jobs_lock);
+    for (struct job *j = s->jobs; j != NULL; j = j->next) {
+        if (pthread_mutex_trylock(&j->lock) != 0) continue; /* busy: it is being served; next sweep will see it */
+        if (j->connection != NULL && j->suspended && j->open > 0 && client_gone(j->fd)) cancel_open(j);
+        pthread_mutex_unlock(&j->lock);
+    }
+    pthread_mutex_unlock(&s->jobs_lock);
+}
+
+/* ---------- events ---------- */
+
+void observe(_Atomic uint64_t *bucket, uint64_t ns) {
+    /* upper bounds in ms: 1 2 5 10 20 50 100 200 500 1000 5000 inf; cumulative when printed */
+    static const uint32_t ms[11] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000};
+    size_t i = 0;
+    while (i < 11 && ns > (uint64_t)ms[i] * 1000000u) i++;
+    bucket[i]++;
+}
+
+static void measure(struct job *j, struct choice *c) {
+    struct server_counts *n = &j->server->counts;
+    uint64_t now = pl_clock_ns();
+    if (c->last_token_ns == 0) {
+        n->ttft_ns_total += now - j->created_ns;
+        n->ttft_count++;
+        observe(n->ttft_bucket, now - j->created_ns);
+    } else {
+        n->gap_ns_total += now - c->last_token_ns;
+        n->gap_count++;
+        observe(n->gap_bucket, now - c->last_token_ns);
+    }
+    c->last_token_ns = now;
+}
+
+/* Moves `n` bytes from the held text to the released text and to the client. */
+static void release_text(struct job *j, struct choice *c, uint32_t index, size_t n) {
+    bool tokens_waiting = c->token_sent < c->token_count;
+    if (n == 0 && !tokens_waiting) return;
+    pl_buf_add(&c->text, pl_buf_cstr(&c->held), n);
+    if (j->params.stream) api_shape(j->api)->stream_delta(j, c, index, pl_buf_cstr(&c->held), n);
+    c->token_sent = c->token_count;
+    if (n == 0) return;
+    memmove(c->held.data, c->held.data + n, c->held.len - n + 1);
+    c->held.len -= n;
+}
+
+static void keep_token(struct job *j, struct choice *c, const struct pl_event *e) {
+    if (!j->params.logprobs) return;
+    if (pl_grow(&c->tokens, &c->token_cap, c->token_count + 1, sizeof *c->tokens) != PL_OK) return;
+    c->tokens[c->token_count++] = *e;
+}
+
+static void on_token(struct job *j, struct choice *c, uint32_t index, const struct pl_event *e) {
+    if (c->stopped) return;
+    measure(j, c);
+    c->generated++;
+    if (e->is_end_token) return; /* counted, not shown */
+    keep_token(j, c, e);
+    if (pl_decoder_push(&c->decoder, e->id, &c->held) != PL_OK) return;
+    size_t release;
+    uint32_t which = 0;
+    c->stopped = pl_stops_scan(&j->params.stops, &c->held, &release, &which);
+    if (c->stopped) c->stop_index = (int32_t)which;
+    release_text(j, c, index, release);
+    if (c->stopped) pl_service_cancel(j->server->service, c->number);
+}
+
+static void finish_job(struct job *j) {
+    j->ready = true;
+    if (j->params.stream && !j->failed) api_shape(j->api)->stream_end(j);
+}
+
+static void on_end(struct job *j, struct choice *c, uint32_t index, const struct pl_event *e) {
+    c->ended = true;
+    c->reason = c->stopped ? PL_END_STOP : e->reason;
+    if (!c->stopped) {
+        pl_decoder_flush(&c->decoder, &c->held);
+        release_text(j, c, index, c->held.len);
+    }
+    j->generated_tokens += c->generated;
+    if (index % j->params.n == 0) j->prompt_tokens += e->prompt_tokens; /* a prompt counts once for its n choices */
+    if (index % j->params.n == 0) j->cached_tokens += e->cached_tokens;
+    if (j->params.stream && !j->failed) api_shape(j->api)->stream_choice_end(j, c, index);
+}
+
+static void on_error(struct job *j, struct choice *c, const struct pl_event *e) {
+    c->ended = true;
+    if (j->failed) return;
+    j->failed = true;
+    j->err = e->err;
+    cancel_open(j);
+    if (j->params.stream) api_shape(j->api)->stream_error(j, (unsigned)pl_status_http(e->err.status), e->err.text);
+}
+
+/* Called by the service's delivery thread. */
+static void on_event(void *user, const struct pl_event *e) {
+    struct choice_ref *ref = user;
+    struct job *j = ref->job;
+    pthread_mutex_lock(&j->lock);
+    struct choice *c = &j->choices[ref->index];
+    switch (e->kind) {
+    case PL_EVENT_TOKEN: on_token(j, c, ref->index, e); break;
+    case PL_EVENT_END: on_end(j, c, ref->index, e); break;
+    case PL_EVENT_ERROR: on_error(j, c, e); break;
+    }
+    bool last = e->kind != PL_EVENT_TOKEN;
+    if (last && --j->open == 0) finish_job(j);
+    if (j->params.stream ? j->out.len > j->out_sent || j->ready : j->ready) wake(j);
+    pthread_mutex_unlock(&j->lock);
+    if (last) job_unref(j);
+}
+
+/* ---------- starting ---------- */
+
+static enum pl_status prepare_choices(struct job *j, struct pl_err *err) {
+    j->choice_count = j->prompt_count * j->params.n;
+    j->choices = pl_calloc(j->choice_count, sizeof *j->choices);
+    j->choice_refs = pl_calloc(j->choice_count, sizeof *j->choice_refs);
+    if (j->choices == NULL || j->choice_refs == NULL)
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for %u choices", j->choice_count);
+    for (uint32_t i = 0; i < j->choice_count; i++) {
+        struct choice *c = &j->choices[i];
+        c->prompt = i / j->params.n;
+        c->stop_index = -1;
+        pl_decoder_init(&c->decoder, j->server->tokenizer, false);
+        j->choice_refs[i] = (struct choice_ref){j, i};
+    }
+    return PL_OK;
+}
+
+static enum pl_status submit_choice(struct job *j, uint32_t index, struct pl_err *err) {
+    struct choice *c = &j->choices[index];
+    const struct pl_ids *prompt = &j->prompts[c->prompt];
+    struct pl_service_request r = {
+        .prompt = prompt->data,
+        .prompt_count = prompt->len,
+        .max_tokens = j->params.max_tokens,
+        .sampling = j->params.sampling,
+        .want_logprobs = j->params.logprobs,
+        .top_logprobs = j->params.top_logprobs,
+        .ignore_eos = j->params.ignore_eos,
+        .on_event = on_event,
+        .user = &j->choice_refs[index],
+    };
+    r.sampling.seed += index; /* each choice its own stream, the first that of a single request */
+    j->refs++;
+    j->open++;
+    enum pl_status st = pl_service_submit(j->server->service, &r, &c->number, err);
+    if (st != PL_OK) {
+        j->open--;
+        j->refs--;
+        return st;
+    }
+    j->submitted++;
+    return PL_OK;
+}
+
+static enum pl_status check_start(struct job *j, struct exchange *x, struct pl_err *err) {
+    struct pl_server *s = j->server;
+    if (s->draining) PL_FAIL(err, PL_BUSY, "the server is shutting down");
+    if (s->opt.per_key_max != 0 && x->key_index >= 0 && s->key_active[x->key_index] > s->opt.per_key_max)
+        PL_FAIL(err, PL_BUSY, "this API key has %u requests running, the limit is %u", s->key_active[x->key_index] - 1,
+                s->opt.per_key_max);
+    return PL_OK;
+}
+
+enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) {
+    PL_TRY(check_start(j, x, err));
+    PL_TRY(prepare_choices(j, err));
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    enum pl_status st = PL_OK;
+    pthread_mutex_lock(&j->lock); /* events wait until all choices are submitted */
+    for (uint32_t i = 0; i < j->choice_count && st == PL_OK; i++) st = submit_choice(j, i, err);
+    if (st != PL_OK) {
+        j->failed = true;
+        cancel_open(j);
+    } else {
+        j->connection = x->connection;
+        j->fd = info == NULL ? -1 : info->connect_fd;
+        if (j->params.stream)
+            api_shape(j->api)->stream_begin(j);
+        else if (!j->ready) {
+            j->suspended = true;
+            MHD_suspend_connection(x->connection);
+        }
+    }
+    pthread_mutex_unlock(&j->lock);
+    return st;
+}
+
+/* ---------- streaming ---------- */
+
+static ssize_t stream_read(void *cls, uint64_t pos, char *out, size_t max) {
+    (void)pos;
+    struct job *j = cls;
+    pthread_mutex_lock(&j->lock);
+    size_t left = j->out.len - j->out_sent;
+    ssize_t n = 0;
+    if (!pl_buf_ok(&j->out)) {
+        n = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (left > 0) {
+        size_t take = PL_MIN(left, max);
+        memcpy(out, j->out.data + j->out_sent, take);
+        j->out_sent += take;
+        if (j->out_sent == j->out.len) {
+            pl_buf_clear(&j->out);
+            j->out_sent = 0;
+        }
+        n = (ssize_t)take;
+    } else if (j->ready) {
+        n = MHD_CONTENT_READER_END_OF_STREAM;
+    } else if (j->connection != NULL) {
+        j->suspended = true;
+        MHD_suspend_connection(j->connection);
+    }
+    pthread_mutex_unlock(&j->lock);
+    return n;
+}
+
+enum MHD_Result job_stream(struct job *j, struct exchange *x) {
+    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, stream_read, j, NULL);
+    if (r == NULL) return MHD_NO;
+    x->http_status = 200;
+    x->server->counts.streams++;
+    MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+    MHD_add_response_header(r, "Cache-Control", "no-cache");
+    MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    MHD_add_response_header(r, "Server", "plumb/" PLUMB_VERSION);
+    if (x->server->opt.cors) MHD_add_response_header(r, "Access-Control-Allow-Origin", "*");
+    enum MHD_Result ok = MHD_queue_response(x->connection, 200, r);
+    MHD_destroy_response(r);
+    return ok;
+}

@@ -1,0 +1,41 @@
+/* serve - the HTTP server: OpenAI- and Anthropic-compatible endpoints over the service.
+ *
+ * Threads: libmicrohttpd's pool parses requests, renders templates, tokenises and writes answers; the service's delivery
+ * thread turns tokens into text and wakes connections; the engine thread does neither.
+ * Every request body is hostile: bounded in size, depth, count and time, and refused with the parameter's name.
+ * A client that leaves has its request cancelled within one step or one sweep (100 ms) while it waits. */
+#ifndef PL_SERVE_SERVE_H
+#define PL_SERVE_SERVE_H
+
+#include "engine/service.h"
+
+struct pl_serve_options {
+    const char *host; /* address to bind; "127.0.0.1" by default */
+    uint16_t port;    /* 0: the system picks one */
+    const char *const *api_keys;
+    size_t api_key_count;
+    const char *alias; /* model name in answers; NULL: the file's */
+    const char *model_path;
+    bool metrics, cors;
+    uint32_t http_threads;    /* 0 = 4 */
+    uint32_t connections_max; /* 0 = 1024 */
+    uint32_t idle_timeout_s;  /* 0 = 60 */
+    size_t body_bytes_max;    /* 0 = 16 MiB */
+    uint32_t per_key_max;     /* running and waiting requests per API key; 0 = no limit */
+    const char *access_log;   /* JSON lines; NULL: none, "-": stderr */
+    const char *backend_line; /* what the start-up line said */
+    uint32_t context;
+    struct pl_service_options service;
+};
+
+struct pl_server;
+
+enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_options *opt, struct pl_server **out,
+                                struct pl_err *err) PL_MUST_CHECK;
+uint16_t pl_server_port(const struct pl_server *s);
+/* Refuses new requests, lets running ones end for at most timeout_ms. */
+bool pl_server_drain(struct pl_server *s, uint32_t timeout_ms);
+void pl_server_reopen_logs(struct pl_server *s);
+void pl_server_destroy(struct pl_server *s);
+
+#endif
