@@ -16,14 +16,17 @@
 enum { SPINS_BEFORE_SLEEP = 4000, MAX_THREADS = 512 };
 
 struct pl_pool {
-    alignas(64) _Atomic uint32_t epoch; /* bumped for every run; workers wait for a change */
+    alignas(64) _Atomic uint32_t epoch;  /* changed by every run, odd when all must come; workers wait for a change */
+    alignas(64) _Atomic uint32_t open;   /* run_any: the epoch that may be joined, 0 when the gate is closed */
+    alignas(64) _Atomic uint32_t inside; /* run_any: workers past the gate or looking at it */
+    _Atomic uint32_t leader_sleeps;
     alignas(64) _Atomic uint32_t sleepers;
     alignas(64) _Atomic uint32_t arrived; /* barrier: threads that have come */
     alignas(64) _Atomic uint32_t phase;   /* barrier: bumped when all have come */
     alignas(64) pl_pool_fn fn;
     void *arg;
     int count;
-    bool stop;
+    _Atomic bool stop;
     struct worker {
         struct pl_pool *pool;
         pthread_t thread;
@@ -74,6 +77,16 @@ void pl_pool_barrier(struct pl_pool *p) {
     }
 }
 
+/* A worker counts itself in before it looks at the gate, and the leader closes the gate before it looks at the count:
+ * so either the leader waits for the worker or the worker sees the gate closed. */
+static uint32_t join(struct pl_pool *p, int index) {
+    atomic_fetch_add(&p->inside, 1);
+    uint32_t open = atomic_load(&p->open);
+    if (open != 0) p->fn(p->arg, index, p->count);
+    if (atomic_fetch_sub(&p->inside, 1) == 1 && atomic_load(&p->leader_sleeps) != 0) futex_wake_all(&p->inside);
+    return open;
+}
+
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     struct pl_pool *p = w->pool;
@@ -82,9 +95,25 @@ static void *worker_main(void *arg) {
         wait_change(p, &p->epoch, seen);
         seen = atomic_load(&p->epoch);
         if (p->stop) return NULL;
+        if (seen % 2 == 0) {
+            uint32_t joined = join(p, w->index);
+            if (joined != 0) seen = joined; /* a later run than the one that woke it, perhaps */
+            continue;
+        }
         p->fn(p->arg, w->index, p->count);
         pl_pool_barrier(p);
     }
+}
+
+/* The next epoch: odd when all workers must come, never 0. */
+static uint32_t next_epoch(const struct pl_pool *p, bool all) {
+    uint32_t e = (atomic_load_explicit(&p->epoch, memory_order_relaxed) | 1u) + (all ? 2u : 1u);
+    return e == 0 ? 2 : e;
+}
+
+static void announce(struct pl_pool *p, uint32_t epoch) {
+    atomic_store(&p->epoch, epoch);
+    if (atomic_load(&p->sleepers) != 0) futex_wake_all(&p->epoch);
 }
 
 void pl_pool_run(struct pl_pool *p, pl_pool_fn fn, void *arg) {
@@ -94,9 +123,34 @@ void pl_pool_run(struct pl_pool *p, pl_pool_fn fn, void *arg) {
     }
     p->fn = fn;
     p->arg = arg;
-    change(p, &p->epoch);
+    announce(p, next_epoch(p, true));
     fn(arg, 0, p->count);
     pl_pool_barrier(p);
+}
+
+static void wait_empty(struct pl_pool *p) {
+    for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
+        if (atomic_load_explicit(&p->inside, memory_order_acquire) == 0) return;
+        relax();
+    }
+    atomic_store(&p->leader_sleeps, 1);
+    for (uint32_t n; (n = atomic_load(&p->inside)) != 0;) futex_wait(&p->inside, n);
+    atomic_store(&p->leader_sleeps, 0);
+}
+
+void pl_pool_run_any(struct pl_pool *p, pl_pool_fn fn, void *arg) {
+    if (p->count == 1) {
+        fn(arg, 0, 1);
+        return;
+    }
+    p->fn = fn;
+    p->arg = arg;
+    uint32_t epoch = next_epoch(p, false);
+    atomic_store(&p->open, epoch);
+    announce(p, epoch);
+    fn(arg, 0, p->count);
+    atomic_store(&p->open, 0);
+    wait_empty(p);
 }
 
 int pl_pool_threads(const struct pl_pool *p) { return p->count; }
@@ -125,7 +179,7 @@ void pl_pool_destroy(struct pl_pool *p) {
     if (p == NULL) return;
     if (p->count > 1) {
         p->stop = true;
-        change(p, &p->epoch);
+        announce(p, next_epoch(p, true));
         for (int i = 1; i < p->count; i++) pthread_join(p->workers[i].thread, NULL);
     }
     pl_free(p->workers);

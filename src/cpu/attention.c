@@ -87,10 +87,15 @@ static void split_worker(void *arg, int index, int count) {
         struct tile_state part = state_at(j->c->partial + at * j->unit, d_pad);
         table->attn_chunk(&t, chunk, part.s, part.o, d_pad, scratch);
     }
-    pl_pool_barrier(j->c->pool);
-    size_t first, last;
-    pl_pool_share(j->tiles, 1, index, count, &first, &last);
-    for (; first < last; first++) {
+}
+
+static void merge_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct attn_job *j = arg;
+    const struct cpu_table *table = j->c->table;
+    size_t d = j->a->kv->head_dim, d_pad = cpu_head_pad(d), first, unused;
+    while (cpu_take(j->c, 1, j->tiles, &first, &unused)) {
         struct cpu_attn_tile t = tile_at(j->a, first);
         size_t chunk, end;
         chunks_of(&t, &chunk, &end);
@@ -116,8 +121,11 @@ void pl_cpu_attention(struct pl_cpu *c, const struct pl_cpu_attention *a) {
     j.chunks_max = (longest + ATTN_CHUNK - 1) / ATTN_CHUNK;
     atomic_store_explicit(&c->next, 0, memory_order_relaxed);
     bool few = j.tiles < 4 * (size_t)pl_pool_threads(c->pool);
-    if (few && j.chunks_max > 1 && j.tiles * j.chunks_max * j.unit <= c->partial_floats)
-        pl_pool_run(c->pool, split_worker, &j);
-    else
-        pl_pool_run(c->pool, whole_worker, &j);
+    if (few && j.chunks_max > 1 && j.tiles * j.chunks_max * j.unit <= c->partial_floats) {
+        pl_pool_run_any(c->pool, split_worker, &j);
+        atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+        merge_worker(&j, 0, 1);
+    } else {
+        pl_pool_run_any(c->pool, whole_worker, &j);
+    }
 }

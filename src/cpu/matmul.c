@@ -58,7 +58,7 @@ static enum pl_status weight_pack(struct pl_cpu *c, struct pl_cpu_weight *w, str
     w->bytes_owned = w->bytes_read = total;
     struct pack_job j = {c, w};
     atomic_store(&c->next, 0);
-    pl_pool_run(c->pool, pack_worker, &j);
+    pl_pool_run_any(c->pool, pack_worker, &j);
     return PL_OK;
 }
 
@@ -217,10 +217,10 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
         if (m->rows < 4)
             quantize_worker(&p, 0, 1);
         else
-            pl_pool_run(c->pool, quantize_worker, &p);
+            pl_pool_run_any(c->pool, quantize_worker, &p);
     }
     atomic_store_explicit(&c->next, 0, memory_order_relaxed);
-    pl_pool_run(c->pool, product_worker, &p);
+    pl_pool_run_any(c->pool, product_worker, &p);
 }
 
 /* --- embedding rows --- */
@@ -233,10 +233,11 @@ struct embed_job {
 };
 
 static void embed_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
     struct embed_job *j = arg;
-    size_t begin, end, cols = (size_t)pl_tensor_cols(j->table);
-    pl_pool_share(j->rows, 1, index, count, &begin, &end);
-    for (size_t r = begin; r < end; r++) {
+    size_t r, unused, cols = (size_t)pl_tensor_cols(j->table);
+    while (cpu_take(j->c, 1, j->rows, &r, &unused)) {
         PL_ASSERT(j->ids[r] < pl_tensor_rows(j->table));
         PL_ASSERT(pl_dequant_row_product(j->table, j->ids[r], j->y + r * j->y_stride) == PL_OK);
         if (j->scale != 1.0f) j->c->table->scale(j->y + r * j->y_stride, j->scale, cols);
@@ -246,8 +247,9 @@ static void embed_worker(void *arg, int index, int count) {
 void pl_cpu_embed(struct pl_cpu *c, const struct pl_tensor *table, const uint32_t *ids, size_t rows, float scale, float *y,
                   size_t y_stride) {
     struct embed_job j = {c, table, ids, rows, y_stride, scale, y};
+    atomic_store_explicit(&c->next, 0, memory_order_relaxed);
     if (rows < 4)
         embed_worker(&j, 0, 1);
     else
-        pl_pool_run(c->pool, embed_worker, &j);
+        pl_pool_run_any(c->pool, embed_worker, &j);
 }

@@ -7,11 +7,15 @@
 enum { SERIAL_ELEMENTS = 1 << 14 };
 
 static void share(struct pl_cpu *c, size_t elements, pl_pool_fn fn, void *arg) {
+    atomic_store_explicit(&c->next, 0, memory_order_relaxed);
     if (elements < SERIAL_ELEMENTS)
         fn(arg, 0, 1);
     else
-        pl_pool_run(c->pool, fn, arg);
+        pl_pool_run_any(c->pool, fn, arg);
 }
+
+/* Units taken at a time: a few pieces for each thread. */
+static size_t grain_of(size_t units, int count) { return PL_MAX((size_t)1, units / ((size_t)count * 4)); }
 
 struct row_job {
     struct pl_cpu *c;
@@ -24,10 +28,10 @@ struct row_job {
 };
 
 static void norm_worker(void *arg, int index, int count) {
+    (void)index;
     struct row_job *j = arg;
-    size_t begin, end;
-    pl_pool_share(j->norm->rows, 1, index, count, &begin, &end);
-    if (begin < end) j->c->table->norm(j->norm, begin, end);
+    size_t begin, end, grain = grain_of(j->norm->rows, count);
+    while (cpu_take(j->c, grain, j->norm->rows, &begin, &end)) j->c->table->norm(j->norm, begin, end);
 }
 void pl_cpu_rmsnorm(struct pl_cpu *c, const struct pl_cpu_norm *n) {
     struct row_job j = {.c = c, .norm = n};
@@ -35,10 +39,11 @@ void pl_cpu_rmsnorm(struct pl_cpu *c, const struct pl_cpu_norm *n) {
 }
 
 static void add_worker(void *arg, int index, int count) {
+    (void)index;
     struct row_job *j = arg;
-    size_t begin, end;
-    pl_pool_share(j->rows, 1, index, count, &begin, &end);
-    for (size_t r = begin; r < end; r++) j->c->table->add(j->x + r * j->x_stride, j->a + r * j->a_stride, j->cols);
+    size_t begin, end, grain = grain_of(j->rows, count);
+    while (cpu_take(j->c, grain, j->rows, &begin, &end))
+        for (size_t r = begin; r < end; r++) j->c->table->add(j->x + r * j->x_stride, j->a + r * j->a_stride, j->cols);
 }
 void pl_cpu_add(struct pl_cpu *c, float *x, const float *add, size_t rows, size_t cols, size_t x_stride, size_t add_stride) {
     struct row_job j = {.c = c, .x = x, .a = add, .rows = rows, .cols = cols, .x_stride = x_stride, .a_stride = add_stride};
@@ -47,17 +52,28 @@ void pl_cpu_add(struct pl_cpu *c, float *x, const float *add, size_t rows, size_
 
 /* One row is split by columns, in units that keep the vector tails where they are. */
 enum { COLUMN_GRAIN = 64 };
+struct piece {
+    size_t begin, end;  /* units taken and not yet done */
+    size_t row, c0, c1; /* the next piece of one row */
+};
+static bool next_piece(struct row_job *j, int count, struct piece *p) {
+    size_t units = (j->cols + COLUMN_GRAIN - 1) / COLUMN_GRAIN, total = j->rows * units;
+    if (p->begin == p->end && !cpu_take(j->c, grain_of(total, count), total, &p->begin, &p->end)) return false;
+    size_t u = p->begin % units, n = PL_MIN(p->end - p->begin, units - u);
+    p->row = p->begin / units;
+    p->c0 = u * COLUMN_GRAIN;
+    p->c1 = PL_MIN(j->cols, p->c0 + n * COLUMN_GRAIN);
+    p->begin += n;
+    return true;
+}
 
 static void glu_worker(void *arg, int index, int count) {
+    (void)index;
     struct row_job *j = arg;
-    size_t units = (j->cols + COLUMN_GRAIN - 1) / COLUMN_GRAIN, begin, end;
-    pl_pool_share(j->rows * units, 1, index, count, &begin, &end);
-    while (begin < end) {
-        size_t r = begin / units, u = begin % units, n = PL_MIN(end - begin, units - u);
-        size_t c0 = u * COLUMN_GRAIN, c1 = PL_MIN(j->cols, c0 + n * COLUMN_GRAIN);
-        j->c->table->glu(j->act, j->a + r * j->a_stride + c0, j->b + r * j->b_stride + c0, j->y + r * j->y_stride + c0,
-                         c1 - c0);
-        begin += n;
+    struct piece p = {0};
+    while (next_piece(j, count, &p)) {
+        size_t r = p.row, c0 = p.c0, n = p.c1 - p.c0;
+        j->c->table->glu(j->act, j->a + r * j->a_stride + c0, j->b + r * j->b_stride + c0, j->y + r * j->y_stride + c0, n);
     }
 }
 void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
@@ -76,14 +92,12 @@ void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const floa
 }
 
 static void softcap_worker(void *arg, int index, int count) {
+    (void)index;
     struct row_job *j = arg;
-    size_t units = (j->cols + COLUMN_GRAIN - 1) / COLUMN_GRAIN, begin, end;
-    pl_pool_share(j->rows * units, 1, index, count, &begin, &end);
-    while (begin < end) {
-        size_t r = begin / units, u = begin % units, n = PL_MIN(end - begin, units - u);
-        size_t c0 = u * COLUMN_GRAIN, c1 = PL_MIN(j->cols, c0 + n * COLUMN_GRAIN);
-        j->c->table->softcap(j->x + r * j->x_stride + c0, c1 - c0, j->cap);
-        begin += n;
+    struct piece p = {0};
+    while (next_piece(j, count, &p)) {
+        size_t r = p.row, c0 = p.c0, n = p.c1 - p.c0;
+        j->c->table->softcap(j->x + r * j->x_stride + c0, n, j->cap);
     }
 }
 void pl_cpu_softcap(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float cap) {
@@ -99,13 +113,15 @@ struct rope_job {
 
 static void rope_worker(void *arg, int index, int count) {
     struct rope_job *j = arg;
-    size_t begin, end, seen = 0;
+    size_t begin, end, grain = grain_of(j->rows, count);
     float *tmp = cpu_thread_scratch(j->c, index);
-    pl_pool_share(j->rows, 1, index, count, &begin, &end);
-    for (size_t s = 0; s < j->a->seq_count; seen += j->a->seqs[s].rows, s++) {
-        const struct pl_cpu_seq *q = &j->a->seqs[s];
-        for (size_t r = 0; r < q->rows; r++)
-            if (seen + r >= begin && seen + r < end) j->c->table->rope_append(j->a, q, r, tmp);
+    while (cpu_take(j->c, grain, j->rows, &begin, &end)) {
+        size_t seen = 0;
+        for (size_t s = 0; s < j->a->seq_count && seen < end; seen += j->a->seqs[s].rows, s++) {
+            const struct pl_cpu_seq *q = &j->a->seqs[s];
+            for (size_t r = begin > seen ? begin - seen : 0; r < q->rows && seen + r < end; r++)
+                j->c->table->rope_append(j->a, q, r, tmp);
+        }
     }
 }
 void pl_cpu_rope_append(struct pl_cpu *c, const struct pl_cpu_rope_append *a) {

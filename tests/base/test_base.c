@@ -153,6 +153,36 @@ static void pool_runs_every_thread_once(void **state) {
     assert_non_null(strstr(err.text, "-1"));
 }
 
+/* Units of work taken from a counter: each is done once, whoever came, also between runs that all must join. */
+struct take_job {
+    _Atomic size_t next;
+    _Atomic int done[64];
+};
+static void take_job(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct take_job *j = arg;
+    for (size_t i; (i = j->next++) < 64;) j->done[i]++;
+}
+
+static void pool_runs_with_whoever_comes(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 5; threads++) {
+        struct pl_pool *p;
+        assert_int_equal(pl_pool_create(threads, &p, NULL), PL_OK);
+        for (int round = 0; round < 2000; round++) {
+            struct take_job j = {0};
+            pl_pool_run_any(p, take_job, &j);
+            for (int i = 0; i < 64; i++) assert_int_equal(j.done[i], 1);
+            memset(&j, 0, sizeof j); /* nobody may still be inside */
+            struct count_job all = {.pool = p};
+            if (round % 7 == 0) pl_pool_run(p, count_job, &all);
+            if (round % 7 == 0) assert_int_equal(all.hits, threads);
+        }
+        pl_pool_destroy(p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checked_arithmetic),
@@ -162,6 +192,7 @@ int main(void) {
         cmocka_unit_test(map_against_many_keys),
         cmocka_unit_test(arena_limit_and_failure),
         cmocka_unit_test(pool_runs_every_thread_once),
+        cmocka_unit_test(pool_runs_with_whoever_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
