@@ -1,6 +1,8 @@
-/* Any bytes as the JSON of a model directory: as config.json beside packed MLX tensors, and as tokenizer_config.json. */
+/* Any bytes as the JSON of a model directory: as config.json beside packed MLX tensors, as tokenizer_config.json,
+ * and as the model's configuration. */
 #include "file/reader.h"
 #include "fuzz/file_walk.h"
+#include "model/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -38,6 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         pl_walk_file(f, weights, weights_len);
     }
     if (pl_templates_from_json(f, &err) == PL_OK) PL_ASSERT(pl_file_finish(f, &err) == PL_OK);
+    struct pl_model_config config;
+    if (pl_model_config_read(f, &config, &err) == PL_OK) PL_ASSERT(config.layers > 0 && config.heads % config.kv_heads == 0);
     pl_file_close(f);
     return 0;
 }

@@ -29,15 +29,20 @@ static struct scale_fields fields_of(enum pl_dtype t) {
 
 enum { MX_EXPONENT_MAX = 252 }; /* 6 * 2^(252 - 127) is the last that fits f32; 255 means NaN */
 
-/* Index of the first block with a bad scale, or count. No early exit inside a run: the loop stays simple to vectorise. */
-static uint64_t first_bad_f16(const uint8_t *p, uint64_t count, uint32_t stride) {
+static bool bad_f16(uint16_t h) { return (h & 0x7C00u) == 0x7C00u; }
+
+/* Index of the first block with a bad scale, or count; p points at the first block's scales. No early exit inside a
+ * run: the loop stays simple. Blocks with one scale look at it twice. */
+static uint64_t first_bad_f16(const uint8_t *p, uint64_t count, uint32_t stride, uint32_t second) {
     enum { RUN = 256 };
     for (uint64_t at = 0; at < count; at += RUN) {
+        const uint8_t *b = p + at * stride;
         uint64_t n = PL_MIN(count - at, (uint64_t)RUN);
         unsigned bad = 0;
-        for (uint64_t i = 0; i < n; i++) bad |= (pl_load_u16(p + (at + i) * stride) & 0x7C00u) == 0x7C00u;
+        for (uint64_t i = 0; i < n; i++)
+            bad |= bad_f16(pl_load_u16(b + i * stride)) | bad_f16(pl_load_u16(b + i * stride + second));
         if (bad == 0) continue;
-        while ((pl_load_u16(p + at * stride) & 0x7C00u) != 0x7C00u) at++;
+        while (!bad_f16(pl_load_u16(p + at * stride)) && !bad_f16(pl_load_u16(p + at * stride + second))) at++;
         return at;
     }
     return count;
@@ -52,10 +57,8 @@ uint64_t pl_scales_first_bad(enum pl_dtype dtype, const void *src, uint64_t bloc
         return i;
     }
     struct scale_fields f = fields_of(dtype);
-    uint64_t bad = blocks;
-    if (f.first >= 0) bad = first_bad_f16(p + f.first, bad, stride);
-    if (f.second >= 0) bad = first_bad_f16(p + f.second, bad, stride);
-    return bad;
+    if (f.first < 0) return blocks;
+    return first_bad_f16(p + f.first, blocks, stride, f.second < 0 ? 0 : (uint32_t)(f.second - f.first));
 }
 
 /* The same for an array of plain scales (MLX). */
