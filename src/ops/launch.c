@@ -50,7 +50,7 @@ void pl_kernels_close(struct pl_kernels *ks) {
 enum pl_status pl_kernel_make(struct pl_kernels *ks, const struct pl_jit_spec *spec, uint32_t group, const char *name,
                               struct pl_kernel *out, struct pl_err *err) {
     struct pl_kernel k = {.group = group};
-    snprintf(k.name, sizeof k.name, "%s", name);
+    snprintf(k.name, sizeof k.name, "%s/%s", pl_device_kind_name(pl_device_info(ks->device)->kind), name);
     PL_TRY(pl_jit_get(ks->jit, spec, &k.jit, err));
     PL_TRY(pl_device_alloc(ks->device, sizeof(uint32_t), &k.counter, err));
     enum pl_status st = pl_device_fill(ks->device, ks->stream, &k.counter, 0, err);

@@ -73,7 +73,8 @@ enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise 
 enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_embed(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_kernel *out,
                                struct pl_err *err) PL_MUST_CHECK;
-enum { PL_TILE_COUNT = 4 };                            /* 1, 2, 4 or 8 rows share an unpacked weight */
+enum { PL_TILE_COUNT = 4 }; /* 1, 2, 4 or 8 rows share an unpacked weight */
+void pl_kernel_linear_name(const struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t tile, char out[48]);
 uint32_t pl_tile_of(size_t rows, uint32_t *tile_rows); /* index of the tile for so many rows */
 enum pl_status pl_kernel_linear(struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t tile,
                                 struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;

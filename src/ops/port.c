@@ -12,17 +12,17 @@ _Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its own column below"
 #define FUSED    PL_PORT_FUSED
 /* clang-format off */
 /* A row with a missing column, and an operation without a row, do not compile. */
-#define ROW_embed(X)       X(embed,       CPU, NONE, NONE, NONE, NONE)
-#define ROW_norm(X)        X(norm,        CPU, NONE, NONE, NONE, NONE)
-#define ROW_add_norm(X)    X(add_norm,    CPU, NONE, NONE, NONE, NONE)
-#define ROW_add(X)         X(add,         CPU, NONE, NONE, NONE, NONE)
-#define ROW_linear(X)      X(linear,      CPU, NONE, NONE, NONE, NONE)
-#define ROW_linear_add(X)  X(linear_add,  CPU, NONE, NONE, NONE, NONE)
-#define ROW_rope_append(X) X(rope_append, CPU, NONE, NONE, NONE, NONE)
-#define ROW_attention(X)   X(attention,   CPU, NONE, NONE, NONE, NONE)
-#define ROW_glu(X)         X(glu,         CPU, NONE, NONE, NONE, NONE)
-#define ROW_gather(X)      X(gather,      CPU, NONE, NONE, NONE, NONE)
-#define ROW_softcap(X)     X(softcap,     CPU, NONE, NONE, NONE, NONE)
+#define ROW_embed(X)       X(embed,       CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_norm(X)        X(norm,        CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_add_norm(X)    X(add_norm,    CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_add(X)         X(add,         CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_linear(X)      X(linear,      CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_linear_add(X)  X(linear_add,  CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_rope_append(X) X(rope_append, CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_attention(X)   X(attention,   CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_glu(X)         X(glu,         CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_gather(X)      X(gather,      CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_softcap(X)     X(softcap,     CPU, NONE, FUSED, FUSED, FUSED)
 
 /* clang-format on */
 

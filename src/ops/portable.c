@@ -75,6 +75,12 @@ uint32_t pl_tile_of(size_t rows, uint32_t *tile_rows) {
     return tile;
 }
 
+void pl_kernel_linear_name(const struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t tile, char out[48]) {
+    char name[40];
+    weight_name(name, sizeof name, "linear", w, 1u << tile);
+    snprintf(out, 48, "%s/%s", pl_device_kind_name(pl_device_info(ks->device)->kind), name);
+}
+
 enum pl_status pl_kernel_linear(struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t tile,
                                 struct pl_kernel *out, struct pl_err *err) {
     char name[48];

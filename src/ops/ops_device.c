@@ -1,0 +1,531 @@
+/* The device backends: CUDA, ROCm and OpenCL through the same kernels. Work is enqueued on one stream; a step of one
+ * token per sequence is collected and replayed as a graph where the device has graphs.
+ *
+ * A step's tokens, positions and block tables travel in one upload (layout: kernels/args/args.h), so launches of equal
+ * shape have equal arguments whatever the lengths are. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "ops/device_ops.h"
+#include "tensor/quant.h"
+
+static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
+static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
+static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
+    return &((const struct dev_activation *)a)->data;
+}
+
+/* A hot call failed: the text goes to the log, the status to the caller. */
+static enum pl_status report(struct dev_ops *d, enum pl_status st) {
+    if (st != PL_OK) pl_log(PL_LOG_ERROR, "%s", d->ks.err.text);
+    return st;
+}
+static enum pl_status done(struct pl_ops *o, enum pl_op op, const struct pl_kernel *k, uint64_t bytes, enum pl_status st) {
+    if (st == PL_OK) pl_ops_count(o, op, k->name, 1, bytes);
+    return report(dev_of(o), st);
+}
+
+/* --- weights --- */
+
+/* Kernels are shared by all weights of one format. */
+static bool same_format(const struct dev_format *f, const struct pl_device_weight *w) {
+    return f->w.dtype == w->dtype && f->w.bits == w->bits && f->w.group == w->group && f->w.scale_dtype == w->scale_dtype;
+}
+static enum pl_status format_of(struct dev_ops *d, const struct pl_device_weight *w, struct dev_format **out,
+                                struct pl_err *err) {
+    for (struct dev_format *f = d->formats; f != NULL; f = f->next) {
+        if (same_format(f, w)) return *out = f, PL_OK;
+    }
+    struct dev_format *f = pl_calloc(1, sizeof *f);
+    if (f == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the kernels of a weight format");
+    f->w = (struct pl_device_weight){.dtype = w->dtype, .bits = w->bits, .group = w->group, .scale_dtype = w->scale_dtype};
+    f->next = d->formats;
+    d->formats = f;
+    *out = f;
+    return PL_OK;
+}
+
+static enum pl_status put(struct dev_ops *d, const void *bytes, uint64_t n, struct pl_device_buffer *out,
+                          struct pl_err *err) {
+    PL_TRY(pl_device_alloc(d->ks.device, n, out, err));
+    return pl_device_upload(d->ks.device, d->ks.stream, out, 0, bytes, n, err);
+}
+
+static void weight_destroy(struct pl_ops *o, struct pl_weight *weight) {
+    struct dev_weight *w = (struct dev_weight *)weight;
+    struct pl_device *d = dev_of(o)->ks.device;
+    pl_device_free(d, &w->w.data);
+    pl_device_free(d, &w->w.scales);
+    pl_device_free(d, &w->w.biases);
+    pl_free(w);
+}
+
+static enum pl_status fill_vector(struct dev_ops *d, const struct pl_tensor *t, struct dev_weight *w, struct pl_err *err) {
+    uint64_t n = pl_tensor_cols(t);
+    float *v = pl_alloc(n, sizeof *v);
+    if (v == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
+    enum pl_status st = pl_dequant_row(t, 0, v);
+    if (st != PL_OK) {
+        st = pl_err_set(err, __FILE__, __LINE__, PL_UNSUPPORTED, "tensor %s has type %s, which is no vector of weights",
+                        t->name, pl_dtype_name(t->dtype));
+    }
+    if (st == PL_OK) st = put(d, v, n * sizeof *v, &w->w.data, err);
+    if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, err);
+    pl_free(v);
+    return st;
+}
+
+static bool is_matrix_type(enum pl_dtype t) {
+    return t == PL_F32 || t == PL_F16 || t == PL_BF16 || t == PL_MLX || pl_dtype_info(t)->block_elems > 1;
+}
+
+static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, struct dev_weight *w, struct pl_err *err) {
+    if (!is_matrix_type(t->dtype)) {
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s has type %s, which no product takes", t->name, pl_dtype_name(t->dtype));
+    }
+    PL_TRY(pl_tensor_check_scales(t, err));
+    w->w = (struct pl_device_weight){.dtype = t->dtype, .rows = pl_tensor_rows(t), .cols = pl_tensor_cols(t)};
+    w->w.row_bytes = t->bytes / w->w.rows;
+    PL_TRY(put(d, t->data, t->bytes, &w->w.data, err));
+    w->bytes = t->bytes;
+    if (t->dtype == PL_MLX) {
+        uint64_t n = w->w.rows * (w->w.cols / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
+        w->w.bits = t->bits;
+        w->w.group = t->group;
+        w->w.scale_dtype = t->scale_dtype;
+        PL_TRY(put(d, t->scales, n, &w->w.scales, err));
+        PL_TRY(put(d, t->biases, n, &w->w.biases, err));
+        w->bytes += 2 * n;
+    }
+    return format_of(d, &w->w, &w->format, err);
+}
+
+static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
+                                    struct pl_weight **out, struct pl_err *err) {
+    struct dev_weight *w = pl_calloc(1, sizeof *w);
+    if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
+    enum pl_status st = use == PL_WEIGHT_VECTOR ? fill_vector(dev_of(o), t, w, err) : fill_matrix(dev_of(o), t, w, err);
+    if (st != PL_OK) {
+        weight_destroy(o, &w->base);
+        pl_err_note(err, "while copying %s to the device", t->name);
+        return st;
+    }
+    *out = &w->base;
+    return PL_OK;
+}
+
+static uint64_t weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *w) {
+    (void)o;
+    return weight_of(w)->w.data.bytes + weight_of(w)->w.scales.bytes + weight_of(w)->w.biases.bytes;
+}
+
+static enum pl_status linear_kernel(struct dev_ops *d, struct dev_format *f, uint32_t tile, struct pl_kernel **out) {
+    struct pl_kernel *k = &f->linear[tile];
+    if (k->jit == NULL) PL_TRY(pl_kernel_linear(&d->ks, &f->w, tile, k, &d->ks.err));
+    *out = k;
+    return PL_OK;
+}
+
+static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *w, size_t rows) {
+    const struct dev_weight *dw = weight_of(w);
+    uint32_t tile_rows, tile = pl_tile_of(rows, &tile_rows);
+    if (dw->format == NULL) return "none";
+    struct dev_format *f = dw->format;
+    if (f->names[tile][0] == 0) pl_kernel_linear_name(&((const struct dev_ops *)o)->ks, &f->w, tile, f->names[tile]);
+    return f->names[tile];
+}
+
+/* --- activations, KV, rotary tables --- */
+
+static enum pl_status activation_create(struct pl_ops *o, size_t rows_max, size_t cols, struct pl_activation **out,
+                                        struct pl_err *err) {
+    struct dev_ops *d = dev_of(o);
+    size_t bytes;
+    if (!pl_mul_size(rows_max, cols, &bytes) || !pl_mul_size(bytes, sizeof(float), &bytes) || cols > UINT32_MAX ||
+        rows_max > UINT32_MAX / 8) {
+        PL_FAIL(err, PL_LIMIT, "an activation of %zu x %zu does not fit in memory", rows_max, cols);
+    }
+    struct dev_activation *a = pl_calloc(1, sizeof *a);
+    if (a == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for an activation");
+    enum pl_status st = pl_device_alloc(d->ks.device, bytes, &a->data, err);
+    if (st != PL_OK) {
+        pl_free(a);
+        return st;
+    }
+    d->stride = PL_MAX(d->stride, (uint32_t)rows_max);
+    *out = &a->base;
+    return PL_OK;
+}
+static void activation_destroy(struct pl_ops *o, struct pl_activation *activation) {
+    struct dev_activation *a = (struct dev_activation *)activation;
+    pl_device_free(dev_of(o)->ks.device, &a->data);
+    pl_free(a);
+}
+static enum pl_status activation_read(struct pl_ops *o, const struct pl_activation *a, size_t first_row, size_t rows,
+                                      float *out) {
+    struct dev_ops *d = dev_of(o);
+    uint64_t row = a->cols * sizeof(float);
+    enum pl_status st = pl_kernels_record_end(&d->ks); /* a read inside a step: run what was collected */
+    if (st == PL_OK) {
+        st = pl_device_download(d->ks.device, d->ks.stream, out, data_of(a), first_row * row, rows * row, &d->ks.err);
+    }
+    if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err);
+    return report(d, st);
+}
+
+static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
+    struct dev_kv *kv = (struct dev_kv *)store;
+    struct pl_device *d = dev_of(o)->ks.device;
+    for (size_t i = 0; i < kv->side_count; i++) pl_device_free(d, &kv->sides[i]);
+    pl_free(kv->sides);
+    pl_free(kv);
+}
+
+static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, struct pl_kv_store **out,
+                                struct pl_err *err) {
+    struct dev_ops *d = dev_of(o);
+    uint64_t side = pl_kv_shape_bytes(s) / s->layers / 2;
+    struct dev_kv *kv = pl_calloc(1, sizeof *kv);
+    if (kv == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a KV cache");
+    kv->sides = pl_calloc(2 * s->layers, sizeof *kv->sides);
+    enum pl_status st =
+        kv->sides != NULL ? PL_OK : pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for a KV cache");
+    while (st == PL_OK && kv->side_count < 2 * s->layers) {
+        st = pl_device_alloc(d->ks.device, side, &kv->sides[kv->side_count], err);
+        if (st == PL_OK) st = pl_device_fill(d->ks.device, d->ks.stream, &kv->sides[kv->side_count++], 0, err);
+    }
+    if (st == PL_OK) st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->attention, err);
+    if (st != PL_OK) {
+        pl_err_note(err, "while making a KV cache of %llu bytes: ask for a smaller context",
+                    (unsigned long long)pl_kv_shape_bytes(s));
+        kv_destroy(o, &kv->base);
+        return st;
+    }
+    *out = &kv->base;
+    return PL_OK;
+}
+
+static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)store;
+    for (size_t i = 0; i < kv->side_count; i++) {
+        uint64_t page = kv->sides[i].bytes / store->shape.page_count;
+        enum pl_status st = pl_device_copy(d->ks.device, d->ks.stream, &kv->sides[i], to * page, &kv->sides[i], from * page,
+                                           page, &d->ks.err);
+        if (st != PL_OK) return report(d, st);
+    }
+    return PL_OK;
+}
+
+static enum pl_status rope_create(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
+                                  struct pl_rope **out, struct pl_err *err) {
+    (void)halves;
+    struct dev_ops *d = dev_of(o);
+    size_t bytes;
+    if (!pl_mul_size(positions, dim, &bytes) || !pl_mul_size(bytes, sizeof(float), &bytes)) {
+        PL_FAIL(err, PL_LIMIT, "a rotary table of %zu positions does not fit in memory", positions);
+    }
+    struct dev_rope *r = pl_calloc(1, sizeof *r);
+    if (r == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a rotary table");
+    enum pl_status st = put(d, cos_sin, bytes, &r->cos_sin, err);
+    if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, err);
+    if (st != PL_OK) {
+        pl_device_free(d->ks.device, &r->cos_sin);
+        pl_free(r);
+        return st;
+    }
+    *out = &r->base;
+    return PL_OK;
+}
+static void rope_destroy(struct pl_ops *o, struct pl_rope *rope) {
+    struct dev_rope *r = (struct dev_rope *)rope;
+    pl_device_free(dev_of(o)->ks.device, &r->cos_sin);
+    pl_free(r);
+}
+
+/* --- a step --- */
+
+static enum pl_status reserve_step(struct dev_ops *d, const struct pl_batch *b) {
+    uint64_t need = 4 * (uint64_t)d->stride + b->page_entries;
+    if (need <= d->step_entries) return PL_OK;
+    need += need / 2;
+    PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err));
+    pl_device_free(d->ks.device, &d->step);
+    pl_device_host_free(d->ks.device, d->staging);
+    d->staging = NULL;
+    d->step_entries = 0;
+    PL_TRY(pl_device_alloc(d->ks.device, need * sizeof(uint32_t), &d->step, &d->ks.err));
+    PL_TRY(pl_device_host_alloc(d->ks.device, need * sizeof(uint32_t), (void **)&d->staging, &d->ks.err));
+    d->step_entries = need;
+    return PL_OK;
+}
+
+static void write_step(struct dev_ops *d, const struct pl_batch *b) {
+    uint32_t *s = d->staging, stride = d->stride;
+    memset(s, 0, 4 * (size_t)stride * sizeof *s);
+    memcpy(s + PL_STEP_TOKEN(stride), b->tokens, b->rows * sizeof *s);
+    for (uint32_t i = 0; i < b->seq_count; i++) {
+        const struct pl_batch_seq *q = &b->seqs[i];
+        for (uint32_t r = 0; r < q->rows; r++) {
+            s[PL_STEP_POSITION(stride) + q->first_row + r] = q->past + r;
+            s[PL_STEP_PAGE_FIRST(stride) + q->first_row + r] = q->page_first;
+        }
+    }
+    if (b->logit_count > 0) memcpy(s + PL_STEP_LOGIT(stride), b->logit_rows, b->logit_count * sizeof *s);
+    if (b->page_entries > 0) memcpy(s + PL_STEP_PAGES(stride), b->pages, b->page_entries * sizeof *s);
+}
+
+static enum pl_status upload_step(struct dev_ops *d, const struct pl_batch *b) {
+    d->stride = PL_MAX(d->stride, b->rows);
+    PL_TRY(reserve_step(d, b));
+    if (d->uploaded.handle != NULL && d->upload_pending) {
+        PL_TRY(pl_device_event_wait(d->ks.device, &d->uploaded, &d->ks.err)); /* the staging memory is ours again */
+    }
+    write_step(d, b);
+    uint64_t bytes = (4 * (uint64_t)d->stride + b->page_entries) * sizeof(uint32_t);
+    PL_TRY(pl_device_upload(d->ks.device, d->ks.stream, &d->step, 0, d->staging, bytes, &d->ks.err));
+    PL_TRY(pl_device_event_record(d->ks.device, &d->uploaded, d->ks.stream, &d->ks.err));
+    d->upload_pending = true;
+    return PL_OK;
+}
+
+static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) {
+    struct dev_ops *d = dev_of(o);
+    (void)kv;
+    if (b->rows == 0) return PL_OK;
+    enum pl_status st = upload_step(d, b);
+    if (st != PL_OK) return report(d, st);
+    d->longest = 0;
+    for (uint32_t i = 0; i < b->seq_count; i++) d->longest = PL_MAX(d->longest, b->seqs[i].past + b->seqs[i].rows);
+    if (b->rows == b->seq_count) pl_kernels_record_begin(&d->ks);
+    return PL_OK;
+}
+static enum pl_status end(struct pl_ops *o) {
+    struct dev_ops *d = dev_of(o);
+    return report(d, pl_kernels_record_end(&d->ks));
+}
+
+static enum pl_status embed(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_weight *w = weight_of(table);
+    struct pl_kernel *k = &w->format->embed;
+    if (k->jit == NULL) {
+        enum pl_status st = pl_kernel_embed(&d->ks, &w->w, k, &d->ks.err);
+        if (st != PL_OK) return report(d, st);
+    }
+    return done(o, PL_OP_embed, k, x->rows * w->w.row_bytes,
+                pl_launch_embed(&d->ks, k, &w->w, &d->step, d->stride, data_of(x), x->rows, scale));
+}
+
+static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
+                           struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    return done(o, PL_OP_norm, &d->norm, 0,
+                pl_launch_norm(&d->ks, &d->norm, data_of(x), NULL, &weight_of(w)->w.data, data_of(y), x->rows, x->cols, eps,
+                               offset));
+}
+static enum pl_status add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
+                               const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    return done(o, PL_OP_add_norm, &d->add_norm, 0,
+                pl_launch_norm(&d->ks, &d->add_norm, data_of(x), data_of(add), &weight_of(w)->w.data, data_of(y), x->rows,
+                               x->cols, eps, offset));
+}
+static enum pl_status add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add_) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->elementwise[PL_EW_ADD];
+    return done(o, PL_OP_add, k, 0, pl_launch_add(&d->ks, k, data_of(x), data_of(add_), x->rows, x->cols));
+}
+
+static enum pl_status product(struct pl_ops *o, enum pl_op op, const struct pl_weight *weight, const struct pl_weight *bias,
+                              const struct pl_activation *x, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_weight *w = weight_of(weight);
+    uint32_t tile_rows, tile = pl_tile_of(x->rows, &tile_rows);
+    struct pl_kernel *k = NULL;
+    enum pl_status st = linear_kernel(d, w->format, tile, &k);
+    if (st != PL_OK) return report(d, st);
+    const struct pl_device_buffer *b = bias != NULL ? &weight_of(bias)->w.data : NULL;
+    st = pl_launch_linear(&d->ks, k, &w->w, data_of(x), b, data_of(y), x->rows, tile_rows, op == PL_OP_linear_add);
+    return done(o, op, k, w->bytes, st);
+}
+static enum pl_status linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
+                             const struct pl_weight *const *bias, const struct pl_activation *x,
+                             struct pl_activation *const *y) {
+    for (size_t i = 0; i < count; i++) PL_TRY(product(o, PL_OP_linear, w[i], bias != NULL ? bias[i] : NULL, x, y[i]));
+    return PL_OK;
+}
+static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                 struct pl_activation *y) {
+    return product(o, PL_OP_linear_add, w, NULL, x, y);
+}
+
+/* Kernels of one cache shape, by which norms and which rotation they have. */
+static enum pl_status rope_kernel(struct dev_ops *d, struct dev_kv *kv, struct pl_rope_kind kind, struct pl_kernel **out) {
+    size_t i = (kind.q_norm ? 1u : 0u) | (kind.k_norm ? 2u : 0u) | (kind.rope ? 4u : 0u) | (kind.halves ? 8u : 0u);
+    struct pl_kernel *k = &kv->rope[i];
+    const struct pl_kv_shape *s = &kv->base.shape;
+    if (k->jit == NULL) PL_TRY(pl_kernel_rope(&d->ks, s->dtype, s->head_dim, s->page_tokens, kind, k, &d->ks.err));
+    *out = k;
+    return PL_OK;
+}
+
+static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
+                                  struct pl_activation *v) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    struct pl_kernel *kernel = NULL;
+    struct pl_rope_kind kind = {p->q_norm != NULL, p->k_norm != NULL, p->rope != NULL, p->rope != NULL && p->rope->halves};
+    enum pl_status st = rope_kernel(d, kv, kind, &kernel);
+    if (st != PL_OK) return report(d, st);
+    struct pl_launch_rope r = {.q = data_of(q),
+                               .k = data_of(k),
+                               .v = data_of(v),
+                               .q_norm = p->q_norm != NULL ? &weight_of(p->q_norm)->w.data : NULL,
+                               .k_norm = p->k_norm != NULL ? &weight_of(p->k_norm)->w.data : NULL,
+                               .cos_sin = p->rope != NULL ? &((const struct dev_rope *)p->rope)->cos_sin : NULL,
+                               .step = &d->step,
+                               .k_pages = &kv->sides[2 * p->layer],
+                               .v_pages = &kv->sides[2 * p->layer + 1],
+                               .rows = (uint32_t)q->rows,
+                               .heads = p->heads,
+                               .kv_heads = (uint32_t)s->kv_heads,
+                               .rope_dim = p->rope != NULL ? (uint32_t)p->rope->dim : 0,
+                               .stride = d->stride,
+                               .norm_eps = p->norm_eps,
+                               .norm_offset = p->norm_offset};
+    return done(o, PL_OP_rope_append, kernel, 2 * k->rows * k->cols * pl_dtype_info(s->dtype)->block_bytes,
+                pl_launch_rope(&d->ks, kernel, &r));
+}
+
+/* Cached tokens that the rows of one sequence read, each once. */
+static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
+    uint64_t all = (uint64_t)s->past + s->rows, seen = (uint64_t)window + s->rows - 1;
+    return window > 0 && seen < all ? seen : all;
+}
+
+static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
+                                struct pl_activation *out) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    struct pl_launch_attention a = {.q = data_of(q),
+                                    .k_pages = &kv->sides[2 * p->layer],
+                                    .v_pages = &kv->sides[2 * p->layer + 1],
+                                    .step = &d->step,
+                                    .out = data_of(out),
+                                    .rows = (uint32_t)q->rows,
+                                    .heads = p->heads,
+                                    .kv_heads = (uint32_t)s->kv_heads,
+                                    .window = p->window,
+                                    .stride = d->stride,
+                                    .scale = p->scale,
+                                    .softcap = p->softcap};
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
+    uint64_t bytes = 2 * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
+    return done(o, PL_OP_attention, &kv->attention, bytes, pl_launch_attention(&d->ks, &kv->attention, &a));
+}
+
+static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
+                          const struct pl_activation *up, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU : PL_EW_GELU_TANH];
+    return done(o, PL_OP_glu, k, 0,
+                pl_launch_glu(&d->ks, k, data_of(gate), data_of(up), data_of(y), gate->rows, gate->cols));
+}
+static enum pl_status gather(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->elementwise[PL_EW_GATHER];
+    return done(o, PL_OP_gather, k, 0,
+                pl_launch_gather(&d->ks, k, data_of(x), &d->step, d->stride, data_of(y), y->rows, x->cols));
+}
+static enum pl_status softcap(struct pl_ops *o, struct pl_activation *x, float cap) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->elementwise[PL_EW_SOFTCAP];
+    return done(o, PL_OP_softcap, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, cap));
+}
+
+/* --- opening --- */
+
+static void destroy(struct pl_ops *o) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_device *dev = d->ks.device;
+    if (dev != NULL) {
+        struct pl_err err = {0};
+        if (pl_device_poisoned(dev) && pl_device_drain(dev, &err) != PL_OK) pl_log(PL_LOG_WARN, "%s", err.text);
+        pl_device_free(dev, &d->step);
+        pl_device_host_free(dev, d->staging);
+        pl_device_event_destroy(dev, &d->uploaded);
+        for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&d->ks, &d->elementwise[i]);
+        pl_kernel_free(&d->ks, &d->norm);
+        pl_kernel_free(&d->ks, &d->add_norm);
+        while (d->formats != NULL) {
+            struct dev_format *f = d->formats;
+            d->formats = f->next;
+            for (int i = 0; i < PL_TILE_COUNT; i++) pl_kernel_free(&d->ks, &f->linear[i]);
+            pl_kernel_free(&d->ks, &f->embed);
+            pl_free(f);
+        }
+        pl_kernels_close(&d->ks);
+    }
+    pl_free(d);
+}
+
+#define DEVICE_IMPL(kind)                                                                                                 \
+    {                                                                                                                     \
+        .backend = kind, .destroy = destroy, .weight_create = weight_create, .weight_destroy = weight_destroy,            \
+        .weight_bytes_owned = weight_bytes_owned, .weight_kernel = weight_kernel, .activation_create = activation_create, \
+        .activation_destroy = activation_destroy, .activation_read = activation_read, .kv_create = kv_create,             \
+        .kv_destroy = kv_destroy, .kv_copy_page = kv_copy_page, .rope_create = rope_create, .rope_destroy = rope_destroy, \
+        .begin = begin, .end = end, .embed = embed, .norm = norm, .add_norm = add_norm, .add = add, .linear = linear,     \
+        .linear_add = linear_add, .rope_append = rope_append, .attention = attention, .glu = glu, .gather = gather,       \
+        .softcap = softcap,                                                                                               \
+    }
+static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
+    [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),
+    [PL_DEVICE_ROCM] = DEVICE_IMPL(PL_BACKEND_ROCM),
+    [PL_DEVICE_OPENCL] = DEVICE_IMPL(PL_BACKEND_OPENCL),
+};
+
+static enum pl_status open_device(struct dev_ops *d, enum pl_device_kind kind, int index, struct pl_err *err) {
+    struct pl_jit_options jit = {.mode = PL_JIT_ON};
+    PL_TRY(pl_kernels_open(kind, index, &jit, &d->ks, err));
+    PL_TRY(pl_device_event_create(d->ks.device, &d->uploaded, err));
+    PL_TRY(pl_kernel_norm(&d->ks, false, &d->norm, err));
+    PL_TRY(pl_kernel_norm(&d->ks, true, &d->add_norm, err));
+    for (int i = 0; i < PL_EW_COUNT; i++) {
+        PL_TRY(pl_kernel_elementwise(&d->ks, (enum pl_elementwise)i, &d->elementwise[i], err));
+    }
+    return PL_OK;
+}
+
+static enum pl_status create(enum pl_device_kind kind, const struct pl_ops_options *opt, struct pl_ops **out,
+                             struct pl_err *err) {
+    struct dev_ops *d = pl_calloc(1, sizeof *d);
+    if (d == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the %s backend", pl_device_kind_name(kind));
+    pl_ops_init(&d->base, &impls[kind]);
+    enum pl_status st = open_device(d, kind, opt->device, err);
+    if (st != PL_OK) {
+        pl_ops_destroy(&d->base);
+        return st;
+    }
+    char line[400];
+    pl_device_line(pl_device_info(d->ks.device), line, sizeof line);
+    snprintf(d->base.describe, sizeof d->base.describe, "%s (%.170s)", pl_device_kind_name(kind), line);
+    *out = &d->base;
+    return PL_OK;
+}
+enum pl_status pl_ops_cuda_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) {
+    return create(PL_DEVICE_CUDA, opt, out, err);
+}
+enum pl_status pl_ops_rocm_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) {
+    return create(PL_DEVICE_ROCM, opt, out, err);
+}
+enum pl_status pl_ops_opencl_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) {
+    return create(PL_DEVICE_OPENCL, opt, out, err);
+}
