@@ -101,7 +101,7 @@ static bool spm_pair(const struct pl_tokenizer *t, const char *w, const struct p
                      double *key, uint32_t *id) {
     size_t n = r->end - l->begin;
     if (n > t->vocab.max_len) return false;
-    uint32_t found = pl_tok_vocab_find(&t->vocab, w + l->begin, n);
+    uint32_t found = pl_tok_model_find(t, w + l->begin, n);
     /* control, unknown and byte tokens are never made from text */
     if (found >= t->real_count || (t->attr[found] & (PL_ATTR_SPECIAL | PL_ATTR_BYTE | PL_ATTR_MARKER)) != 0) return false;
     *key = -(double)t->model.score[found];
@@ -176,8 +176,8 @@ static enum pl_status put_symbol(const struct pl_tokenizer *t, uint32_t id, stru
     if (id < t->real_count) return pl_ids_add(out, id);
     struct pl_str s = t->vocab.text[id];
     for (size_t i = 0; i < s.len; i++) {
-        uint32_t one = t->model.byte_fallback ? t->model.byte_id[(unsigned char)s.data[i]]
-                                              : pl_tok_vocab_find(&t->vocab, s.data + i, 1);
+        uint32_t one =
+            t->model.byte_fallback ? t->model.byte_id[(unsigned char)s.data[i]] : pl_tok_model_find(t, s.data + i, 1);
         if (one != PL_TOK_NONE && one < t->real_count) PL_TRY(pl_ids_add(out, one));
     }
     return PL_OK;
@@ -190,7 +190,7 @@ static enum pl_status put_symbols(const struct pl_tokenizer *t, struct pl_tok_ct
 
 /* The token whose stored text is the whole word, for models that ask before merging. */
 static uint32_t whole_word(const struct pl_tokenizer *t, struct pl_tok_ctx *c, const char *w, size_t len) {
-    if (!t->model.byte_level) return pl_tok_vocab_find(&t->vocab, w, len);
+    if (!t->model.byte_level) return pl_tok_model_find(t, w, len);
     if (len > t->vocab.max_len) return PL_TOK_NONE;
     pl_buf_clear(&c->tmp);
     for (size_t i = 0; i < len; i++) {
@@ -198,19 +198,19 @@ static uint32_t whole_word(const struct pl_tokenizer *t, struct pl_tok_ctx *c, c
         size_t n = pl_uc_encode(pl_uc_byte_to_cp((unsigned char)w[i]), u);
         pl_buf_add(&c->tmp, u, n);
     }
-    return c->tmp.failed ? PL_TOK_NONE : pl_tok_vocab_find(&t->vocab, pl_buf_cstr(&c->tmp), c->tmp.len);
+    return c->tmp.failed ? PL_TOK_NONE : pl_tok_model_find(t, pl_buf_cstr(&c->tmp), c->tmp.len);
 }
 
 /* The vocabulary entry of one character, with the affixes some models put on. */
 static uint32_t char_id(const struct pl_tokenizer *t, struct pl_tok_ctx *c, const char *s, size_t n, bool first, bool last) {
     const struct pl_tok_model *m = &t->model;
     bool pre = !first && m->prefix.len > 0, suf = last && m->suffix.len > 0;
-    if (!pre && !suf) return pl_tok_vocab_find(&t->vocab, s, n);
+    if (!pre && !suf) return pl_tok_model_find(t, s, n);
     pl_buf_clear(&c->tmp);
     if (pre) pl_buf_add(&c->tmp, m->prefix.data, m->prefix.len);
     pl_buf_add(&c->tmp, s, n);
     if (suf) pl_buf_add(&c->tmp, m->suffix.data, m->suffix.len);
-    return c->tmp.failed ? PL_TOK_NONE : pl_tok_vocab_find(&t->vocab, c->tmp.data, c->tmp.len);
+    return c->tmp.failed ? PL_TOK_NONE : pl_tok_model_find(t, c->tmp.data, c->tmp.len);
 }
 
 /* Byte tokens for the n bytes at s when all of them exist. */
@@ -276,7 +276,7 @@ enum pl_status pl_tok_spm(const struct pl_tokenizer *t, struct pl_tok_ctx *c, co
     uint32_t n = 0;
     for (size_t i = 0; i < len;) {
         size_t k = pl_uc_lead_len((unsigned char)w[i], len - i);
-        PL_TRY(add_symbol(c, &n, pl_tok_vocab_find(&t->vocab, w + i, k), i, i + k));
+        PL_TRY(add_symbol(c, &n, pl_tok_model_find(t, w + i, k), i, i + k));
         i += k;
     }
     PL_TRY(merge_all(t, c, w, n, spm_pair));

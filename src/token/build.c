@@ -172,10 +172,10 @@ static enum pl_status model_bytes(struct pl_tokenizer *t) {
             s[3] = hex[b >> 4];
             s[4] = hex[b & 15];
         }
-        m->byte_id[b] = pl_tok_vocab_find(&t->vocab, s, n);
+        m->byte_id[b] = pl_tok_model_find(t, s, n);
         if (m->kind == PL_MODEL_SPM && m->byte_id[b] == PL_TOK_NONE) {
             s[0] = (char)b;
-            m->byte_id[b] = pl_tok_vocab_find(&t->vocab, s, 1);
+            m->byte_id[b] = pl_tok_model_find(t, s, 1);
         }
     }
     return PL_OK;
@@ -218,7 +218,7 @@ static enum pl_status unigram_tables(struct pl_tokenizer *t, struct pl_err *err)
     struct pl_tok_model *m = &t->model;
     for (uint32_t id = 0; id < t->real_count; id++) {
         struct pl_str s = t->vocab.text[id];
-        if (s.len == 0 || (t->attr[id] & (PL_ATTR_SPECIAL | PL_ATTR_MARKER)) ||
+        if (s.len == 0 || (t->attr[id] & (PL_ATTR_SPECIAL | PL_ATTR_MARKER | PL_ATTR_OUTSIDE)) ||
             (t->attr[id] & PL_ATTR_BYTE && m->byte_fallback))
             continue;
         if (pl_tok_vocab_find(&t->vocab, s.data, s.len) == id) PL_TRY(pl_tok_trie_add(&m->trie, s.data, s.len, id));

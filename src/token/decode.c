@@ -118,8 +118,10 @@ enum pl_status pl_tok_make_pieces(struct pl_tokenizer *t, struct pl_err *err) {
     for (size_t i = 0; i < t->dec_count; i++) fallback |= t->decs[i].kind == PL_DEC_BYTE_FALLBACK;
     t->piece = pl_calloc(t->real_count, sizeof *t->piece);
     if (t->piece == NULL) return PL_NO_MEMORY;
+    for (size_t i = 0; i < t->added_count; i++) /* decoded as they are looked for */
+        if (t->added[i].normalized) t->piece[t->added[i].id] = t->added[i].text;
     for (uint32_t id = 0; id < t->real_count && st == PL_OK; id++) {
-        struct pl_str s = t->vocab.text[id];
+        struct pl_str s = t->piece[id].data != NULL ? t->piece[id] : t->vocab.text[id];
         int byte = fallback ? pl_tok_byte_token(s) : -1;
         if (byte >= 0) t->attr[id] |= PL_ATTR_BYTE;
         pl_buf_clear(&a);

@@ -90,9 +90,10 @@ struct pl_tok_model {
 /* --- added tokens --- */
 struct pl_added {
     uint32_t id;
-    struct pl_str text;
+    struct pl_str text; /* what is looked for: as the normalizers leave it */
     bool special, lstrip, rstrip, single_word, normalized;
     bool ascii_strip; /* strip only what C's isspace calls space */
+    bool outside;     /* the model does not know it */
     bool marker;      /* looks like markup: never matched in untrusted text */
 };
 struct pl_added_set {
@@ -156,6 +157,7 @@ struct pl_tokenizer {
 #define PL_ATTR_BYTE    4u /* a <0xXX> token, decoded as that byte */
 #define PL_ATTR_ADDED   8u
 #define PL_ATTR_MARKER  16u /* added, not special, but looks like markup: plain text never becomes it */
+#define PL_ATTR_OUTSIDE 32u /* added and unknown to the model */
 
 /* A range of the working text. */
 struct pl_word {
@@ -227,6 +229,12 @@ enum pl_status pl_tok_unigram(const struct pl_tokenizer *t, struct pl_tok_ctx *c
 enum pl_status pl_tok_wordpiece(const struct pl_tokenizer *t, struct pl_tok_ctx *c, const char *w, size_t len,
                                 struct pl_ids *out) PL_MUST_CHECK;
 enum pl_status pl_ids_add(struct pl_ids *ids, uint32_t id) PL_MUST_CHECK;
+
+/* What the model itself finds under a text. */
+static inline uint32_t pl_tok_model_find(const struct pl_tokenizer *t, const char *s, size_t len) {
+    uint32_t id = pl_tok_vocab_find(&t->vocab, s, len);
+    return id < t->real_count && (t->attr[id] & PL_ATTR_OUTSIDE) != 0 ? PL_TOK_NONE : id;
+}
 
 /* building */
 enum pl_status pl_tokenizer_new(struct pl_tokenizer **out) PL_MUST_CHECK;

@@ -152,7 +152,8 @@ static size_t skip_chars(const char *s, size_t len, size_t i, size_t n) {
 static bool groups3(const char *s, size_t len, size_t *begin, size_t *end) {
     size_t i = *begin, run_end, count;
     while (digit_run(s, len, &i, &run_end, &count)) {
-        if (!(at(s, len, run_end).flags & PL_UC_WORD)) {
+        unsigned f = at(s, len, run_end).flags; /* Oniguruma's \b: letters, marks, numbers, connectors */
+        if (!(f & (LETTER | MARK | NUMBER)) && (f & (PL_UC_WORD | PL_UC_PUNCT)) != (PL_UC_WORD | PL_UC_PUNCT)) {
             *begin = i;
             *end = skip_chars(s, len, i, count % 3 == 0 ? 3 : count % 3);
             return true;

@@ -59,7 +59,7 @@ static void fill(void) {
         }
         unsigned f = category_flags(utf8proc_category((utf8proc_int32_t)c));
         if (white_space(c)) f |= PL_UC_SPACE;
-        if (other_alphabetic(c)) f |= PL_UC_WORD;
+        if (other_alphabetic(c) || c == 0x200C || c == 0x200D) f |= PL_UC_WORD;
         pl_uc_table[c] = (uint8_t)f;
     }
 }

@@ -13,7 +13,7 @@ enum pl_uc {
     PL_UC_MARK = 4,   /* M* */
     PL_UC_PUNCT = 8,  /* P* */
     PL_UC_SPACE = 16, /* White_Space */
-    PL_UC_WORD = 32,  /* a \w character: alphabetic, marks, decimal digits, connectors */
+    PL_UC_WORD = 32,  /* Rust's \w: alphabetic, marks, decimal digits, connectors, joiners */
     PL_UC_OTHER = 64, /* Cc, Cf, Co, Cs */
     PL_UC_DIGIT = 128 /* Nd */
 };

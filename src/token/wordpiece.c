@@ -96,7 +96,7 @@ static size_t longest_piece(const struct pl_tokenizer *t, struct pl_tok_ctx *c, 
     pl_buf_add(&c->tmp, w + i, end - i);
     if (c->tmp.failed) return i;
     while (end > i) {
-        *id = pl_tok_vocab_find(&t->vocab, c->tmp.data, affix->len + (end - i));
+        *id = pl_tok_model_find(t, c->tmp.data, affix->len + (end - i));
         if (*id != PL_TOK_NONE && from_text(t, *id)) return end;
         do end--;
         while (end > i && ((unsigned char)w[end] & 0xC0) == 0x80);
@@ -123,7 +123,7 @@ enum pl_status pl_tok_wordpiece(const struct pl_tokenizer *t, struct pl_tok_ctx 
 }
 
 static enum pl_status word_level(const struct pl_tokenizer *t, const char *w, size_t len, struct pl_ids *out) {
-    uint32_t id = pl_tok_vocab_find(&t->vocab, w, len);
+    uint32_t id = pl_tok_model_find(t, w, len);
     if (!from_text(t, id)) id = t->model.unk;
     return id == PL_TOK_NONE ? PL_OK : pl_ids_add(out, id);
 }
