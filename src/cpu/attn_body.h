@@ -9,15 +9,18 @@
 
 #include "cpu/rows_body.h"
 
-/* Layout of a thread's scratch, in floats: group[16][D] then scores[ATTN_QUERIES][ATTN_CHUNK] then q[ATTN_QUERIES][D]. */
+/* A thread's scratch: group[16][D], turned[D][16], scores[ATTN_QUERIES][ATTN_CHUNK], q[ATTN_QUERIES][D]; and the span of
+ * the chunk that each query sees, relative to the chunk's first token. Spans move up with the query. */
 struct attn_scratch {
-    float *group, *scores, *q;
+    float *group, *turned, *scores, *q;
+    uint8_t begin[ATTN_QUERIES], end[ATTN_QUERIES];
 };
 
 static struct attn_scratch attn_split(void *scratch, size_t d_pad) {
     struct attn_scratch s;
     s.group = scratch;
-    s.scores = s.group + ATTN_GROUP * d_pad;
+    s.turned = s.group + ATTN_GROUP * d_pad;
+    s.scores = s.turned + ATTN_GROUP * d_pad;
     s.q = s.scores + (size_t)ATTN_QUERIES * ATTN_CHUNK;
     return s;
 }
@@ -54,23 +57,80 @@ static void load_group(const struct cpu_attn_tile *t, const void *side, size_t t
     }
 }
 
-/* q . k for the sixteen tokens of a group. */
-static void dot_group(const float *q, const float *group, size_t d_pad, float *out) {
-    for (size_t t = 0; t < ATTN_GROUP; t += 4) {
-        const float *k = group + t * d_pad;
-        vf a = vf_set1(0), b = a, c = a, e = a;
-        for (size_t i = 0; i < d_pad; i += VW) {
-            vf qv = vf_load(q + i);
-            a = vf_fma(qv, vf_load(k + i), a);
-            b = vf_fma(qv, vf_load(k + d_pad + i), b);
-            c = vf_fma(qv, vf_load(k + 2 * d_pad + i), c);
-            e = vf_fma(qv, vf_load(k + 3 * d_pad + i), e);
-        }
-        out[t] = vf_hsum(a);
-        out[t + 1] = vf_hsum(b);
-        out[t + 2] = vf_hsum(c);
-        out[t + 3] = vf_hsum(e);
+/* group [16][d_pad] -> turned [d_pad][16]: a vector holds one element of sixteen tokens. */
+#if defined(__AVX512F__)
+/* Four 4-float pieces of rows r, r+4, r+8, r+12 fill a register: masked loads move the lanes, so that only the 4x4
+ * turns inside a lane need the shuffle unit. */
+static inline __m512 four_rows(const float *p, size_t stride) {
+    __m512 v = _mm512_broadcast_f32x4(_mm_loadu_ps(p));
+    v = _mm512_mask_broadcast_f32x4(v, 0x00F0, _mm_loadu_ps(p + 4 * stride));
+    v = _mm512_mask_broadcast_f32x4(v, 0x0F00, _mm_loadu_ps(p + 8 * stride));
+    return _mm512_mask_broadcast_f32x4(v, 0xF000, _mm_loadu_ps(p + 12 * stride));
+}
+static void turn_group(const float *group, size_t d_pad, float *turned) {
+    for (size_t i = 0; i < d_pad; i += 4, turned += 64) {
+        __m512 a = four_rows(group + i, d_pad), b = four_rows(group + d_pad + i, d_pad);
+        __m512 c = four_rows(group + 2 * d_pad + i, d_pad), d = four_rows(group + 3 * d_pad + i, d_pad);
+        __m512d ab0 = _mm512_castps_pd(_mm512_unpacklo_ps(a, b)), ab1 = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+        __m512d cd0 = _mm512_castps_pd(_mm512_unpacklo_ps(c, d)), cd1 = _mm512_castps_pd(_mm512_unpackhi_ps(c, d));
+        _mm512_storeu_ps(turned, _mm512_castpd_ps(_mm512_unpacklo_pd(ab0, cd0)));
+        _mm512_storeu_ps(turned + 16, _mm512_castpd_ps(_mm512_unpackhi_pd(ab0, cd0)));
+        _mm512_storeu_ps(turned + 32, _mm512_castpd_ps(_mm512_unpacklo_pd(ab1, cd1)));
+        _mm512_storeu_ps(turned + 48, _mm512_castpd_ps(_mm512_unpackhi_pd(ab1, cd1)));
     }
+}
+#elif defined(__AVX2__)
+static inline __m256 two_rows(const float *p, size_t stride) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 4 * stride), 1);
+}
+static void turn_group(const float *group, size_t d_pad, float *turned) {
+    for (size_t i = 0; i < d_pad; i += 4, turned += 64) {
+        for (size_t h = 0; h < 2; h++) {
+            const float *p = group + 8 * h * d_pad + i;
+            __m256 a = two_rows(p, d_pad), b = two_rows(p + d_pad, d_pad);
+            __m256 c = two_rows(p + 2 * d_pad, d_pad), d = two_rows(p + 3 * d_pad, d_pad);
+            __m256d ab0 = _mm256_castps_pd(_mm256_unpacklo_ps(a, b)), ab1 = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+            __m256d cd0 = _mm256_castps_pd(_mm256_unpacklo_ps(c, d)), cd1 = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
+            _mm256_storeu_ps(turned + 8 * h, _mm256_castpd_ps(_mm256_unpacklo_pd(ab0, cd0)));
+            _mm256_storeu_ps(turned + 16 + 8 * h, _mm256_castpd_ps(_mm256_unpackhi_pd(ab0, cd0)));
+            _mm256_storeu_ps(turned + 32 + 8 * h, _mm256_castpd_ps(_mm256_unpacklo_pd(ab1, cd1)));
+            _mm256_storeu_ps(turned + 48 + 8 * h, _mm256_castpd_ps(_mm256_unpackhi_pd(ab1, cd1)));
+        }
+    }
+}
+#else
+static void turn_group(const float *group, size_t d_pad, float *turned) {
+    for (size_t i = 0; i < d_pad; i++)
+        for (size_t t = 0; t < ATTN_GROUP; t++) turned[i * ATTN_GROUP + t] = group[t * d_pad + i];
+}
+#endif
+
+enum { TOKEN_VECTORS = ATTN_GROUP / VW, DOT_QUERIES = VW == 16 ? 8 : VW == 8 ? 4 : 1 };
+
+/* Scores of n queries (q rows d_pad apart) against the sixteen tokens of a group: one sum per token, over the elements
+ * in order, whatever n. */
+static inline __attribute__((always_inline)) void dot_queries(const float *q, const int n, const float *turned, size_t d_pad,
+                                                              float *out) {
+    vf acc[DOT_QUERIES * TOKEN_VECTORS];
+    for (int k = 0; k < n * TOKEN_VECTORS; k++) acc[k] = vf_set1(0.0f);
+    for (size_t i = 0; i < d_pad; i++) {
+#pragma GCC unroll 16
+        for (int v = 0; v < TOKEN_VECTORS; v++) {
+            vf k = vf_load(turned + i * ATTN_GROUP + (size_t)v * VW);
+#pragma GCC unroll 8
+            for (int m = 0; m < n; m++)
+                acc[m * TOKEN_VECTORS + v] = vf_fma(vf_set1(q[(size_t)m * d_pad + i]), k, acc[m * TOKEN_VECTORS + v]);
+        }
+    }
+    for (int m = 0; m < n; m++)
+        for (int v = 0; v < TOKEN_VECTORS; v++) vf_store(out + m * ATTN_CHUNK + v * VW, acc[m * TOKEN_VECTORS + v]);
+}
+static void dot_group(const float *q, size_t n, const float *turned, size_t d_pad, float *out) {
+    for (; n >= DOT_QUERIES; n -= DOT_QUERIES, q += DOT_QUERIES * d_pad, out += DOT_QUERIES * ATTN_CHUNK)
+        dot_queries(q, DOT_QUERIES, turned, d_pad, out);
+    for (; n >= 4; n -= 4, q += 4 * d_pad, out += 4 * ATTN_CHUNK)
+        dot_queries(q, DOT_QUERIES < 4 ? DOT_QUERIES : 4, turned, d_pad, out);
+    for (; n > 0; n--, q += d_pad, out += ATTN_CHUNK) dot_queries(q, 1, turned, d_pad, out);
 }
 
 /* Visible tokens of a query: [*lo, *hi). */
@@ -95,20 +155,36 @@ static void load_queries(const struct cpu_attn_tile *t, float *dst, size_t d_pad
     }
 }
 
-/* scores -> exp(score - max) in place over the visible part; returns the state. */
-static struct cpu_attn_state softmax_chunk(const struct cpu_attn_tile *t, size_t query, size_t t0, float *s) {
-    size_t lo, hi;
-    visible(t, query, &lo, &hi);
-    size_t b = lo > t0 ? PL_MIN(lo - t0, (size_t)ATTN_CHUNK) : 0, e = hi > t0 ? PL_MIN(hi - t0, (size_t)ATTN_CHUNK) : 0;
+static void chunk_spans(const struct cpu_attn_tile *t, size_t t0, struct attn_scratch *s) {
+    for (size_t q = 0; q < t->count; q++) {
+        size_t lo, hi;
+        visible(t, q, &lo, &hi);
+        s->begin[q] = (uint8_t)(lo > t0 ? PL_MIN(lo - t0, (size_t)ATTN_CHUNK) : 0);
+        s->end[q] = (uint8_t)(hi > t0 ? PL_MIN(hi - t0, (size_t)ATTN_CHUNK) : 0);
+    }
+}
+
+/* Queries [*first, *last) of the tile that see a token of the group at g. */
+static void group_queries(const struct attn_scratch *s, size_t count, size_t g, size_t *first, size_t *last) {
+    size_t a = 0, b = count;
+    while (a < b && s->end[a] <= g) a++;
+    while (b > a && s->begin[b - 1] >= g + ATTN_GROUP) b--;
+    *first = a;
+    *last = b;
+}
+
+/* scores -> exp(score - max) in place over the visible part [b, e); returns the state. */
+static struct cpu_attn_state softmax_chunk(const struct cpu_attn_tile *t, size_t b, size_t e, float *s) {
     if (b >= e) return (struct cpu_attn_state){-INFINITY, 0.0f};
     if (t->a->softcap > 0) row_softcap(s + b, e - b, t->a->softcap);
-    for (size_t i = 0; i < b; i++) s[i] = -INFINITY;
-    for (size_t i = e; i < ATTN_CHUNK; i++) s[i] = -INFINITY;
+    const size_t first = b / VW * VW, last = (e + VW - 1) / VW * VW; /* vectors that hold a visible token */
+    for (size_t i = first; i < b; i++) s[i] = -INFINITY;
+    for (size_t i = e; i < last; i++) s[i] = -INFINITY;
     vf m = vf_set1(-INFINITY), l = vf_set1(0.0f);
-    for (size_t i = 0; i < ATTN_CHUNK; i += VW) m = vf_max(m, vf_load(s + i));
+    for (size_t i = first; i < last; i += VW) m = vf_max(m, vf_load(s + i));
     float top = vf_hmax(m);
     m = vf_set1(top);
-    for (size_t i = 0; i < ATTN_CHUNK; i += VW) {
+    for (size_t i = first; i < last; i += VW) {
         vf p = vf_exp(vf_sub(vf_load(s + i), m));
         vf_store(s + i, p);
         l = vf_add(l, p);
@@ -141,48 +217,45 @@ static void weigh_group(const float *p, const float *group, size_t b, size_t e, 
     }
 }
 
-static void attn_scores(const struct cpu_attn_tile *t, struct attn_scratch s, size_t t0, size_t lo, size_t hi,
-                        size_t d_pad) {
+static void attn_scores(const struct cpu_attn_tile *t, const struct attn_scratch *s, size_t t0, size_t d_pad) {
+    size_t lo = t0 + s->begin[0], hi = t0 + s->end[t->count - 1];
     for (size_t g = 0; g < ATTN_CHUNK; g += ATTN_GROUP) {
-        if (t0 + g + ATTN_GROUP <= lo || t0 + g >= hi) continue;
-        load_group(t, t->a->kv->k, t0 + g, lo, hi, s.group, d_pad);
-        for (size_t q = 0; q < t->count; q++) {
-            size_t qlo, qhi;
-            visible(t, q, &qlo, &qhi);
-            if (t0 + g + ATTN_GROUP <= qlo || t0 + g >= qhi) continue;
-            dot_group(s.q + q * d_pad, s.group, d_pad, s.scores + q * ATTN_CHUNK + g);
-        }
+        size_t first, last;
+        group_queries(s, t->count, g, &first, &last);
+        if (first == last) continue;
+        load_group(t, t->a->kv->k, t0 + g, lo, hi, s->group, d_pad);
+        turn_group(s->group, d_pad, s->turned);
+        dot_group(s->q + first * d_pad, last - first, s->turned, d_pad, s->scores + first * ATTN_CHUNK + g);
     }
 }
 
-static void attn_values(const struct cpu_attn_tile *t, struct attn_scratch s, size_t t0, size_t lo, size_t hi, size_t d_pad,
-                        float *o, size_t o_stride) {
+static void attn_values(const struct cpu_attn_tile *t, const struct attn_scratch *s, size_t t0, size_t d_pad, float *o,
+                        size_t o_stride) {
+    size_t lo = t0 + s->begin[0], hi = t0 + s->end[t->count - 1];
     for (size_t g = 0; g < ATTN_CHUNK; g += ATTN_GROUP) {
-        size_t g0 = t0 + g;
-        if (g0 + ATTN_GROUP <= lo || g0 >= hi) continue;
-        load_group(t, t->a->kv->v, g0, lo, hi, s.group, d_pad);
-        for (size_t q = 0; q < t->count; q++) {
-            size_t qlo, qhi;
-            visible(t, q, &qlo, &qhi);
-            size_t b = qlo > g0 ? qlo - g0 : 0, e = qhi > g0 ? PL_MIN(qhi - g0, (size_t)ATTN_GROUP) : 0;
-            if (b < e) weigh_group(s.scores + q * ATTN_CHUNK + g, s.group, b, e, d_pad, o + q * o_stride);
+        size_t first, last;
+        group_queries(s, t->count, g, &first, &last);
+        if (first == last) continue;
+        load_group(t, t->a->kv->v, t0 + g, lo, hi, s->group, d_pad);
+        for (size_t q = first; q < last; q++) {
+            size_t b = PL_MAX((size_t)s->begin[q], g) - g, e = PL_MIN((size_t)s->end[q], g + ATTN_GROUP) - g;
+            weigh_group(s->scores + q * ATTN_CHUNK + g, s->group, b, e, d_pad, o + q * o_stride);
         }
     }
 }
 
 static void attn_chunk(const struct cpu_attn_tile *t, size_t chunk, struct cpu_attn_state *states, float *o, size_t o_stride,
                        void *scratch) {
-    size_t d_pad = cpu_head_pad(t->a->kv->head_dim), t0 = chunk * ATTN_CHUNK, lo, hi, unused;
+    size_t d_pad = cpu_head_pad(t->a->kv->head_dim), t0 = chunk * ATTN_CHUNK;
     struct attn_scratch s = attn_split(scratch, d_pad);
-    visible(t, 0, &lo, &unused);
-    visible(t, t->count - 1, &unused, &hi);
+    chunk_spans(t, t0, &s);
     load_queries(t, s.q, d_pad);
-    attn_scores(t, s, t0, lo, hi, d_pad);
+    attn_scores(t, &s, t0, d_pad);
     for (size_t q = 0; q < t->count; q++) {
-        states[q] = softmax_chunk(t, q, t0, s.scores + q * ATTN_CHUNK);
+        states[q] = softmax_chunk(t, s.begin[q], s.end[q], s.scores + q * ATTN_CHUNK);
         memset(o + q * o_stride, 0, d_pad * sizeof *o);
     }
-    attn_values(t, s, t0, lo, hi, d_pad, o, o_stride);
+    attn_values(t, &s, t0, d_pad, o, o_stride);
 }
 
 static void attn_merge(struct cpu_attn_state *s, float *o, const struct cpu_attn_state *s2, const float *o2, size_t n) {

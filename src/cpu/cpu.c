@@ -98,7 +98,7 @@ enum pl_isa pl_cpu_isa(const struct pl_cpu *c) { return c->isa; }
 
 /* Floats of one thread's attention scratch: see attn_split, then a state and an output for a tile, twice. */
 static size_t attn_scratch_floats(void) {
-    return (size_t)ATTN_GROUP * ATTN_HEAD_MAX + (size_t)ATTN_QUERIES * (ATTN_CHUNK + 3 * (size_t)ATTN_HEAD_MAX + 4);
+    return 2 * (size_t)ATTN_GROUP * ATTN_HEAD_MAX + (size_t)ATTN_QUERIES * (ATTN_CHUNK + 3 * (size_t)ATTN_HEAD_MAX + 4);
 }
 
 struct sizes {
