@@ -66,21 +66,31 @@ static enum pl_status load_object(struct dir *d, const char *name, size_t max_by
     return PL_OK;
 }
 
-/* A GGUF or a pickle in the directory, to say something useful. */
-static void find_other(const char *path, char *out, size_t size) {
+/* The first name in the directory, in byte order, that ends in one of two ways; "" when there is none. */
+static void find_name(const char *path, const char *end1, const char *end2, char *out, size_t size) {
     out[0] = '\0';
     DIR *dir = opendir(path);
     if (dir == NULL) return;
-    for (struct dirent *e = readdir(dir); e != NULL && out[0] == '\0'; e = readdir(dir)) {
+    for (struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
         struct pl_str name = pl_str_from(e->d_name);
-        if (pl_str_ends(name, ".gguf")) {
-            snprintf(out, size, "; it holds %s: name that file", pl_shown(name).s);
-        } else if (pl_str_ends(name, ".bin") || pl_str_ends(name, ".pth") || pl_str_ends(name, ".pt")) {
-            snprintf(out, size, "; it holds %s, but pickled weights are not read: convert them to safetensors",
-                     pl_shown(name).s);
-        }
+        if (!pl_str_ends(name, end1) && !pl_str_ends(name, end2)) continue;
+        if (out[0] == '\0' || strcmp(e->d_name, out) < 0) snprintf(out, size, "%s", e->d_name);
     }
     closedir(dir);
+}
+
+/* A GGUF or a pickle in the directory, to say something useful. */
+static void find_other(const char *path, char *out, size_t size) {
+    char name[256];
+    out[0] = '\0';
+    find_name(path, ".gguf", ".gguf", name, sizeof name);
+    if (name[0] != '\0') {
+        snprintf(out, size, "; it holds %s: name that file", PL_SHOWN_C(name));
+        return;
+    }
+    find_name(path, ".bin", ".pth", name, sizeof name);
+    if (name[0] == '\0') return;
+    snprintf(out, size, "; it holds %s, but pickled weights are not read: convert them to safetensors", PL_SHOWN_C(name));
 }
 
 static enum pl_status load_documents(struct dir *d) {

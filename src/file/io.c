@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -55,18 +54,14 @@ static enum pl_status open_regular(const char *path, int *fd_out, uint64_t *size
     return PL_OK;
 }
 
+/* The path, or "..." and its end. */
 static void set_label(struct pl_part *part, const char *path) {
-    size_t len = strlen(path), room = sizeof part->label - 1;
-    const char *tail = path;
-    const char *lead = "";
-    if (len > room) {
-        lead = "...";
-        tail = path + (len - room + 3);
-    }
-    snprintf(part->label, sizeof part->label, "%s%s", lead, tail);
-    for (char *c = part->label; *c != '\0'; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7F) *c = '?';
-    }
+    size_t len = strlen(path), room = sizeof part->label - 4;
+    bool cut = len > room;
+    if (cut) path += len - room;
+    while (cut && ((unsigned char)*path & 0xC0) == 0x80) path++; /* not in the middle of a character */
+    memcpy(part->label, "...", 4);
+    pl_show_into(pl_str_from(path), part->label + (cut ? 3 : 0), sizeof part->label - (cut ? 3 : 0));
 }
 
 enum pl_status pl_part_map(const char *path, struct pl_part *out, struct pl_err *err) {

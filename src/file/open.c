@@ -35,6 +35,7 @@ static enum pl_status open_inside(const char *path, struct pl_file **out, struct
 enum pl_status pl_file_open(const char *path, struct pl_file **out, struct pl_err *err) {
     struct stat st;
     struct pl_str p = pl_str_from(path);
+    if (p.len == 0) PL_FAIL(err, PL_INVALID, "the path of the model is empty; expected a GGUF file or a directory");
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return pl_hf_open(path, NULL, out, err);
     if (pl_str_ends(p, ".safetensors") || pl_str_ends(p, ".safetensors.index.json") || pl_str_ends(p, "config.json")) {
         return open_inside(path, out, err);

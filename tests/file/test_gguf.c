@@ -471,6 +471,48 @@ static void only_regular_files_are_opened(void **state) {
     temp_drop(&t);
 }
 
+static void names_are_made_fit_for_messages(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *shown;
+    } cases[] = {
+        {"", ""},
+        {"blk.0.attn_q.weight", "blk.0.attn_q.weight"},
+        {"a\tb\x1B[31m\x7F", "a?b?[31m?"},
+        {"\xC3\xA9\xF0\x9F\x98\x80", "\xC3\xA9\xF0\x9F\x98\x80"},
+        {"x\xC2\x9Bz", "x?z"}, /* a C1 control character */
+        {"\xFF\xC0\x80", "???"},
+        {"cut \xE2\x82", "cut ??"},
+    };
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) assert_string_equal(PL_SHOWN_C(cases[i].name), cases[i].shown);
+    char text[400];
+    for (size_t len = 90; len < 399; len++) { /* two-byte characters: the cut falls between them at every length */
+        for (size_t i = 0; i + 1 < len; i += 2) memcpy(text + i, "\xC3\xA9", 2);
+        text[len / 2 * 2] = '\0';
+        struct pl_shown_text shown = pl_shown(pl_str_from(text));
+        size_t n = strlen(shown.s);
+        assert_true(n < sizeof shown.s && pl_utf8_valid(shown.s, n));
+        assert_int_equal(strcmp(shown.s, text) == 0, strstr(shown.s, "...") == NULL);
+    }
+    static const struct {
+        uint64_t v;
+        const char *s;
+    } numbers[] = {
+        {0, "0"}, {999, "999"}, {1000, "1,000"}, {91750400, "91,750,400"}, {UINT64_MAX, "18,446,744,073,709,551,615"}};
+    for (size_t i = 0; i < PL_COUNT_OF(numbers); i++) assert_string_equal(pl_num(numbers[i].v).s, numbers[i].s);
+    for (size_t len = 180; len < 220; len++) { /* labels of long paths keep the end */
+        memset(text, 'p', sizeof text);
+        memcpy(text + len - 5, "/f.gg", 6);
+        struct pl_part part;
+        assert_int_equal(pl_part_borrow(text, "x", 1, &part, NULL), PL_OK);
+        assert_true(strlen(part.label) < sizeof part.label);
+        assert_true(pl_str_ends(pl_str_from(part.label), "p/f.gg"));
+        assert_int_equal(strncmp(part.label, "...", 3) == 0, len > sizeof part.label - 4);
+        pl_part_unmap(&part);
+    }
+    expect_path_refused("", PL_INVALID, "path of the model is empty", "expected");
+}
+
 static void a_file_bigger_than_memory_opens(void **state) {
     (void)state;
     enum { ROWS = 1 << 20 };
@@ -632,6 +674,7 @@ int main(void) {
         cmocka_unit_test(hostile_spans_are_refused),
         cmocka_unit_test(bad_scales_are_refused_on_request),
         cmocka_unit_test(only_regular_files_are_opened),
+        cmocka_unit_test(names_are_made_fit_for_messages),
         cmocka_unit_test(a_file_bigger_than_memory_opens),
         cmocka_unit_test(a_large_vocabulary_costs_few_allocations),
         cmocka_unit_test(parts_open_by_any_name),
