@@ -1,0 +1,120 @@
+"""plumb eval, inspect and bench over a tiny model."""
+import json
+import math
+import random
+
+from tests.cmd.support import GOLDEN, path, run, tiny
+from tests.tap import case, main
+
+IDS = [random.Random(4).randrange(96) for _ in range(100)]
+FILE = path("ids.json", json.dumps(IDS))
+
+
+def dump(*args, model=GOLDEN, ids=FILE):
+    out = path("out.jsonl")
+    run("eval", "-m", model, "--tokens", ids, "--dump", out, *args, check=0)
+    return [json.loads(line) for line in open(out)]
+
+
+@case
+def rows_have_the_promised_shape():
+    rows = dump()
+    assert [r["pos"] for r in rows] == list(range(100)) and [r["id"] for r in rows] == IDS
+    assert rows[0]["logprob"] is None and rows[0]["top"] == []
+    for r in rows[1:]:
+        assert r["logprob"] < 0 and len(r["top"]) == 5
+        values = [lp for _, lp in r["top"]]
+        assert values == sorted(values, reverse=True) and len({i for i, _ in r["top"]}) == 5
+        assert sum(math.exp(v) for v in values) <= 1.000001
+        named = dict(map(tuple, r["top"]))
+        assert named.get(r["id"], r["logprob"]) == r["logprob"] and r["logprob"] <= values[0]
+
+
+@case
+def chunks_and_threads_do_not_change_them():
+    want = [r["logprob"] for r in dump()[1:]]
+    for more in (["--batch-rows", 1], ["--batch-rows", 7], ["-t", 1], ["-t", 3]):
+        got = [r["logprob"] for r in dump(*more)[1:]]
+        assert max(abs(a - b) for a, b in zip(want, got)) < 1e-4, more
+
+
+@case
+def the_future_does_not_change_the_past():
+    changed = IDS[:60] + [(i + 1) % 96 for i in IDS[60:]]
+    a, b = dump(), dump(ids=path("changed.json", json.dumps(changed)))
+    assert a[:60] == b[:60] and a[60]["top"] == b[60]["top"] and a[61] != b[61]
+
+
+@case
+def the_sum_is_that_of_the_rows():
+    rows = dump()
+    out = json.loads(run("eval", "-m", GOLDEN, "--tokens", FILE, "--json", check=0).stdout)
+    mean = sum(r["logprob"] for r in rows[1:]) / 99
+    assert out["scored"] == 99 and abs(out["mean_logprob"] - mean) < 1e-6
+    assert abs(out["perplexity"] - math.exp(-mean)) < 1e-4
+    to_stdout = run("eval", "-m", GOLDEN, "--tokens", FILE, "--dump", "-", check=0).stdout
+    assert [json.loads(line) for line in to_stdout.splitlines()] == rows
+
+
+@case
+def windows_score_every_token_once():
+    whole = dump("--window", 100)
+    for window, stride in ((32, 16), (32, 31), (30, 7), (100, 1), (2, 1), (99, 50)):
+        rows = dump("--window", window, "--stride", stride)
+        assert [r["pos"] for r in rows] == list(range(100)), (window, stride)
+        assert all(abs(a["logprob"] - b["logprob"]) < 1e-4 for a, b in zip(rows[1:window], whole[1:window]))
+    text = path("text.txt", "the hand and the other " * 40)
+    out = json.loads(run("eval", "-m", tiny(), "-f", text, "--window", 64, "--json", check=0).stdout)
+    assert out["scored"] == out["tokens"] - 1 and out["perplexity"] > 1
+    assert json.loads(run("eval", "-m", tiny(), "-f", text, "--limit", 10, "--json", check=0).stdout)["tokens"] == 10
+
+
+@case
+def impossible_requests():
+    for args, expect, code in (([], b"missing", 64), (["--tokens", FILE, "-f", FILE], b"exclude", 64),
+                               (["-f", FILE, "--dump", "x"], b"--tokens", 64), (["--tokens", "no-such"], b"no-such", 1),
+                               (["--tokens", path("e.json", "[]")], b"no ids", 1), (["--tokens", path("w.json", "[1,x]")], b"byte", 1),
+                               (["--tokens", path("big.json", "[1,4000]")], b"4000", 1),
+                               (["--tokens", path("huge.json", "[99999999999999]")], b"larger", 1),
+                               (["--tokens", path("neg.json", "[-1]")], b"byte 1", 1),
+                               (["--tokens", path("long.json", json.dumps(IDS * 2))], b"200", 1),
+                               (["--tokens", FILE, "--window", "1"], b"window", 64),
+                               (["--tokens", FILE, "--window", "10", "--stride", "10"], b"stride", 64),
+                               (["--tokens", FILE, "--dump", "/no/such/dir/x"], b"/no/such/dir", 1)):
+        out = run("eval", "-m", GOLDEN, *args, check=code)
+        assert expect in out.stderr and out.stdout == b"", (args, out)
+
+
+@case
+def inspect_tells_sizes_and_kernels():
+    out = json.loads(run("inspect", "-m", GOLDEN, "--json", check=0).stdout)
+    assert out["architecture"] == "llama" and out["sizes"]["layers"] == 2 and out["metadata"]["llama.block_count"] == 2
+    total = sum(t["bytes"] for t in out["tensors"])
+    assert total == sum(d["bytes"] for d in out["dtypes"].values()) == out["memory"]["weights_mapped_bytes"]
+    assert out["dtypes"]["f16"]["kernels"]["1_row"]
+    small = json.loads(run("inspect", GOLDEN, "--json", "--context", 64, check=0).stdout)
+    double = json.loads(run("inspect", GOLDEN, "--json", "--context", 128, "--sessions", 3, check=0).stdout)
+    assert double["memory"]["kv_bytes"] == 6 * small["memory"]["kv_bytes"]
+    # 2 layers x 2 sides x 64 tokens x 2 heads x 16 x 2 bytes
+    assert small["memory"]["kv_bytes"] == 2 * 2 * 64 * 2 * 16 * 2
+    text = run("inspect", GOLDEN, "--tensors", check=0).stdout
+    assert b"token_embd.weight" in text and b"KV cache" in text
+    hf = json.loads(run("inspect", tiny(), "--json", check=0).stdout)
+    assert hf["metadata"]["config.json"]["model_type"] == "llama"
+
+
+@case
+def bench_gives_a_receipt():
+    out = json.loads(run("bench", "-m", GOLDEN, "-p", 32, "-n", 8, "-r", 3, "-t", 1, "--json", check=0).stdout)
+    assert len(out["prefill_tok_s_all"]) == len(out["decode_tok_s_all"]) == 3 and out["threads"] == 1
+    assert out["prefill_tok_s"] == sorted(out["prefill_tok_s_all"])[1] and out["decode_tok_s"] > 0
+    assert out["bytes_per_token"] > 50000 and out["read_ceiling_gb_s"] > 0 and out["backend"].startswith("cpu")
+    decode = [k for k in out["kernels"] if k["stage"] == "decode" and k["op"] == "attention"]
+    assert sum(k["launches"] for k in decode) == 2 * 8
+    assert b"tok/s" in run("bench", "-m", GOLDEN, "-p", 0, "-n", 4, "-r", 1, "-d", 20, check=0).stdout
+    run("bench", "-m", GOLDEN, "-p", 0, "-n", 0, check=64)
+    assert b"128" in run("bench", "-m", GOLDEN, "-p", 500, "-n", 1, check=1).stderr
+    run("bench", "-m", GOLDEN, "-r", 0, check=64)
+
+
+main()

@@ -1,0 +1,174 @@
+"""plumb generate: output formats, reproducibility, and every way to ask for something impossible."""
+import json
+import os
+import subprocess
+
+from tests.cmd.support import GOLDEN, PLUMB, path, run, tiny
+from tests.tap import case, main
+
+MODEL = tiny()
+
+
+def gen(*args, **more):
+    return run("generate", "-m", MODEL, *args, **more)
+
+
+def ids(*args):
+    return json.loads(gen("--ids", *args, check=0).stdout)
+
+
+@case
+def text_ids_and_json_agree():
+    text = gen("-p", "hello", "-n", 20, check=0)
+    listed = ids("-p", "hello", "-n", 20)
+    whole = json.loads(gen("-p", "hello", "-n", 20, "--json", check=0).stdout)
+    assert whole["ids"] == listed and whole["text"] == text.stdout.decode()
+    assert whole["finish_reason"] in ("length", "stop") and whole["generated_tokens"] == len(listed)
+    assert whole["prompt_tokens"] == 1 and whole["kernels"] and whole["backend"].startswith("cpu (")
+    assert text.stderr.startswith(b"plumb: kernel backend: cpu (")
+    back = run("detokenize", "-m", MODEL, "--no-special", stdin=json.dumps(listed).encode(), check=0)
+    assert back.stdout == text.stdout
+
+
+@case
+def logprobs_are_those_of_the_model():
+    out = json.loads(gen("-p", "hello", "-n", 6, "--json", "--logprobs", 3, "--ignore-eos", check=0).stdout)
+    assert [t["id"] for t in out["logprobs"]] == out["ids"] and len(out["ids"]) == 6
+    for t in out["logprobs"]:
+        assert len(t["top"]) == 3 and t["top"][0] == [t["id"], t["logprob"]]  # greedy takes the most likely
+        assert t["top"][0][1] >= t["top"][1][1] >= t["top"][2][1]
+    tokens = json.loads(run("tokenize", "-m", MODEL, "-p", "hello", check=0).stdout) + out["ids"]
+    run("eval", "-m", MODEL, "--tokens", path("ids.json", json.dumps(tokens)), "--dump", path("dump.jsonl"), check=0)
+    rows = [json.loads(line) for line in open(path("dump.jsonl"))]
+    for row, t in zip(rows[1:], out["logprobs"]):
+        assert row["id"] == t["id"] and abs(row["logprob"] - t["logprob"]) < 1e-3
+
+
+@case
+def greedy_does_not_depend_on_threads_or_chunks():
+    prompt = ["-p", "the hand of the other hand " * 12, "-n", 24, "--ignore-eos"]
+    want = ids(*prompt)
+    assert len(want) == 24
+    for more in (["-t", 1], ["-t", 3], ["--batch-rows", 1], ["--batch-rows", 7], ["--batch-rows", 64], ["--page-tokens", 16]):
+        assert ids(*prompt, *more) == want, more
+
+
+@case
+def seeds_repeat_and_differ():
+    base = ["-p", "hello", "-n", 24, "--temp", 1, "--ignore-eos"]
+    a, b, other = ids(*base, "--seed", 5), ids(*base, "--seed", 5, "-t", 1), ids(*base, "--seed", 6)
+    assert a == b != other
+    assert ids(*base, "--seed", 5, "--batch-rows", 3) == a
+    assert b"plumb: seed " in gen(*base).stderr  # a chosen seed is told
+    greedy = ids("-p", "hello", "-n", 24, "--ignore-eos")
+    assert ids("-p", "hello", "-n", 24, "--ignore-eos", "--temp", 0, "--seed", 9) == greedy
+    assert ids(*base, "--seed", 5, "--top-k", 1) == greedy
+
+
+@case
+def biases_and_penalties_reach_the_sampler():
+    first = ids("-p", "hello", "-n", 1, "--ignore-eos")[0]
+    assert ids("-p", "hello", "-n", 1, "--ignore-eos", "--logit-bias", f"{first}=-inf")[0] != first
+    assert ids("-p", "hello", "-n", 3, "--ignore-eos", "--logit-bias", "7=100") == [7, 7, 7]
+    spread = ids("-p", "hello", "-n", 30, "--ignore-eos", "--logit-bias", "7=30", "--presence-penalty", 2,
+                 "--frequency-penalty", 2, "--repeat-last-n", -1)
+    assert 7 in spread and len(set(spread)) > 1
+
+
+@case
+def zero_tokens_print_nothing():
+    assert gen("-p", "hello", "-n", 0, check=0).stdout == b""
+    assert ids("-p", "hello", "-n", 0) == []
+    assert json.loads(gen("-p", "hello", "-n", 0, "--json", check=0).stdout)["text"] == ""
+
+
+@case
+def an_end_token_ends_the_text():
+    end = json.loads(run("tokenize", "-m", MODEL, "-p", "<|im_end|>", check=0).stdout)
+    assert len(end) == 1
+    out = json.loads(gen("-p", "hello", "-n", 9, "--json", "--logit-bias", f"{end[0]}=1000", check=0).stdout)
+    assert out["finish_reason"] == "stop" and out["ids"] == [] and out["text"] == ""
+    out = json.loads(gen("-p", "hello", "-n", 9, "--json", "--ignore-eos", "--special", "--logit-bias", f"{end[0]}=1000",
+                         check=0).stdout)
+    assert out["ids"] == end * 9 and out["text"] == "<|im_end|>" * 9
+
+
+@case
+def numbers_out_of_range_name_the_option():
+    for option, value, code in (("-n", "-1", 64), ("-n", "99999999999999999999", 64), ("-n", "3x", 64), ("-n", "", 64),
+                                ("--temp", "-0.1", 64), ("--temp", "nan", 64), ("--temp", "1e9", 64), ("--top-p", "0", 1),
+                                ("--top-p", "1.5", 64), ("--min-p", "1", 1), ("--typical-p", "0", 1), ("--top-k", "-5", 64),
+                                ("--repeat-penalty", "0", 1), ("--presence-penalty", "3", 64), ("--seed", "-1", 64),
+                                ("--logprobs", "21", 64), ("--logit-bias", "x=1", 64), ("--logit-bias", "1=nan", 64),
+                                ("--logit-bias", "5000=1", 1), ("--threads", "-2", 64), ("--context", "1000000", 1),
+                                ("--kv-dtype", "q4", 1), ("--isa", "mmx", 1), ("--backend", "abacus", 1),
+                                ("--page-tokens", "17", 1), ("--memory-limit", "1", 1)):
+        extra = ["--json"] if option == "--logprobs" else []
+        out = gen("-p", "hello", option, value, *extra, check=code)
+        assert out.stdout == b"", (option, value)
+        name = {"-n": "count", "--isa": "instruction set", "--memory-limit": "MB", "--repeat-penalty": "repetition_penalty",
+                "--logit-bias": "logit"}.get(option, option.lstrip("-").split("-")[0])
+        assert name.encode() in out.stderr, (option, value, out.stderr)
+
+
+@case
+def prompts_that_cannot_be_used():
+    assert b"empty" in gen("-p", "", check=1).stderr
+    assert b"empty" in gen("-f", path("nothing.txt", b""), check=1).stderr
+    long = gen("-p", "a" * 3000, "-n", 1, check=1)
+    assert b"3000" in long.stderr and b"512" in long.stderr  # what was asked for and what there is
+    assert b"exclude" in gen("-p", "a", "-f", "b", check=64).stderr
+    assert b"missing" in gen(check=64).stderr
+    assert b"no-such-file" in gen("-f", "no-such-file", check=1).stderr
+    assert b"-m MODEL" in run("generate", "-p", "hi", check=64).stderr
+    assert b"no tokenizer" in run("generate", "-m", GOLDEN, "-p", "hi", check=1).stderr
+
+
+@case
+def any_bytes_are_a_prompt():
+    for data in (b"\xff\xfe\x80", b"a\0b\0", b"\xf0\x9f\x98", bytes(range(256))):
+        json.loads(gen("-f", path("bytes.txt", data), "-n", 3, "--json", check=0).stdout)
+        assert gen("-f", "-", "-n", 3, "--ids", stdin=data, check=0).stdout == gen("-f", path("bytes.txt"), "-n", 3,
+                                                                                   "--ids", check=0).stdout
+    json.loads(gen("-p", b"\xff\xfe", "-n", 3, "--json", check=0).stdout)
+    assert b"UTF-8" in gen("--chat", "-p", b"\xff\xfe", "-n", 3, check=1).stderr
+
+
+@case
+def a_full_context_stops_the_text():
+    out = json.loads(gen("-p", "hello " * 10, "-n", 1000, "--context", 64, "--json", "--ignore-eos", check=0).stdout)
+    assert out["finish_reason"] == "context" and out["prompt_tokens"] + out["generated_tokens"] == 64
+
+
+@case
+def a_reader_that_leaves_is_no_error():
+    p = subprocess.Popen([PLUMB, "generate", "-m", MODEL, "-p", "hello", "-n", "400", "--ignore-eos"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE)
+    p.stdout.read(1)
+    p.stdout.close()
+    assert p.wait(60) == 0
+    assert b"cannot" not in p.stderr.read()
+    with open("/dev/full", "wb") as full:
+        out = subprocess.run([PLUMB, "generate", "-m", MODEL, "-p", "hello", "-n", "4"], stdout=full, stderr=subprocess.PIPE)
+    assert out.returncode == 1 and b"No space left" in out.stderr
+
+
+@case
+def the_witness_counts_launches():
+    where = path("witness.json")
+    gen("-p", "hello", "-n", 5, "--ignore-eos", "--witness", where, check=0)
+    seen = json.load(open(where))
+    layers = sum(k["launches"] for k in seen["kernels"] if k["op"] == "attention")
+    assert layers == 2 * 6, seen  # two layers, one prefill step and five of one token
+    assert os.path.exists(where) and seen["build_id"]
+    assert b"cannot write" in gen("-p", "a", "-n", 1, "--witness", "/no/such/dir/w.json", check=1).stderr
+
+
+@case
+def chat_wraps_the_prompt():
+    raw = json.loads(gen("-p", "hello", "-n", 1, "--json", check=0).stdout)["prompt_tokens"]
+    chat = json.loads(gen("-p", "hello", "-n", 1, "--json", "--chat", check=0).stdout)["prompt_tokens"]
+    assert chat > raw + 3
+
+
+main()
