@@ -1,4 +1,5 @@
 /* Every format against golden values of independent implementations (tools/make_dequant_golden.py), bit for bit. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,12 +91,21 @@ static void rows_are_spans(void **state) {
     free(g);
 }
 
+static float scale_of(const struct pl_tensor *t, uint64_t row, uint64_t col) {
+    uint64_t at = row * (t->shape[1] / t->group) + col / t->group;
+    float v = 0;
+    size_t size = pl_dtype_info(t->scale_dtype)->block_bytes;
+    assert_int_equal(pl_dequant_span(t->scale_dtype, (const uint8_t *)t->scales + at * size, 1, &v), PL_OK);
+    return v;
+}
+
 static void mlx_affine_is_bit_exact(void **state) {
     (void)state;
     static const enum pl_dtype scale_types[3] = {PL_F16, PL_BF16, PL_F32};
     size_t len;
     uint8_t *g = read_golden("mlx", &len), *p = g + 4;
     uint32_t cases = u32_at(g);
+    uint64_t differ = 0;
     assert_int_equal(cases, 45);
     for (uint32_t c = 0; c < cases; c++) {
         struct pl_tensor t = {.name = "m", .dtype = PL_MLX, .ndim = 2, .shape = {0, 0, 1, 1}};
@@ -117,10 +127,20 @@ static void mlx_affine_is_bit_exact(void **state) {
         for (uint64_t r = 0; r < t.shape[0]; r++, p += 4 * t.shape[1]) {
             assert_int_equal(pl_dequant_row(&t, r, out), PL_OK);
             expect_bits(what, out, p, t.shape[1]);
+            float plain[256]; /* for products: the same when the scales are f32, at most two roundings away otherwise */
+            assert_int_equal(pl_dequant_row_product(&t, r, plain), PL_OK);
+            if (t.scale_dtype == PL_F32) expect_bits(what, plain, p, t.shape[1]);
+            float unit = t.scale_dtype == PL_BF16 ? 0x1p-8f : 0x1p-11f;
+            for (uint64_t i = 0; i < t.shape[1]; i++) differ += out[i] != plain[i];
+            for (uint64_t i = 0; i < t.shape[1]; i++) {
+                float largest = fabsf(plain[i]) + 512.0f * fabsf(scale_of(&t, r, i));
+                assert_true(fabsf(out[i] - plain[i]) <= unit * largest);
+            }
         }
         assert_int_equal(pl_tensor_check_scales(&t, NULL), PL_OK);
     }
     assert_int_equal(p - g, len);
+    assert_true(differ > 1000); /* the two really are different functions */
     free(g);
 }
 
