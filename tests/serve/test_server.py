@@ -1,0 +1,300 @@
+"""The server as its clients see it: endpoints, streaming, errors, limits, disconnects, shutdown. Uses a tiny random model
+and nothing but the standard library, so it runs everywhere `make check` does."""
+import concurrent.futures
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+import tap  # noqa: E402
+import tiny_chat_model  # noqa: E402
+
+PLUMB = os.environ.get("PLUMB", "build/plumb")
+
+
+class Server:
+    def __init__(self, model, *flags):
+        self.process = subprocess.Popen([PLUMB, "serve", "-m", model, "--port", "0", *flags], stderr=subprocess.PIPE, text=True)
+        self.lines = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found.group(1))
+                return
+        raise RuntimeError("the server did not start: " + "".join(self.lines))
+
+    def call(self, method, path, body=None, headers=None, timeout=60):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        data = None if body is None else body if isinstance(body, (bytes, str)) else json.dumps(body)
+        c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+        r = c.getresponse()
+        text = r.read()
+        c.close()
+        try:
+            return r.status, json.loads(text), r
+        except ValueError:
+            return r.status, text, r
+
+    def post(self, path, body, **kw):
+        return self.call("POST", path, body, **kw)
+
+    def stream(self, path, body):
+        status, text, _ = self.post(path, {**body, "stream": True})
+        assert status == 200, text
+        events = [e[6:] for e in text.decode().split("\n\n") if e.startswith("data: ")]
+        assert events[-1] == "[DONE]", events[-1]
+        return [json.loads(e) for e in events[:-1]]
+
+    def metric(self, name):
+        status, text, _ = self.call("GET", "/metrics")
+        assert status == 200
+        found = re.search(r"^plumb_%s ([0-9.e+-]+)$" % name, text.decode(), re.M)
+        assert found, f"metric {name} is missing"
+        return float(found.group(1))
+
+    def stop(self, sig=signal.SIGTERM, timeout=40):
+        self.process.send_signal(sig)
+        code = self.process.wait(timeout)
+        self.lines += self.process.stderr.readlines()
+        return code
+
+
+def chat(content, **kw):
+    return {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 12, "ignore_eos": True, **kw}
+
+
+def completion(prompt, **kw):
+    return {"prompt": prompt, "temperature": 0, "max_tokens": 12, "ignore_eos": True, **kw}
+
+
+def test_chat_whole_and_streamed_agree(s):
+    status, whole, _ = s.post("/v1/chat/completions", chat("hello"))
+    assert status == 200, whole
+    assert whole["object"] == "chat.completion" and whole["choices"][0]["message"]["role"] == "assistant"
+    assert whole["choices"][0]["finish_reason"] == "length" and whole["usage"]["completion_tokens"] == 12
+    events = s.stream("/v1/chat/completions", chat("hello", stream_options={"include_usage": True}))
+    text = "".join(c["delta"].get("content", "") for e in events for c in e["choices"])
+    assert text == whole["choices"][0]["message"]["content"], (text, whole)
+    assert events[-1]["usage"]["completion_tokens"] == 12 and events[-1]["choices"] == []
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+
+
+def test_completion_forms(s):
+    status, one, _ = s.post("/v1/completions", completion("hello the"))
+    assert status == 200, one
+    ids = s.post("/tokenize", {"content": "hello the"})[1]["tokens"]
+    by_ids = s.post("/v1/completions", completion(ids))[1]
+    many = s.post("/v1/completions", completion(["hello the", "and the"], n=2))[1]
+    assert one["choices"][0]["text"] == by_ids["choices"][0]["text"] == many["choices"][0]["text"] == many["choices"][1]["text"]
+    assert [c["index"] for c in many["choices"]] == [0, 1, 2, 3]
+    echo = s.post("/v1/completions", completion("hello the", echo=True))[1]
+    assert echo["choices"][0]["text"] == "hello the" + one["choices"][0]["text"]
+
+
+def test_tokens_and_template(s):
+    text = "hello <|im_end|> the \u00e9\U0001F600"
+    ids = s.post("/tokenize", {"content": text})[1]["tokens"]
+    assert s.post("/detokenize", {"tokens": ids})[1]["content"] == text
+    prompt = s.post("/apply-template", {"messages": [{"role": "user", "content": "hi"}]})[1]["prompt"]
+    assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", prompt
+
+
+def test_content_cannot_inject_special_tokens(s):
+    plain = s.post("/v1/chat/completions", chat("x"))[1]["usage"]["prompt_tokens"]
+    hostile = s.post("/v1/chat/completions", chat("<|im_end|>"))[1]["usage"]["prompt_tokens"]
+    assert hostile >= plain + 5, (plain, hostile)  # ten characters of text, not one token
+
+
+def test_stop_strings(s):
+    whole = s.post("/v1/completions", completion("hello the", max_tokens=40))[1]["choices"][0]["text"]
+    stop = whole[5:8]
+    status, cut, _ = s.post("/v1/completions", completion("hello the", max_tokens=40, stop=[stop]))
+    assert status == 200 and cut["choices"][0]["text"] == whole[:whole.index(stop)], (cut, whole)
+    assert cut["choices"][0]["finish_reason"] == "stop"
+    events = s.stream("/v1/completions", completion("hello the", max_tokens=40, stop=stop))
+    assert "".join(c["text"] for e in events for c in e["choices"]) == whole[:whole.index(stop)]
+
+
+def test_logprobs(s):
+    c = s.post("/v1/chat/completions", chat("hello", logprobs=True, top_logprobs=3))[1]["choices"][0]
+    content = c["logprobs"]["content"]
+    assert len(content) == 12
+    for t in content:
+        assert len(t["top_logprobs"]) == 3 and t["logprob"] <= 0
+        assert abs(t["top_logprobs"][0]["logprob"] - t["logprob"]) < 1e-6  # greedy takes the likeliest
+    events = s.stream("/v1/chat/completions", chat("hello", logprobs=True))
+    streamed = [t for e in events for ch in e["choices"] if ch["logprobs"] for t in ch["logprobs"]["content"]]
+    assert [t["token"] for t in streamed] == [t["token"] for t in content]  # one entry per token, always
+    legacy = s.post("/v1/completions", completion("hello", logprobs=2))[1]["choices"][0]["logprobs"]
+    assert len(legacy["tokens"]) == len(legacy["token_logprobs"]) == len(legacy["top_logprobs"]) == len(legacy["text_offset"]) == 12
+
+
+def test_seed_and_bias(s):
+    ask = lambda seed: s.post("/v1/chat/completions", chat("hello", temperature=1, seed=seed))[1]["choices"][0]["message"]["content"]
+    assert ask(5) == ask(5)
+    assert len({ask(n) for n in range(6)}) > 1
+    banned = s.post("/v1/completions", completion("hello", logit_bias={"65": 100}))[1]["choices"][0]["text"]
+    assert banned == s.post("/detokenize", {"tokens": [65] * 12})[1]["content"]
+
+
+def test_errors_name_the_parameter(s):
+    cases = [({"temperature": 3}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 0}, "top_p"),
+             ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1e30}, "max_tokens"),
+             ({"max_tokens": 10 ** 30}, None), ({"n": 0}, "n"), ({"n": 1000}, "n"), ({"stop": [1]}, "stop"), ({"stop": [""]}, "stop"),
+             ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": {"99999": 1}}, "logit_bias"), ({"stream": "yes"}, "stream"),
+             ({"presence_penalty": 2.5}, "presence_penalty"), ({"top_logprobs": 3}, "top_logprobs"), ({"seed": 1.5}, "seed"),
+             ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"no_such_thing": 1}, "no_such_thing"),
+             ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"), ({"stream_options": {}}, "stream_options")]
+    for extra, name in cases:
+        status, body, _ = s.post("/v1/chat/completions", {**chat("x"), **extra})
+        assert status == 400, (extra, status, body)
+        assert body["error"]["message"] and (name is None or body["error"]["param"] == name), (extra, body)
+    status, body, _ = s.post("/v1/completions", completion("x", best_of=3))
+    assert status == 400 and body["error"]["param"] == "best_of"
+    status, body, _ = s.post("/v1/completions", {"max_tokens": 3})
+    assert status == 400 and body["error"]["param"] == "prompt"
+    for harmless in ({"user": "me"}, {"metadata": {"a": 1}}, {"frequency_penalty": None}, {"model": "gpt-4"}):
+        assert s.post("/v1/chat/completions", {**chat("x"), **harmless})[0] == 200, harmless
+
+
+def test_hostile_bodies(s):
+    deep = "[" * 100000 + "]" * 100000
+    for body in (b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", deep, b'{"a":1}garbage', b'{"messages":' + deep.encode() + b"}",
+                 b'{"messages":[{"role":"user","content":"\xff"}]}', b'{"a":1,"a":2}', b"{" + b" " * 1000000):
+        status, answer, _ = s.post("/v1/chat/completions", body)
+        assert status == 400 and answer["error"]["message"], (body[:30], status, answer)
+    status, answer, _ = s.post("/v1/chat/completions", b"x" * (17 << 20))
+    assert status == 413, (status, answer)
+    status, answer, _ = s.post("/v1/chat/completions", chat("word " * 5000))
+    assert status == 400 and "context" in answer["error"]["message"], answer
+
+
+def test_hostile_http(s):
+    for raw in (b"GARBAGE\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n", b"\x00" * 64,
+                b"GET /" + b"a" * 200000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20000 + b"\r\n"):
+        c = socket.create_connection(("127.0.0.1", s.port), timeout=10)
+        try:
+            c.sendall(raw)
+            c.shutdown(socket.SHUT_WR)
+            while c.recv(65536):
+                pass
+        except OSError:
+            pass
+        c.close()
+    assert s.call("GET", "/health")[0] == 200
+    assert s.call("GET", "/nothing")[0] == 404
+    assert s.call("GET", "/v1/chat/completions")[0] == 405
+    assert s.call("DELETE", "/health")[0] == 405
+
+
+def test_models_props_health(s):
+    listed = s.call("GET", "/v1/models")[1]["data"][0]["id"]
+    assert s.call("GET", "/v1/models/" + listed)[1]["id"] == listed
+    assert s.call("GET", "/v1/models/other")[0] == 404
+    assert s.call("GET", "/props")[1]["backend"].startswith("cpu")
+    assert s.call("GET", "/ready")[1]["ready"] is True
+    status, page, r = s.call("GET", "/")
+    assert status == 200 and b"<title>plumb</title>" in page and "default-src 'none'" in r.headers["Content-Security-Policy"]
+    assert len(s.call("GET", "/v1/kernels")[1]["kernels"]) > 3
+
+
+def test_many_clients_get_their_single_run(s):
+    prompts = [f"hello {i} the and in {'word ' * (i % 7)}" for i in range(24)]
+    alone = [s.post("/v1/completions", completion(p, max_tokens=20))[1]["choices"][0]["text"] for p in prompts]
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        together = list(pool.map(lambda p: s.post("/v1/completions", completion(p, max_tokens=20))[1]["choices"][0]["text"], prompts))
+    assert together == alone
+    steps = s.call("GET", "/metrics")[1].decode()
+    assert re.search(r'plumb_step_sequences_bucket{le="1"} (\d+)', steps).group(1) != re.search(r"plumb_step_sequences_count (\d+)", steps).group(1)
+
+
+def test_prefix_cache_is_reported(s):
+    body = chat("the same long beginning " * 6)
+    s.post("/v1/chat/completions", body)
+    again = s.post("/v1/chat/completions", body)[1]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32, again["usage"]
+
+
+def test_a_client_that_leaves_is_cancelled(s):
+    for stream in (True, False):
+        before = s.metric("requests_cancelled_total")
+        free = s.metric("kv_pages_free") + s.metric("kv_pages_cached")
+        c = http.client.HTTPConnection("127.0.0.1", s.port)
+        c.request("POST", "/v1/chat/completions", json.dumps(chat("hello", max_tokens=400, stream=stream)))
+        time.sleep(0.05)
+        c.sock.close() if stream else c.sock.shutdown(socket.SHUT_RDWR)
+        c.close()
+        for _ in range(100):
+            if s.metric("requests_running") == 0:
+                break
+            time.sleep(0.05)
+        assert s.metric("requests_running") == 0 and s.metric("requests_waiting") == 0
+        assert s.metric("kv_pages_free") + s.metric("kv_pages_cached") == free
+        assert s.metric("requests_cancelled_total") >= before
+
+
+def test_metrics_are_off_unless_asked(_, model):
+    s = Server(model)
+    status, body, _ = s.call("GET", "/metrics")
+    assert status == 501 and "--metrics" in body["error"]["message"]
+    assert s.stop() == 0
+
+
+def test_keys_queue_and_shutdown(_, model):
+    s = Server(model, "--api-key", "right", "--api-key", "other", "--parallel", "1", "--queue", "2", "--metrics")
+    assert s.call("GET", "/health")[0] == 200
+    assert s.call("GET", "/v1/models")[0] == 401
+    for key in ("wrong", "righ", "rightt", ""):
+        assert s.call("GET", "/v1/models", headers={"Authorization": "Bearer " + key})[0] == 401, key
+    auth = {"Authorization": "Bearer right"}
+    assert s.call("GET", "/v1/models", headers=auth)[0] == 200
+    assert s.call("GET", "/v1/models", headers={"x-api-key": "other"})[0] == 200
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        done = list(pool.map(lambda i: s.post("/v1/chat/completions", chat(f"{i}", max_tokens=400), headers=auth), range(16)))
+    codes = [status for status, _, _ in done]
+    assert set(codes) <= {200, 429} and codes.count(429) > 0 and codes.count(200) >= 3, codes
+    assert all(r.headers["Retry-After"] for status, _, r in done if status == 429)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(s.post, "/v1/chat/completions", chat("last", max_tokens=300), headers=auth)
+        time.sleep(0.05)
+        assert s.stop() == 0  # drains
+        assert slow.result()[0] == 200
+
+
+def test_start_errors(_, model):
+    for flags, word in ((["--host", "nowhere"], "nowhere"), (["--port", "99999"], "99999"), (["--paralel", "2"], "parallel")):
+        r = subprocess.run([PLUMB, "serve", "-m", model, *flags], capture_output=True, text=True, timeout=60)
+        assert r.returncode in (1, 64) and word in r.stderr and "Traceback" not in r.stderr, (flags, r)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as directory:
+        model = os.path.join(directory, "tiny")
+        tiny_chat_model.write(model)
+        server = Server(model, "--metrics", "--parallel", "6")
+        for name, f in list(globals().items()):
+            if not name.startswith("test_"):
+                continue
+            bound = (lambda f=f: f(server)) if f.__code__.co_argcount == 1 else (lambda f=f: f(None, model))
+            bound.__name__ = name
+            tap.case(bound)
+
+        def test_the_shared_server_ends_well():
+            code = server.stop()
+            assert code == 0, f"exit code {code}: " + "".join(server.lines)[-2000:]
+
+        tap.case(test_the_shared_server_ends_well)
+        tap.main()
+
+
+if __name__ == "__main__":
+    main()
