@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 build_packages="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcurl4-openssl-dev
 libedit-dev libmicrohttpd-dev zlib1g-dev ca-certificates"
 demo_packages="python3 python3-pip" # pip knows the package index that holds the demo model
-check_packages="libcmocka-dev clang clang-format libclang-rt-dev python3 python3-venv python3-pip git"
+check_packages="libcmocka-dev clang clang-format libclang-rt-dev pocl-opencl-icd python3 python3-venv python3-pip git"
 
 case $what in
 build) packages=$build_packages ;;
@@ -35,6 +35,7 @@ present() {
     libmicrohttpd-dev) compiles '#include <stdint.h>
 #include <microhttpd.h>' ;;
     zlib1g-dev) compiles '#include <zlib.h>' ;;
+    pocl-opencl-icd) ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 ;;
     libcmocka-dev) compiles '#include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -3,9 +3,8 @@
 # and names the seed.
 set -eu
 build=$1 jobs=$2 end=$(($(date +%s) + $3 * 60)) rounds=0
-asan_cc=$(command -v clang > /dev/null 2>&1 && echo clang || echo "${CC:-gcc}")
 make --no-print-directory -j"$jobs" BUILD="$build" all tests replay-bins
-make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=asan CC="$asan_cc" tests replay-bins
+make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=asan tests replay-bins
 while [ "$(date +%s)" -lt "$end" ]; do
     seed=$(date +%s)
     if ! "$build/venv/bin/python" tools/run_tests.py --build "$build" --variant asan --variant release --python \

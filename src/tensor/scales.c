@@ -40,7 +40,7 @@ static uint64_t first_bad_f16(const uint8_t *p, uint64_t count, uint32_t stride,
         uint64_t n = PL_MIN(count - at, (uint64_t)RUN);
         unsigned bad = 0;
         for (uint64_t i = 0; i < n; i++)
-            bad |= bad_f16(pl_load_u16(b + i * stride)) | bad_f16(pl_load_u16(b + i * stride + second));
+            bad |= (unsigned)bad_f16(pl_load_u16(b + i * stride)) | (unsigned)bad_f16(pl_load_u16(b + i * stride + second));
         if (bad == 0) continue;
         while (!bad_f16(pl_load_u16(p + at * stride)) && !bad_f16(pl_load_u16(p + at * stride + second))) at++;
         return at;

@@ -87,7 +87,7 @@ def word_faults(path, text):
     faults = []
     for number, line in enumerate(text.splitlines(), 1):
         for host in ADDRESS.findall(line):
-            if host.lower() not in HOSTS and not host.lower().endswith(".example.org"):
+            if "." in host and host.lower() not in HOSTS and not host.lower().endswith(".example.org"):
                 faults.append(f"{path}:{number}: the address of {host}, which is not on the list of hosts")
         for found in BARE_HOST.findall(line):
             faults.append(f"{path}:{number}: names the host of a package registry")
