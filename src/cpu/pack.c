@@ -108,12 +108,22 @@ static void codes_tq1_0(const unsigned char *row, size_t b, uint32_t bits, uint8
     }
 }
 /* Eight codes fill `bits` bytes. */
+static inline __attribute__((always_inline)) void mlx_eights(const unsigned char *p, const unsigned bits, uint8_t *code) {
+    for (int k = 0; k < 4; k++, p += bits) {
+        uint64_t stream = 0;
+        memcpy(&stream, p, bits);
+#pragma GCC unroll 8
+        for (unsigned j = 0; j < 8; j++) code[8 * k + (int)j] = (uint8_t)(stream >> (j * bits) & ((1u << bits) - 1));
+    }
+}
 static void codes_mlx(const unsigned char *row, size_t b, uint32_t bits, uint8_t *code) {
     const unsigned char *p = row + b * 4 * bits;
-    for (int k = 0; k < 4; k++, p += bits) {
-        uint64_t word = 0;
-        memcpy(&word, p, bits);
-        for (unsigned j = 0; j < 8; j++) code[8 * k + (int)j] = (uint8_t)(word >> (j * bits) & ((1u << bits) - 1));
+    switch (bits) {
+    case 2: mlx_eights(p, 2, code); break;
+    case 3: mlx_eights(p, 3, code); break;
+    case 4: mlx_eights(p, 4, code); break;
+    case 6: mlx_eights(p, 6, code); break;
+    default: memcpy(code, p, ACT_BLOCK); break;
     }
 }
 
@@ -182,20 +192,24 @@ static void put_u4(const uint8_t *c, size_t r, unsigned char *dst) {
     for (int k = 0; k < 16; k++) b[k] = (uint8_t)((c[k] & 15) | c[k + 16] << 4);
     put_lane(dst, 4, r, b);
 }
-/* Bits `shift`, shift+1 of the codes. */
-static void put_u2(const uint8_t *c, unsigned shift, size_t r, unsigned char *dst) {
-    uint8_t b[8] = {0};
-    for (int h = 0; h < 2; h++)
-        for (int p = 0; p < 4; p++)
-            for (int i = 0; i < 4; i++)
-                b[4 * h + i] = (uint8_t)(b[4 * h + i] | (c[16 * h + 4 * p + i] >> shift & 3) << (2 * p));
-    put_lane(dst, 2, r, b);
+/* Four codes at a time, as bytes of a word. */
+static uint32_t word(const uint8_t *c, int j) {
+    uint32_t w;
+    memcpy(&w, c + 4 * j, 4);
+    return w;
 }
-static void put_bit(const uint8_t *c, unsigned shift, size_t r, unsigned char *dst) {
-    uint8_t b[4] = {0};
-    for (int j = 0; j < 8; j++)
-        for (int i = 0; i < 4; i++) b[i] = (uint8_t)(b[i] | (c[4 * j + i] >> shift & 1) << j);
-    put_lane(dst, 1, r, b);
+/* Bits `shift`, shift+1 of the codes. */
+static void put_u2(const uint8_t *c, int shift, size_t r, unsigned char *dst) {
+    for (int h = 0; h < 2; h++) {
+        uint32_t b = 0;
+        for (int p = 0; p < 4; p++) b |= (word(c, 4 * h + p) >> shift & 0x03030303u) << (2 * p);
+        memcpy(dst + 64 * h + 4 * r, &b, 4);
+    }
+}
+static void put_bit(const uint8_t *c, int shift, size_t r, unsigned char *dst) {
+    uint32_t b = 0;
+    for (int j = 0; j < 8; j++) b |= (word(c, j) >> shift & 0x01010101u) << j;
+    memcpy(dst + 4 * r, &b, 4);
 }
 static void put_planes(enum cpu_storage s, const uint8_t *c, size_t r, unsigned char *dst) {
     switch (s) {
