@@ -9,7 +9,7 @@
 
 #define SHARE ((HEAD_DIM + GROUP - 1) / GROUP)
 
-FN f32 score(LOCAL const f32 *q, GLOBAL const KV_TYPE *k, f32 scale, f32 cap) {
+FN f32 score(LOCAL_PTR const f32 *q, GLOBAL const KV_TYPE *k, f32 scale, f32 cap) {
     f32 s = 0.0f;
     for (u32 i = 0; i < HEAD_DIM; i++) s += q[i] * kv_load(k + i);
     s *= scale;
@@ -17,7 +17,6 @@ FN f32 score(LOCAL const f32 *q, GLOBAL const KV_TYPE *k, f32 scale, f32 cap) {
     return s * 1.4426950408889634f;
 }
 
-GROUP_LIMIT(GROUP)
 KERNEL(attention)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *step,
                   GLOBAL f32 *out, GLOBAL u32 *witness, const struct pl_args_attention a) {
     LOCAL f32 qs[HEAD_DIM];

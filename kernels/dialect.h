@@ -1,7 +1,7 @@
 /* dialect - the words kernels are written in, for CUDA C, HIP and OpenCL C. The only file that asks which target it is.
  *
- *   KERNEL(name)                  head of a kernel; GROUP_LIMIT(n) before it states its group size
- *   GLOBAL LOCAL FN               memory spaces; a function of the device
+ *   KERNEL(name)                  head of a kernel, its symbol is pk_name; it runs with groups of GROUP threads
+ *   GLOBAL LOCAL LOCAL_PTR FN     memory spaces (LOCAL_PTR in pointers to it); a function of the device
  *   u8 u16 u32 u64 i8 i32 f32     types
  *   GROUP_X GROUP_Y GROUP_Z       which group, LOCAL_X which thread in it
  *   BARRIER()                     all threads of the group, local memory visible
@@ -23,10 +23,14 @@ typedef ulong u64;
 typedef char i8;
 typedef int i32;
 typedef float f32;
-#define KERNEL(name)   __kernel void name
-#define GROUP_LIMIT(n) __attribute__((reqd_work_group_size(n, 1, 1)))
+#ifdef GROUP
+#define KERNEL(name) __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void pk_##name
+#else
+#define KERNEL(name) __kernel void pk_##name
+#endif
 #define GLOBAL         __global
 #define LOCAL          __local
+#define LOCAL_PTR      __local
 #define TABLE          __constant
 #define FN             static
 #define GROUP_X        ((u32)get_group_id(0))
@@ -67,10 +71,14 @@ typedef unsigned long long u64;
 typedef signed char i8;
 typedef int i32;
 typedef float f32;
-#define KERNEL(name)   extern "C" __global__ void name
-#define GROUP_LIMIT(n) __launch_bounds__(n)
+#ifdef GROUP
+#define KERNEL(name) extern "C" __global__ void __launch_bounds__(GROUP) pk_##name
+#else
+#define KERNEL(name) extern "C" __global__ void pk_##name
+#endif
 #define GLOBAL
 #define LOCAL        __shared__
+#define LOCAL_PTR
 #define TABLE        __device__ const
 #define FN           static __device__ __forceinline__
 #define GROUP_X      ((u32)blockIdx.x)
@@ -97,6 +105,7 @@ FN void count_launch(u32 *counter) {
 #endif
 
 #ifdef PL_TARGET_CUDA
+#define PL_NO_OFFSETOF /* NVRTC has none without headers; sizes are still checked */
 FN f32 f16_load(const u16 *p) {
     f32 f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(*p));
@@ -129,7 +138,7 @@ FN void bf16_store(GLOBAL u16 *p, f32 v) { *p = (u16)bf16_bits(v); }
 
 #ifdef GROUP
 /* The order of additions is fixed, so results repeat bit for bit. */
-FN f32 group_sum(f32 v, LOCAL f32 *scratch) {
+FN f32 group_sum(f32 v, LOCAL_PTR f32 *scratch) {
 #if PL_SHUFFLE
     for (u32 m = PL_LANES / 2; m > 0; m >>= 1) v += lane_xor(v, m);
     if (GROUP <= PL_LANES) return v;
@@ -150,7 +159,7 @@ FN f32 group_sum(f32 v, LOCAL f32 *scratch) {
     return scratch[0];
 #endif
 }
-FN f32 group_max(f32 v, LOCAL f32 *scratch) {
+FN f32 group_max(f32 v, LOCAL_PTR f32 *scratch) {
 #if PL_SHUFFLE
     for (u32 m = PL_LANES / 2; m > 0; m >>= 1) v = FMAX(v, lane_xor(v, m));
     if (GROUP <= PL_LANES) return v;
@@ -175,7 +184,7 @@ FN f32 group_max(f32 v, LOCAL f32 *scratch) {
 
 #ifdef TEAM
 /* TEAM 1, or up to 32 where threads run in step, any power of two elsewhere. scratch: GROUP floats. */
-FN f32 team_sum(f32 v, LOCAL f32 *scratch) {
+FN f32 team_sum(f32 v, LOCAL_PTR f32 *scratch) {
 #if TEAM == 1
     (void)scratch;
     return v;

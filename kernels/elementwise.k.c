@@ -4,7 +4,6 @@
 #include "args/args.h"
 
 /* x += add */
-GROUP_LIMIT(GROUP)
 KERNEL(add)(GLOBAL f32 *x, GLOBAL const f32 *add, GLOBAL u32 *witness, const struct pl_args_rows a) {
     count_launch(witness);
     u64 i = (u64)GROUP_X * GROUP + LOCAL_X;
@@ -18,7 +17,6 @@ FN f32 activate(f32 x) { return x / (1.0f + EXP(-x)); }
 #endif
 
 /* y = act(gate) * up; y may be gate */
-GROUP_LIMIT(GROUP)
 KERNEL(glu)(GLOBAL const f32 *gate, GLOBAL const f32 *up, GLOBAL f32 *y, GLOBAL u32 *witness, const struct pl_args_rows a) {
     count_launch(witness);
     u64 i = (u64)GROUP_X * GROUP + LOCAL_X;
@@ -26,7 +24,6 @@ KERNEL(glu)(GLOBAL const f32 *gate, GLOBAL const f32 *up, GLOBAL f32 *y, GLOBAL 
 }
 
 /* x = cap * tanh(x / cap) */
-GROUP_LIMIT(GROUP)
 KERNEL(softcap)(GLOBAL f32 *x, GLOBAL u32 *witness, const struct pl_args_rows a) {
     count_launch(witness);
     u64 i = (u64)GROUP_X * GROUP + LOCAL_X;
@@ -34,7 +31,6 @@ KERNEL(softcap)(GLOBAL f32 *x, GLOBAL u32 *witness, const struct pl_args_rows a)
 }
 
 /* y[r] = x[logit_rows[r]]; list points at the step record's logit rows */
-GROUP_LIMIT(GROUP)
 KERNEL(gather)(GLOBAL const f32 *x, GLOBAL const u32 *step, GLOBAL f32 *y, GLOBAL u32 *witness, const struct pl_args_rows a,
                const u32 stride) {
     count_launch(witness);
@@ -46,7 +42,6 @@ KERNEL(gather)(GLOBAL const f32 *x, GLOBAL const u32 *step, GLOBAL f32 *y, GLOBA
 }
 
 /* The largest element of each row, the first of equals; NaN never wins. One group a row. */
-GROUP_LIMIT(GROUP)
 KERNEL(argmax)(GLOBAL const f32 *x, GLOBAL u32 *best, GLOBAL u32 *witness, const struct pl_args_rows a) {
     LOCAL f32 value[GROUP];
     LOCAL u32 index[GROUP];

@@ -2,7 +2,6 @@
 #include "weights.h"
 #include "args/args.h"
 
-GROUP_LIMIT(GROUP)
 KERNEL(embed)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const u8 *biases, GLOBAL const u32 *step, GLOBAL f32 *x,
               GLOBAL u32 *witness, const struct pl_args_linear a, const f32 scale, const u32 stride) {
     count_launch(witness);

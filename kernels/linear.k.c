@@ -8,7 +8,6 @@
 
 #define OUTPUTS (GROUP / TEAM)
 
-GROUP_LIMIT(GROUP)
 KERNEL(linear)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const u8 *biases, GLOBAL const f32 *x,
                GLOBAL const f32 *bias, GLOBAL f32 *y, GLOBAL u32 *witness, const struct pl_args_linear a) {
     LOCAL f32 scratch[GROUP];

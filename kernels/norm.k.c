@@ -3,7 +3,6 @@
 #include "dialect.h"
 #include "args/args.h"
 
-GROUP_LIMIT(GROUP)
 KERNEL(norm)(GLOBAL f32 *x, GLOBAL const f32 *add, GLOBAL const f32 *w, GLOBAL f32 *y, GLOBAL u32 *witness,
              const struct pl_args_rows a) {
     LOCAL f32 scratch[GROUP];

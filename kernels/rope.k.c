@@ -6,7 +6,6 @@
 #include "args/args.h"
 #include "kv.h"
 
-GROUP_LIMIT(GROUP)
 KERNEL(rope_append)(GLOBAL f32 *q, GLOBAL const f32 *k, GLOBAL const f32 *v, GLOBAL const f32 *q_norm,
                     GLOBAL const f32 *k_norm, GLOBAL const f32 *cos_sin, GLOBAL const u32 *step, GLOBAL KV_TYPE *k_pages,
                     GLOBAL KV_TYPE *v_pages, GLOBAL u32 *witness, const struct pl_args_rope a) {

@@ -9,7 +9,12 @@ typedef uint64_t u64;
 typedef float f32;
 #endif
 
-#define PL_ARGS_CHECK(type, field, offset) typedef char pl_check_##type##_##field[__builtin_offsetof(struct type, field) == (offset) ? 1 : -1]
+#ifdef PL_NO_OFFSETOF
+#define PL_ARGS_CHECK(type, field, place) typedef char pl_check_##type##_##field[1]
+#else
+#define PL_ARGS_CHECK(type, field, place)                                                                                     \
+    typedef char pl_check_##type##_##field[__builtin_offsetof(struct type, field) == (place) ? 1 : -1]
+#endif
 #define PL_ARGS_SIZE(type, size)           typedef char pl_check_##type##_size[sizeof(struct type) == (size) ? 1 : -1]
 
 /* Rows of one width. */

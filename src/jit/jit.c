@@ -82,11 +82,12 @@ void pl_jit_test_mutate(struct pl_jit *j, enum pl_jit_field field, const char *s
 
 /* --- options per kind --- */
 
-static const char *const cuda_options[] = {"--std=c++17", "--fmad=true", "-default-device", "-DPL_TARGET_CUDA=1"};
+static const char *const cuda_options[] = {"--std=c++17", "--fmad=true", "-default-device", "--diag-suppress=177",
+                                           "-DPL_TARGET_CUDA=1"};
 static const char *const rocm_options[] = {"-std=c++17", "-O3", "-DPL_TARGET_HIP=1"};
 static const char *const opencl_options[] = {"-cl-std=CL1.2", "-DPL_TARGET_OPENCL=1"};
 
-static void options_of(enum pl_device_kind kind, struct pl_device_source *src) {
+void pl_jit_compile_options(enum pl_device_kind kind, struct pl_device_source *src) {
     switch (kind) {
     case PL_DEVICE_CUDA:
         src->options = cuda_options;
@@ -230,7 +231,7 @@ enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, cons
     enum pl_status st = pl_jit_source(spec, &source, err);
     if (st == PL_OK) {
         src.text = pl_buf_cstr(&source);
-        options_of(pl_device_info(j->device)->kind, &src);
+        pl_jit_compile_options(pl_device_info(j->device)->kind, &src);
         make_key(j, spec, &src, &source, &key);
         if (!pl_buf_ok(&key)) st = pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for a kernel's key");
     }

@@ -59,6 +59,9 @@ const char *pl_jit_dir(const struct pl_jit *j); /* "" when nothing is stored on 
 /* The source text after includes, for the compile gates. Caller frees *out with pl_buf_deinit. */
 enum pl_status pl_jit_source(const struct pl_jit_spec *spec, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;
 
+/* The compiler options of a kind. */
+void pl_jit_compile_options(enum pl_device_kind kind, struct pl_device_source *src);
+
 /* The pieces of a key, each stored with its length. */
 #define PL_JIT_FIELD_LIST(X) X(ABI) X(KIND) X(TARGET) X(COMPILER) X(OPTIONS) X(ENTRY) X(VALUES) X(SOURCE)
 enum pl_jit_field {

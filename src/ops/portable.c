@@ -38,7 +38,8 @@ enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t 
 
 enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,
                                      struct pl_err *err) {
-    static const char *const entries[PL_EW_COUNT] = {"add", "glu", "glu", "softcap", "gather", "argmax"};
+    static const char *const entries[PL_EW_COUNT] = {"pk_add",     "pk_glu",    "pk_glu",
+                                                     "pk_softcap", "pk_gather", "pk_argmax"};
     static const char *const names[PL_EW_COUNT] = {"add", "glu/silu", "glu/gelu_tanh", "softcap", "gather", "argmax"};
     struct pl_jit_spec s = spec_of("elementwise.k.c", entries[which], ks->wide);
     if (which == PL_EW_GELU_TANH) pl_jit_set(&s, "ACT_GELU_TANH", "1");
@@ -46,7 +47,7 @@ enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise 
 }
 
 enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel *out, struct pl_err *err) {
-    struct pl_jit_spec s = spec_of("norm.k.c", "norm", ks->norm);
+    struct pl_jit_spec s = spec_of("norm.k.c", "pk_norm", ks->norm);
     if (add) pl_jit_set(&s, "HAS_ADD", "1");
     return pl_kernel_make(ks, &s, ks->norm, add ? "add_norm" : "norm", out, err);
 }
@@ -63,7 +64,7 @@ enum pl_status pl_kernel_embed(struct pl_kernels *ks, const struct pl_device_wei
                                struct pl_err *err) {
     char name[48];
     uint32_t group = ks->wide / 2;
-    struct pl_jit_spec s = spec_of("embed.k.c", "embed", group);
+    struct pl_jit_spec s = spec_of("embed.k.c", "pk_embed", group);
     pl_jit_set_weight(&s, w);
     weight_name(name, sizeof name, "embed", w, 0);
     return pl_kernel_make(ks, &s, group, name, out, err);
@@ -84,7 +85,7 @@ void pl_kernel_linear_name(const struct pl_kernels *ks, const struct pl_device_w
 enum pl_status pl_kernel_linear(struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t tile,
                                 struct pl_kernel *out, struct pl_err *err) {
     char name[48];
-    struct pl_jit_spec s = spec_of("linear.k.c", "linear", ks->linear);
+    struct pl_jit_spec s = spec_of("linear.k.c", "pk_linear", ks->linear);
     pl_jit_set_u32(&s, "TEAM", ks->team);
     pl_jit_set_u32(&s, "ROWS", 1u << tile);
     pl_jit_set_weight(&s, w);
@@ -95,7 +96,7 @@ enum pl_status pl_kernel_linear(struct pl_kernels *ks, const struct pl_device_we
 enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) {
     char name[48];
-    struct pl_jit_spec s = spec_of("rope.k.c", "rope_append", ks->head);
+    struct pl_jit_spec s = spec_of("rope.k.c", "pk_rope_append", ks->head);
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) {
         PL_FAIL(err, PL_UNSUPPORTED, "no kernel appends to a KV cache of type %s: f16, bf16 and f32 are known",
                 pl_dtype_name(kv));
@@ -114,7 +115,7 @@ enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t he
 enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                                    struct pl_kernel *out, struct pl_err *err) {
     char name[48];
-    struct pl_jit_spec s = spec_of("attention.k.c", "attention", ks->head);
+    struct pl_jit_spec s = spec_of("attention.k.c", "pk_attention", ks->head);
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) {
         PL_FAIL(err, PL_UNSUPPORTED, "no kernel reads a KV cache of type %s: f16, bf16 and f32 are known",
                 pl_dtype_name(kv));

@@ -97,7 +97,7 @@ static void close_bench(struct bench *b) {
 }
 
 static struct pl_jit_spec spec_of(const char *dtype, uint32_t extra) {
-    struct pl_jit_spec s = {.entry = "widen", .text = text};
+    struct pl_jit_spec s = {.entry = "pk_widen", .text = text};
     pl_jit_set(&s, dtype, "1");
     pl_jit_set_u32(&s, "HEAD_DIM", 64);
     pl_jit_set_u32(&s, "PAGE_TOKENS", 16 + extra);

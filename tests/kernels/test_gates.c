@@ -1,0 +1,118 @@
+/* Compile gates: every kernel for NVIDIA and AMD targets, on machines with the compilers and without the devices. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "jit/jit.h"
+#include "ops/launch.h"
+
+static struct pl_err err;
+
+struct gate {
+    enum pl_device_kind kind;
+    const char *target;
+    bool every; /* all weight types and tiles, or a sample */
+    int compiled;
+};
+
+static void compile(struct gate *g, const struct pl_jit_spec *s) {
+    struct pl_buf text = {0}, image = {0}, log = {0};
+    assert_int_equal(pl_jit_source(s, &text, &err), PL_OK);
+    struct pl_device_source src = {.name = s->file, .text = pl_buf_cstr(&text)};
+    pl_jit_compile_options(g->kind, &src);
+    if (pl_device_compile(NULL, g->kind, g->target, &src, &image, &log, &err) != PL_OK) fail_msg("%s", err.text);
+    assert_true(image.len > 100);
+    g->compiled++;
+    pl_buf_deinit(&text);
+    pl_buf_deinit(&image);
+    pl_buf_deinit(&log);
+}
+
+static struct pl_jit_spec spec(const char *file, const char *entry, uint32_t group) {
+    struct pl_jit_spec s = {.file = file, .entry = entry};
+    pl_jit_set_u32(&s, "GROUP", group);
+    return s;
+}
+
+static void weights(struct gate *g) {
+    for (int t = 0; t < PL_I8; t++) {
+        struct pl_device_weight w = {.dtype = (enum pl_dtype)t, .bits = 3, .group = 64, .scale_dtype = PL_BF16};
+        for (uint32_t tile = 0; tile < PL_TILE_COUNT; tile += 3) {
+            if (!g->every && (tile > 0 || (t != PL_BF16 && t != PL_Q6_K))) continue;
+            struct pl_jit_spec s = spec("linear.k.c", "pk_linear", 128);
+            pl_jit_set_u32(&s, "TEAM", 32);
+            pl_jit_set_u32(&s, "ROWS", 1u << tile);
+            pl_jit_set_weight(&s, &w);
+            compile(g, &s);
+        }
+        if (!g->every && t != PL_F16) continue;
+        struct pl_jit_spec s = spec("embed.k.c", "pk_embed", 128);
+        pl_jit_set_weight(&s, &w);
+        compile(g, &s);
+    }
+}
+
+static void heads(struct gate *g) {
+    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16};
+    for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
+        struct pl_jit_spec s = spec("rope.k.c", "pk_rope_append", 128), a = spec("attention.k.c", "pk_attention", 128);
+        assert_int_equal(pl_jit_set_kv(&s, types[i], 64 << i, 32), PL_OK);
+        assert_int_equal(pl_jit_set_kv(&a, types[i], 64 << i, 32), PL_OK);
+        pl_jit_set(&s, "Q_NORM", "1");
+        pl_jit_set(&s, "K_NORM", "1");
+        pl_jit_set(&s, i == 0 ? "ROPE_PAIRS" : "ROPE_HALVES", "1");
+        compile(g, &s);
+        compile(g, &a);
+    }
+}
+
+static void gate(enum pl_device_kind kind, const char *target, bool every) {
+    char version[64];
+    if (pl_device_compiler(NULL, kind, version, sizeof version, &err) != PL_OK) {
+        print_message("# %s: no compiler here: %s\n", target, err.text);
+        skip();
+    }
+    struct gate g = {kind, target, every, 0};
+    struct pl_jit_spec n = spec("norm.k.c", "pk_norm", 256), e = spec("elementwise.k.c", "pk_argmax", 256);
+    compile(&g, &n);
+    compile(&g, &e);
+    pl_jit_set(&n, "HAS_ADD", "1");
+    pl_jit_set(&e, "ACT_GELU_TANH", "1");
+    compile(&g, &n);
+    compile(&g, &e);
+    weights(&g);
+    heads(&g);
+    print_message("# %s, %s: %d kernels compiled\n", version, target, g.compiled);
+}
+
+static void sm_80(void **state) {
+    (void)state;
+    gate(PL_DEVICE_CUDA, "sm_80", false);
+}
+static void sm_90(void **state) {
+    (void)state;
+    gate(PL_DEVICE_CUDA, "sm_90", true);
+}
+static void sm_100(void **state) {
+    (void)state;
+    gate(PL_DEVICE_CUDA, "sm_100", false);
+}
+static void gfx90a(void **state) {
+    (void)state;
+    gate(PL_DEVICE_ROCM, "gfx90a", false);
+}
+static void gfx1030(void **state) {
+    (void)state;
+    gate(PL_DEVICE_ROCM, "gfx1030", true);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sm_80), cmocka_unit_test(sm_90), cmocka_unit_test(sm_100),
+                                       cmocka_unit_test(gfx90a), cmocka_unit_test(gfx1030)};
+    return cmocka_run_group_tests_name("compile gates", tests, NULL, NULL);
+}
