@@ -1,0 +1,188 @@
+/* Loading: what is wrong with a checkpoint is named, every failed allocation is survived, every launch is counted. */
+#include "golden.h"
+
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+static char dir[64], logged[1024];
+
+static void keep_line(const char *line, void *user) {
+    (void)user;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+static int make_dir(void **state) {
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/plumb-load-XXXXXX");
+    pl_log_set_sink(keep_line, NULL);
+    return mkdtemp(dir) != NULL ? 0 : -1;
+}
+
+static int remove_dir(void **state) {
+    (void)state;
+    pl_log_set_sink(NULL, NULL);
+    char path[128];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    unlink(path);
+    return rmdir(dir);
+}
+
+/* Copies one file of a golden checkpoint, the first occurrence of `from` replaced by `to` (same length; NULL: none). */
+static void copy_file(const char *model, const char *name, const char *from, const char *to) {
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/model/%s/%s", model, name);
+    FILE *in = fopen(path, "rb");
+    assert_non_null(in);
+    static char data[1 << 19];
+    size_t len = fread(data, 1, sizeof data, in);
+    fclose(in);
+    if (from != NULL) {
+        assert_int_equal(strlen(from), strlen(to));
+        char *at = memmem(data, len, from, strlen(from));
+        assert_non_null(at);
+        memcpy(at, to, strlen(to));
+    }
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, len, out), len);
+    fclose(out);
+}
+
+static enum pl_status load(const char *path, struct pl_err *err) {
+    struct pl_file *f = NULL;
+    struct pl_ops *o = NULL;
+    struct pl_model *m = NULL;
+    *err = (struct pl_err){0};
+    enum pl_status st = pl_file_open(path, &f, err);
+    struct pl_ops_options oo = {.backend = PL_BACKEND_CPU, .threads = 1, .isa = "scalar"};
+    if (st == PL_OK) st = pl_ops_create(&oo, &o, err);
+    struct pl_model_options mo = {.max_context = 32, .max_rows = 8, .max_logits = 1};
+    if (st == PL_OK) st = pl_model_create(f, o, &mo, &m, err);
+    pl_model_destroy(m);
+    pl_ops_destroy(o);
+    if (f != NULL) pl_file_close(f);
+    return st;
+}
+
+static const struct {
+    const char *model, *file, *from, *to, *part;
+} faults[] = {
+    {"llama3", "model.safetensors", "model.norm.weight", "model.nobm.weight", "tensor model.norm.weight is missing"},
+    {"qwen2", "model.safetensors", "layers.1.self_attn.k_proj.bias", "layers.1.self_attn.k_proj.bins",
+     "tensor model.layers.1.self_attn.k_proj.bias is missing"},
+    {"llama3", "model.safetensors", "model.embed_tokens", "model.embed_takens", "no tensor model.embed_tokens.weight"},
+    {"llama3", "config.json", "\"intermediate_size\": 64", "\"intermediate_size\": 96",
+     "gate_proj.weight has shape [64, 64]; the configuration expects [96, 64] (MLP width, width)"},
+    {"llama3", "config.json", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4",
+     "k_proj.weight has shape [32, 64]; the configuration expects [64, 64]"},
+    {"llama3", "config.json", "\"vocab_size\": 96", "\"vocab_size\": 95", "expects [95, 64] (vocabulary, width)"},
+    {"llama2", "config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true ", NULL},
+    {"qwen3", "config.json", "\"head_dim\": 32", "\"head_dim\": 16", "q_proj.weight has shape [64, 64]"},
+};
+
+static void faults_are_named(void **state) {
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT_OF(faults); i++) {
+        bool weights = strcmp(faults[i].file, "model.safetensors") == 0;
+        copy_file(faults[i].model, "model.safetensors", weights ? faults[i].from : NULL, faults[i].to);
+        copy_file(faults[i].model, "config.json", weights ? NULL : faults[i].from, faults[i].to);
+        struct pl_err err;
+        enum pl_status st = load(dir, &err);
+        if (faults[i].part == NULL) {
+            if (st != PL_OK) fail_msg("%s", err.text);
+        } else if (st != PL_FORMAT || strstr(err.text, faults[i].part) == NULL) {
+            fail_msg("%s -> %s gave %s: %s", faults[i].from, faults[i].to, pl_status_name(st), err.text);
+        }
+    }
+}
+
+static void leftovers_are_told(void **state) {
+    (void)state;
+    copy_file("llama2", "model.safetensors", NULL, NULL);
+    copy_file("llama2", "config.json", "\"mlp_bias\": true", "\"mlp_bias\": null");
+    struct pl_err err;
+    logged[0] = 0;
+    assert_int_equal(load(dir, &err), PL_OK);
+    assert_non_null(strstr(logged, "6 tensors are not used"));
+    assert_non_null(strstr(logged, "mlp."));
+}
+
+static void every_failed_allocation_is_survived(void **state) {
+    (void)state;
+    static const char *const paths[] = {"tests/golden/model/llama3", "tests/golden/model/gemma3.gguf"};
+    for (size_t p = 0; p < PL_COUNT_OF(paths); p++) {
+        struct pl_err err;
+        size_t n = 1, failed = 0;
+        for (size_t passed = 0; passed < 20; n++) { /* the threads of the scale check may fail, and nobody minds */
+            pl_mem_fail_at(n);
+            enum pl_status st = load(paths[p], &err);
+            pl_mem_fail_at(0);
+            if (st != PL_OK && st != PL_NO_MEMORY) fail_msg("allocation %zu: %s: %s", n, pl_status_name(st), err.text);
+            passed = st == PL_OK ? passed + 1 : 0;
+            failed += st != PL_OK;
+        }
+        print_message("# %s: %zu allocations failed\n", paths[p], failed);
+        assert_true(failed > 150);
+    }
+}
+
+/* Counts are steps x layers, whatever the context; a wrong route would show here. */
+static void launches_are_counted(void **state) {
+    (void)state;
+    struct gold g;
+    struct rig r;
+    assert_true(gold_read("gemma3", &g));
+    rig_open(&r, "tests/golden/model/gemma3.gguf", "scalar", PL_F32, 16);
+    static float out[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
+    pl_ops_witness_reset(r.ops);
+    rig_run(&r, g.ids, 48, 16, out); /* 3 steps of 6 layers */
+    struct pl_ops_launches w[64];
+    size_t n = pl_ops_witness(r.ops, w, 64), seen = 0;
+    assert_true(n <= 64);
+    uint64_t products = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(w[i].op, "linear") == 0) products += w[i].launches;
+        if (strcmp(w[i].op, "attention") != 0) continue;
+        assert_int_equal(w[i].launches, 3 * 6);
+        assert_string_equal(w[i].kernel, "scalar/attention");
+        seen++;
+    }
+    assert_int_equal(seen, 1);
+    assert_int_equal(products, 3 * (6 * 7 + 1)); /* q k v o gate up down, and the head */
+    rig_close(&r);
+}
+
+static void budgets_add_up(void **state) {
+    (void)state;
+    struct pl_file *f;
+    struct pl_err err = {0};
+    RIG_OK(pl_file_open("tests/golden/model/llama3.gguf", &f, &err), err);
+    struct pl_model_config c;
+    RIG_OK(pl_model_config_read(f, &c, &err), err);
+    struct pl_model_options mo = {.max_context = 64, .max_rows = 8, .max_logits = 2};
+    struct pl_kv_shape kv = {
+        .layers = c.layers, .page_count = 2, .page_tokens = 32, .kv_heads = 2, .head_dim = 16, .dtype = PL_F16};
+    struct pl_memory_budget b;
+    RIG_OK(pl_model_budget(f, &c, &mo, &kv, &b, &err), err);
+    assert_int_equal(b.kv_bytes, 2 * 2 * 2 * 32 * 2 * 16 * 2); /* layers, sides, pages, tokens, heads, size, bytes */
+    uint64_t row = 64 + 64 + 64 + 32 + 32 + 64 + 64 + 64, logit = 64 + 64 + 96;
+    assert_int_equal(b.scratch_bytes, 4 * (8 * row + 2 * logit) + 64 * 16 * 4);
+    assert_true(b.weight_bytes_mapped > 0 && b.weight_bytes_mapped <= pl_file_bytes(f));
+    kv.page_count = SIZE_MAX / 2;
+    assert_int_equal(pl_model_budget(f, &c, &mo, &kv, &b, &err), PL_LIMIT);
+    pl_file_close(f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(faults_are_named),     cmocka_unit_test(leftovers_are_told),
+        cmocka_unit_test(launches_are_counted), cmocka_unit_test(every_failed_allocation_is_survived),
+        cmocka_unit_test(budgets_add_up),
+    };
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
