@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/philox.h"
 #include "base/pool.h"
+#include "cmd/bench_parallel.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
 #include "cmd/out.h"
@@ -23,6 +24,9 @@ struct bench {
     double prefill[REPEATS_MAX], decode[REPEATS_MAX]; /* tok/s */
     json_t *prefill_kernels, *decode_kernels;
     double bytes_per_token, ceiling; /* bytes, bytes/s */
+    const char *parallel;            /* list of sequence counts: measures the service instead */
+    uint32_t counts[PL_BENCH_PARALLEL_MAX];
+    size_t count;
 };
 
 /* Any ids of the vocabulary do: the arithmetic is the same. The same ones every time. */
@@ -203,10 +207,47 @@ static void print_text(struct bench *b) {
     json_decref(kernels);
 }
 
+/* --parallel: one row per sequence count. */
+static enum pl_status work_parallel(struct bench *b, struct pl_err *err) {
+    json_t *rows = json_array();
+    for (size_t i = 0; i < b->count; i++) {
+        struct pl_bench_parallel p = {.sequences = b->counts[i]};
+        enum pl_status st = pl_bench_parallel_run(b->engine, b->prompt, b->generate, &p, err);
+        if (st != PL_OK) {
+            json_decref(rows);
+            return st;
+        }
+        if (!b->json)
+            pl_out_printf("%4u sequences  prefill %10.1f tok/s  decode %10.1f tok/s  gap p50 %.2f ms, p99 %.2f ms\n",
+                          p.sequences, p.prefill_tok_s, p.decode_tok_s, p.gap_ms_p50, p.gap_ms_p99);
+        pl_out_flush();
+        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:o}", "sequences", (int)p.sequences,
+                                              "prefill_tok_s", p.prefill_tok_s, "decode_tok_s", p.decode_tok_s, "gap_ms_p50",
+                                              p.gap_ms_p50, "gap_ms_p99", p.gap_ms_p99, "kernels", p.kernels));
+    }
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:o}", "model", b->engine->model_path, "backend",
+                  pl_ops_describe(b->engine->ops), "build_id", plumb_build_id(), "threads", b->threads, "prompt_tokens",
+                  (json_int_t)b->prompt, "generated_tokens", (json_int_t)b->generate, "parallel", rows);
+    if (b->json) return pl_cmd_print_json(o, err);
+    json_decref(o);
+    return PL_OK;
+}
+
+static enum pl_status prepare_parallel(struct bench *b, struct pl_err *err) {
+    PL_TRY(pl_bench_parallel_parse(b->parallel, b->counts, &b->count, err));
+    if (b->prompt == 0 || b->generate < 2)
+        PL_FAIL(err, PL_USAGE, "--parallel needs a prompt of at least 1 token and at least 2 to generate");
+    for (size_t i = 0; i < b->count; i++) b->model.engine.max_sessions = PL_MAX(b->model.engine.max_sessions, b->counts[i]);
+    return PL_OK;
+}
+
 static int run(struct bench *b) {
     struct pl_err err = {0};
     int code = PL_EXIT_OK;
-    uint64_t need = PL_MAX((uint64_t)b->prompt, (uint64_t)b->depth + 1 + b->generate);
+    if (b->parallel != NULL && prepare_parallel(b, &err) != PL_OK) return pl_cmd_usage("bench", "%s", err.text);
+    uint64_t need = b->parallel != NULL ? (uint64_t)b->prompt + b->generate
+                                        : PL_MAX((uint64_t)b->prompt, (uint64_t)b->depth + 1 + b->generate);
     if (b->prompt == 0 && b->generate == 0)
         return pl_cmd_usage("bench", "-p and -n are both 0: there is nothing to measure");
     if (need > 1u << 24) return pl_cmd_usage("bench", "%llu tokens are more than any model holds", (unsigned long long)need);
@@ -214,7 +255,8 @@ static int run(struct bench *b) {
     b->threads = b->model.engine.threads == 0 ? pl_cpu_count() : b->model.engine.threads;
     b->engine = pl_cmd_open_engine("bench", &b->model, &code);
     if (b->engine == NULL) return code;
-    enum pl_status s = work(b, &err);
+    enum pl_status s = b->parallel != NULL ? work_parallel(b, &err) : work(b, &err);
+    if (b->parallel != NULL && s == PL_OK) return pl_out_close();
     if (s == PL_OK && b->json) s = pl_cmd_print_json(result_json(b), &err);
     if (s == PL_OK && !b->json) print_text(b);
     if (s == PL_OK) return pl_out_close();
@@ -231,6 +273,8 @@ int pl_cmd_bench(int argc, char **argv) {
         {'n', "generate", "N", PL_ARG_U32, &b.generate, "tokens to generate (128; 0 = skip)", 0, 1 << 24, NULL},
         {'d', "depth", "N", PL_ARG_U32, &b.depth, "tokens in the cache before decoding (0)", 0, 1 << 24, NULL},
         {'r', "repeats", "N", PL_ARG_U32, &b.repeats, "repeats after one warm-up (3)", 1, REPEATS_MAX, NULL},
+        {0, "parallel", "N,N,...", PL_ARG_STR, &b.parallel, "measure so many sequences at once instead, a row for each", 0,
+         0, NULL},
         {0, "json", NULL, PL_ARG_FLAG, &b.json, "print one JSON object", 0, 0, NULL},
         {0},
     };
@@ -239,7 +283,8 @@ int pl_cmd_bench(int argc, char **argv) {
         .synopsis = "-m MODEL [-p N] [-n N] [-r N] [-t THREADS] [--json]",
         .about = "Measures prompt and decode speed (medians, and every repeat in the JSON) and names the kernels that ran.",
         .examples = "  plumb bench -m smollm2.gguf -p 512 -n 128 -r 5\n"
-                    "  plumb bench -m smollm2.gguf -p 0 -n 64 --depth 2000 -t 1 --json\n",
+                    "  plumb bench -m smollm2.gguf -p 0 -n 64 --depth 2000 -t 1 --json\n"
+                    "  plumb bench -m smollm2.gguf --parallel 1,2,4,8 -p 100 -n 64\n",
         .groups = (const struct pl_arg *const[]){own, model, NULL},
     };
     int code = pl_args_parse(&args, argc, argv);

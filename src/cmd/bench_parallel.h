@@ -1,0 +1,24 @@
+/* bench_parallel - many sequences at once through the service: prefill together, then decode together. */
+#ifndef PL_CMD_BENCH_PARALLEL_H
+#define PL_CMD_BENCH_PARALLEL_H
+
+#include <jansson.h>
+
+#include "engine/engine.h"
+
+enum { PL_BENCH_PARALLEL_MAX = 16 };
+
+struct pl_bench_parallel {
+    uint32_t sequences;                                         /* in */
+    double prefill_tok_s, decode_tok_s, gap_ms_p50, gap_ms_p99; /* out: decode counts from when all have begun */
+    json_t *kernels;                                            /* out, new reference */
+};
+
+/* "1,8,64" to counts; an error names what is wrong. */
+enum pl_status pl_bench_parallel_parse(const char *list, uint32_t counts[PL_BENCH_PARALLEL_MAX], size_t *n,
+                                       struct pl_err *err) PL_MUST_CHECK;
+/* Every sequence has its own random prompt of `prompt` ids and generates `generate` tokens greedily. */
+enum pl_status pl_bench_parallel_run(struct plumb_engine *e, uint32_t prompt, uint32_t generate, struct pl_bench_parallel *b,
+                                     struct pl_err *err) PL_MUST_CHECK;
+
+#endif
