@@ -85,6 +85,7 @@ struct tj_node {
     uint8_t kind, op;
     bool store, param, recursive, extended, toplevel;
     bool wants_caller, wants_kwargs, wants_varargs; /* macros */
+    bool folded; /* an output made of constants only: jinja2 computes it while compiling, with gentler slices */
     uint32_t line;
     int id; /* filter or test number, -1 unknown */
     struct tj_str *name;

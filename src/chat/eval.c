@@ -329,16 +329,14 @@ struct tj_val tj_eval_filter(struct tj_rt *R, const struct tj_node *n, struct tj
 
 static struct tj_val eval_filter(struct tj_rt *R, const struct tj_node *n) {
     if (n->a == NULL) tj_raise(R, PL_INTERNAL, "a filter without a value");
-    if (n->id < 0) /* Python looks the function up before evaluating anything */
-        tj_raise(R, PL_INVALID, "No filter named '%.*s' found.", (int)PL_MIN(n->name->len, 200), n->name->data);
     return tj_eval_filter(R, n, tj_eval(R, n->a));
 }
 
 static struct tj_val eval_test(struct tj_rt *R, const struct tj_node *n) {
     struct tj_args args;
-    if (n->id < 0) tj_raise(R, PL_INVALID, "No test named '%.*s' found.", (int)PL_MIN(n->name->len, 200), n->name->data);
     struct tj_val v = tj_eval(R, n->a);
     tj_eval_args(R, n, &args);
+    if (n->id < 0) tj_raise(R, PL_INVALID, "No test named '%.*s' found.", (int)PL_MIN(n->name->len, 200), n->name->data);
     return tj_bool(tj_test_call(R, n->id, v, &args));
 }
 
@@ -349,7 +347,7 @@ static struct tj_val eval_name(struct tj_rt *R, const struct tj_node *n) {
 
 static struct tj_val eval_getitem(struct tj_rt *R, const struct tj_node *n) {
     struct tj_val obj = tj_eval(R, n->a), key = tj_eval(R, n->b);
-    if (n->b->kind == TJ_N_SLICE) return tj_subscript_slice(R, obj, key.slice);
+    if (n->b->kind == TJ_N_SLICE && !R->folding) return tj_subscript_slice(R, obj, key.slice);
     return tj_getitem(R, obj, key);
 }
 

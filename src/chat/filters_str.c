@@ -166,16 +166,17 @@ static uint32_t cp_before(const struct tj_str *s, size_t i) {
     return tj_cp_at(s->data, s->len, i, &next);
 }
 
+static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
 /* The end of the chunk that begins at i: blanks, or a word, broken after a hyphen between letters when asked. */
 static size_t chunk_end(const struct wrap *w, size_t i) {
     const struct tj_str *s = w->s;
-    static const char blanks[] = "\t\n\v\f\r ";
     size_t j = i;
-    if (strchr(blanks, s->data[i]) != NULL) {
-        while (j < s->len && strchr(blanks, s->data[j]) != NULL && s->data[j] != '\0') j++;
+    if (is_blank(s->data[i])) {
+        while (j < s->len && is_blank(s->data[j])) j++;
         return j;
     }
-    while (j < s->len && (s->data[j] == '\0' || strchr(blanks, s->data[j]) == NULL)) {
+    while (j < s->len && !is_blank(s->data[j])) {
         bool hyphen = w->hyphens && s->data[j] == '-' && j > i && j + 1 < s->len;
         if (hyphen) {
             size_t next;

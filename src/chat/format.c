@@ -314,7 +314,8 @@ static void percent_one(struct percent *p, struct tj_sb *b) {
     if (peek(p) == '.') {
         p->pos++;
         f.has_prec = true;
-        f.prec = PL_MAX(percent_number(p, "precision"), 0);
+        f.prec = percent_number(p, "precision");
+        if (f.prec < 0) f.prec = 0;
     }
     while (peek(p) == 'l' || peek(p) == 'h' || peek(p) == 'L') p->pos++;
     if (p->pos >= p->s->len) tj_raise(p->R, PL_INVALID, "incomplete format");

@@ -478,6 +478,15 @@ static void check_known(struct ctx *c, const struct tj_node *n, const struct fra
               (int)PL_MIN(n->name->len, 200), n->name->data);
 }
 
+/* Made of constants and operators only. */
+static void not_constant(struct ctx *c, void *arg, struct tj_node *n) {
+    bool *constant = arg;
+    tj_charge(c->R, 1);
+    if (n->kind == TJ_N_NAME || n->kind == TJ_N_CALL || n->kind > TJ_N_DATA || (n->kind == TJ_N_COND && n->c == NULL))
+        *constant = false;
+    if (*constant) children(c, n, not_constant, arg);
+}
+
 struct gen_arg {
     struct frame *f;
 };
@@ -542,6 +551,13 @@ static void gen(struct ctx *c, struct tj_node *n, struct frame *f) {
     case TJ_N_BREAK:
     case TJ_N_CONTINUE:
         if (!f->in_loop) tj_syntax(c->R, n->line, "'%s' outside loop", n->kind == TJ_N_BREAK ? "break" : "continue");
+        break;
+    case TJ_N_OUTPUT:
+        for (size_t i = 0; i < n->nkids; i++) {
+            n->kids[i]->folded = true;
+            not_constant(c, &n->kids[i]->folded, n->kids[i]);
+        }
+        children(c, n, gen_child, &arg);
         break;
     default: children(c, n, gen_child, &arg);
     }

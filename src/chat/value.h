@@ -141,6 +141,7 @@ struct tj_rt {
     struct pl_err *err;
     enum pl_status status;
     uint32_t line;
+    bool folding; /* inside an output of constants */
     uint64_t steps, steps_max;
     uint32_t nest, nest_max, calls, calls_max;
     size_t output_max;

@@ -1,6 +1,7 @@
 """The reference for the template tests: jinja2 in the configuration that transformers gives it, and our engine behind a
 pipe (render_driver). Also the conversations that every template is tried on."""
 
+import copy
 import json
 import os
 import subprocess
@@ -84,12 +85,12 @@ _env = None
 
 
 def reference(source, variables):
-    """("ok", text) or ("error", class name, message)"""
+    """("ok", text) or ("error", class name, message). On a copy: jinja2's indent changes a list it is given."""
     global _env
     if _env is None:
         _env = environment()
     try:
-        return ("ok", _env.from_string(source).render(**variables))
+        return ("ok", _env.from_string(source).render(**copy.deepcopy(variables)))
     except RecursionError:
         return ("recursion", "RecursionError", "")
     except MemoryError:
