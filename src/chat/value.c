@@ -308,6 +308,7 @@ static void emit_object_type(struct tj_sb *b, struct tj_val v, bool quote) { /* 
     }
     const char *name = tj_type_name(v);
     if (quote) tj_sb_c(b, "'", false);
+    if (v.type == TJ_STR && v.s->markup) tj_sb_c(b, "markupsafe.", false);
     if (v.type == TJ_UNDEF) tj_sb_c(b, "jinja2.runtime.", false);
     if (v.type == TJ_LOOP || v.type == TJ_MACRO) tj_sb_c(b, "jinja2.runtime.", false);
     if (v.type == TJ_CYCLER || v.type == TJ_JOINER) tj_sb_c(b, "jinja2.utils.", false);
