@@ -381,6 +381,9 @@ static enum pl_status load_scores(struct builder *b) {
 static enum pl_status build(struct builder *b) {
     struct pl_str model, pre = PL_STR("default");
     PL_TRY(pl_gguf_str(b->f, KEY("model"), &model, b->err));
+    if (pl_str_eq_c(model, "no_vocab") || pl_str_eq_c(model, "none")) /* what converters write when they leave it out */
+        PL_FAIL(b->err, PL_NOT_FOUND, "%s: tokenizer.ggml.model is '%.*s': this GGUF has no tokenizer", pl_file_path(b->f),
+                (int)model.len, model.data);
     enum pl_status st = pl_gguf_str(b->f, KEY("pre"), &pre, b->err);
     if (st != PL_NOT_FOUND) PL_TRY(st);
     if (pl_str_eq_c(model, "gemma4")) pre = PL_STR("gemma4");
