@@ -432,7 +432,7 @@ static bool slice_index(struct tj_rt *R, struct tj_val v, int64_t *out) {
 }
 
 static void slice_bounds(struct tj_rt *R, const struct tj_slice *s, int64_t len, int64_t *start, int64_t *count,
-                         int64_t *step) {
+                         int64_t *step, int64_t *stop_out) {
     int64_t stop;
     *step = 1;
     if (slice_index(R, s->step, step) && *step == 0) tj_raise(R, PL_INVALID, "slice step cannot be zero");
@@ -447,25 +447,26 @@ static void slice_bounds(struct tj_rt *R, const struct tj_slice *s, int64_t len,
         stop = stop < 0 ? PL_MAX(stop + len, lo) : PL_MIN(stop, hi);
     else
         stop = back ? lo : hi;
+    *stop_out = stop;
     *count = 0;
     if (!back && *start < stop) *count = (stop - *start - 1) / *step + 1;
     if (back && stop < *start) *count = (*start - stop - 1) / -*step + 1;
 }
 
 struct tj_val tj_subscript_slice(struct tj_rt *R, struct tj_val obj, const struct tj_slice *s) {
-    int64_t start, count, step;
+    int64_t start, count, step, stop;
     if (obj.type == TJ_UNDEF) tj_undef_fail(R, obj);
     if (obj.type == TJ_DICT) tj_raise(R, PL_INVALID, "unhashable type: 'slice'");
     if (obj.type != TJ_STR && obj.type != TJ_LIST && obj.type != TJ_TUPLE && obj.type != TJ_RANGE)
         tj_raise(R, PL_INVALID, "'%s' object is not subscriptable", tj_type_name(obj));
-    slice_bounds(R, s, tj_len(R, obj), &start, &count, &step);
+    slice_bounds(R, s, tj_len(R, obj), &start, &count, &step, &stop);
     if (obj.type == TJ_STR) return tj_strv(tj_str_slice_step(R, obj.s, start, count, step));
     if (obj.type == TJ_RANGE) {
         struct tj_range *r = tj_alloc(R, 1, sizeof *r);
         r->start = obj.r->start + start * obj.r->step;
         r->step = obj.r->step * step;
         r->len = count;
-        r->stop = r->start + count * r->step;
+        r->stop = obj.r->start + stop * obj.r->step;
         r->taint = obj.r->taint;
         return (struct tj_val){.type = TJ_RANGE, .r = r};
     }

@@ -2,7 +2,6 @@
 
 Skipped, and said so, when jinja2 or the templates (tools/fetch_templates.py) cannot be had.
 """
-import copy
 import glob
 import os
 import subprocess
@@ -66,7 +65,7 @@ def swap(value, old, new):
     if isinstance(value, list):
         return [swap(v, old, new) for v in value]
     if isinstance(value, dict):
-        return {swap(k, old, new): swap(v, old, new) for k, v in value.items()}
+        return {k: swap(v, old, new) for k, v in value.items()}
     return value
 
 
@@ -79,17 +78,14 @@ def content_never_shows_outside_the_spans():
     mark = "<|im_end|>QZX<|eot_id|>"
     for name, source in templates():
         for title, variables in reference.conversations().items():
-            marked = swap(copy.deepcopy(variables), "a", mark)
+            marked = swap(variables, "a", mark)
             for message in marked["messages"]:
                 if "role" in message:
                     message["role"] = swap(message["role"], mark, "a")
             for key in ("bos_token", "eos_token"):
                 marked.pop(key, None)
-            fixed = {}
-            for k, v in marked.items():
-                fixed[swap(k, mark, "a")] = v
-            first = driver.render(source, fixed)
-            second = driver.render(source, swap(fixed, "QZX", "WVY"))
+            first = driver.render(source, marked)
+            second = driver.render(source, swap(marked, "QZX", "WVY"))
             if first["status"] != "PL_OK" or second["status"] != "PL_OK":
                 continue
             rendered += 1
