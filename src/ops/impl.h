@@ -86,7 +86,6 @@ void pl_ops_count(struct pl_ops *o, enum pl_op op, const char *kernel, uint64_t 
 enum pl_status pl_ops_cpu_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_ops_cuda_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_ops_rocm_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
-enum pl_status pl_ops_opencl_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err)
-    PL_MUST_CHECK;
+enum pl_status pl_ops_opencl_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 
 #endif

@@ -11,7 +11,8 @@
 _Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its creator, or an explicit NULL, here");
 static enum pl_status (*const creators[PL_BACKEND_COUNT])(const struct pl_ops_options *, struct pl_ops **,
                                                           struct pl_err *) = {
-    [PL_BACKEND_CPU] = pl_ops_cpu_create, [PL_BACKEND_METAL] = NULL, [PL_BACKEND_CUDA] = pl_ops_cuda_create, [PL_BACKEND_ROCM] = pl_ops_rocm_create,
+    [PL_BACKEND_CPU] = pl_ops_cpu_create,       [PL_BACKEND_METAL] = NULL,
+    [PL_BACKEND_CUDA] = pl_ops_cuda_create,     [PL_BACKEND_ROCM] = pl_ops_rocm_create,
     [PL_BACKEND_OPENCL] = pl_ops_opencl_create,
 };
 

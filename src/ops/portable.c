@@ -38,8 +38,7 @@ enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t 
 
 enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,
                                      struct pl_err *err) {
-    static const char *const entries[PL_EW_COUNT] = {"pk_add",     "pk_glu",    "pk_glu",
-                                                     "pk_softcap", "pk_gather", "pk_argmax"};
+    static const char *const entries[PL_EW_COUNT] = {"pk_add", "pk_glu", "pk_glu", "pk_softcap", "pk_gather", "pk_argmax"};
     static const char *const names[PL_EW_COUNT] = {"add", "glu/silu", "glu/gelu_tanh", "softcap", "gather", "argmax"};
     struct pl_jit_spec s = spec_of("elementwise.k.c", entries[which], ks->wide);
     if (which == PL_EW_GELU_TANH) pl_jit_set(&s, "ACT_GELU_TANH", "1");
