@@ -1,6 +1,6 @@
 /* PCRE2 behind a small door. Published tokenizers write their patterns for Oniguruma (Ruby syntax) or Rust; the
  * translation below covers where PCRE2 means something else:
- *   \s \w \d \h      white space is Unicode's White_Space, words are Oniguruma's, \h is a hexadecimal digit
+ *   \s \w \b \h      white space is Unicode's White_Space, words are Oniguruma's, \h is a hexadecimal digit
  *   \uXXXX           -> \x{XXXX}
  *   \p{Han}          the script itself, not its extensions
  *   [a[bc]]          nested classes are unions;  [a&&[^b]] is an intersection
@@ -68,6 +68,10 @@ static void escape(struct translator *t, bool in_class) {
     const char *set = c == 's' || c == 'S' ? SPACE_SET : c == 'w' || c == 'W' ? WORD_SET : c == 'h' ? "0-9a-fA-F" : NULL;
     if (c == 'p' || c == 'P') {
         property(t);
+    } else if ((c == 'b' || c == 'B') && !in_class) { /* word boundaries by the same notion of a word */
+        pl_buf_add_c(t->out, c == 'b' ? "(?:(?<=[" WORD_SET "])(?![" WORD_SET "])|(?<![" WORD_SET "])(?=[" WORD_SET "]))"
+                                      : "(?:(?<=[" WORD_SET "])(?=[" WORD_SET "])|(?<![" WORD_SET "])(?![" WORD_SET "]))");
+        t->i += 2;
     } else if (c == 'u') {
         unicode_escape(t);
     } else if (set != NULL && !(in_class && (c == 'S' || c == 'W'))) {
