@@ -1,5 +1,6 @@
 /* Row operations of every table against src/ref: widths 1..1025 and primes, in place and with strides, any threads. */
 #include "tests/cpu/support.h"
+#include "base/mem.h"
 
 static const size_t widths[] = {1,  2,  3,   7,   8,   15,  16,  17,   31,   32,   33,  63,
                                 64, 65, 127, 251, 256, 509, 576, 1021, 1024, 1025, 4099};
@@ -140,6 +141,29 @@ static void names_and_refusals(void **state) {
     pl_cpu_destroy(c);
 }
 
+/* Every allocation of start-up fails once: a clean refusal each time, nothing leaked (asan), then success. */
+static void failed_allocations(void **state) {
+    (void)state;
+    struct pl_tensor t = tensor_random(&weight_cases[4], 40, 64, 1);
+    bool done = false;
+    for (uint64_t n = 1; !done && n < 100; n++) {
+        struct pl_cpu *c = NULL;
+        struct pl_cpu_weight *w = NULL;
+        struct pl_err err = {0};
+        pl_mem_fail_at(n);
+        enum pl_status s = pl_cpu_create(pl_cpu_best_isa(), 2, &c, &err);
+        if (s == PL_OK) s = pl_cpu_weight_create(c, &t, &w, &err);
+        if (s == PL_OK) s = pl_cpu_reserve(c, 100, 4096, 1000, &err);
+        pl_mem_fail_at(0);
+        assert_true(s == PL_OK || s == PL_NO_MEMORY);
+        done = s == PL_OK;
+        pl_cpu_weight_destroy(w);
+        pl_cpu_destroy(c);
+    }
+    assert_true(done);
+    tensor_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms),
@@ -147,6 +171,7 @@ int main(void) {
         cmocka_unit_test(softcap_and_add),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(names_and_refusals),
+        cmocka_unit_test(failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
