@@ -108,9 +108,10 @@ struct sizes {
 static bool sizes_of(const struct pl_cpu *c, size_t rows, size_t in, size_t tokens, struct sizes *s) {
     size_t blocks, padded, chunks = tokens / ATTN_CHUNK + 2, plain;
     if (!pl_align_up(in, ACT_BLOCK, &padded) || !pl_mul_size(padded / ACT_BLOCK, ACT_ROW_BYTES, &blocks)) return false;
+    rows *= 2; /* two terms of each, when a product is fine */
     s->groups = rows / c->table->group_max + 16;
     if (!pl_mul_size(rows, blocks + 64, &s->acts) || !pl_add_size(s->acts, 64 * s->groups, &s->acts)) return false;
-    if (!pl_mul_size(padded + 16, sizeof(float), &plain)) return false;
+    if (!pl_mul_size(padded + 16, GROUP_MAX * sizeof(float), &plain)) return false;
     s->scratch_each = PL_MAX(attn_scratch_floats() * sizeof(float), plain);
     if (!pl_align_up(s->scratch_each + 64, 4096, &s->scratch_each)) return false;
     const size_t cap = (size_t)16 << 20; /* floats: a longer context than this holds is walked by fewer threads */

@@ -56,6 +56,7 @@ struct pl_cpu_matmul {
     float *const *y;
     const size_t *y_stride;
     bool accumulate;
+    bool fine; /* where activations are made 8-bit: in two terms, so that about 15 bits of them count */
 };
 void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m);
 /* Rows `ids` of the matrix (the embedding table) as f32, times scale. */

@@ -136,6 +136,21 @@ static void plain_tile(const struct product *p, size_t i, size_t tile, size_t be
     }
 }
 
+/* A group of a fine product holds the first terms of its rows, then the second ones: their sums are the results. */
+static void fine_tile(const struct product *p, size_t i, size_t tile, const struct cpu_act_group *a, const float *bias) {
+    const struct pl_cpu_matmul *m = p->m;
+    float terms[GROUP_MAX * TILE_ROWS];
+    size_t outs = PL_MIN((size_t)TILE_ROWS, m->w[i]->out - tile * TILE_ROWS), rows = a->rows / 2;
+    p->c->table->q8_tile(m->w[i], tile, a, terms, TILE_ROWS, NULL, false);
+    for (size_t r = 0; r < rows; r++) {
+        float *y = m->y[i] + (a->first / 2 + r) * m->y_stride[i] + tile * TILE_ROWS;
+        for (size_t o = 0; o < outs; o++) {
+            float v = terms[r * TILE_ROWS + o] + terms[(rows + r) * TILE_ROWS + o] + (bias != NULL ? bias[o] : 0.0f);
+            y[o] = m->accumulate ? y[o] + v : v;
+        }
+    }
+}
+
 static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass, void *scratch) {
     const struct pl_cpu_matmul *m = p->m;
     const struct pl_cpu_weight *w = m->w[i];
@@ -144,6 +159,10 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
         size_t last = PL_MIN(p->group_count, (pass + 1) * p->groups_per_pass);
         for (size_t g = pass * p->groups_per_pass; g < last; g++) {
             const struct cpu_act_group *a = &p->c->groups[g];
+            if (m->fine) {
+                fine_tile(p, i, tile, a, bias);
+                continue;
+            }
             float *y = m->y[i] + a->first * m->y_stride[i] + tile * TILE_ROWS;
             p->c->table->q8_tile(w, tile, a, y, m->y_stride[i], bias, m->accumulate);
         }
@@ -171,14 +190,37 @@ static void product_worker(void *arg, int index, int count) {
     }
 }
 
+/* Packs rows, looks at what was lost, and packs rows and losses together. */
+static void quantize_fine(const struct product *p, const struct cpu_act_group *g, float *both) {
+    const struct pl_cpu_matmul *m = p->m;
+    size_t rows = g->rows / 2, in = m->w[0]->in;
+    const float *x = m->x + g->first / 2 * m->x_stride;
+    unsigned char *packed = (unsigned char *)g->data;
+    p->c->table->quantize(x, m->x_stride, rows, in, packed);
+    for (size_t at = 0; at < in; at += ACT_BLOCK, packed += rows * ACT_ROW_BYTES) {
+        const int8_t *q = (const int8_t *)packed;
+        const float *scale = (const float *)(const void *)(packed + ACT_BLOCK * rows);
+        for (size_t r = 0; r < rows; r++)
+            for (size_t k = 0; k < PL_MIN((size_t)ACT_BLOCK, in - at); k++) {
+                float v = x[r * m->x_stride + at + k];
+                both[r * in + at + k] = v;
+                both[(rows + r) * in + at + k] = v - scale[r] * (float)q[r * ACT_BLOCK + k];
+            }
+    }
+    p->c->table->quantize(both, in, g->rows, in, (unsigned char *)g->data);
+}
+
 static void quantize_worker(void *arg, int index, int count) {
-    (void)index;
     (void)count;
     struct product *p = arg;
     const struct pl_cpu_matmul *m = p->m;
     size_t begin, end;
     while (cpu_take(p->c, 1, p->group_count, &begin, &end)) {
         const struct cpu_act_group *g = &p->c->groups[begin];
+        if (m->fine) {
+            quantize_fine(p, g, cpu_thread_scratch(p->c, index));
+            continue;
+        }
         p->c->table->quantize(m->x + g->first * m->x_stride, m->x_stride, g->rows, m->w[0]->in, (unsigned char *)g->data);
     }
 }
@@ -187,8 +229,9 @@ static void quantize_worker(void *arg, int index, int count) {
 static void plan_groups(struct product *p, size_t in) {
     struct pl_cpu *c = p->c;
     size_t row_bytes = (in + ACT_BLOCK - 1) / ACT_BLOCK * ACT_ROW_BYTES, used = 0, n = 0;
-    for (size_t first = 0, rows = c->table->group_max; first < p->m->rows; first += rows) {
-        while (rows > p->m->rows - first) rows /= 2;
+    size_t total = p->m->rows * (p->m->fine ? 2 : 1); /* fine: even, so every group is */
+    for (size_t first = 0, rows = c->table->group_max; first < total; first += rows) {
+        while (rows > total - first) rows /= 2;
         PL_ASSERT(n < c->group_cap);
         c->groups[n++] = (struct cpu_act_group){first, rows, c->acts + used};
         used += (rows * row_bytes + 63) / 64 * 64;

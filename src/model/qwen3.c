@@ -5,7 +5,7 @@
 static const struct pl_binding bindings[] = {
     PL_MODEL_WEIGHT(embed, "token_embd.weight", "embed_tokens.weight", EMBED, V, E, ALWAYS),
     PL_MODEL_WEIGHT(out_norm, "output_norm.weight", "norm.weight", VECTOR, NONE, E, ALWAYS),
-    PL_MODEL_WEIGHT(head, "output.weight", "lm_head.weight", MATRIX, V, E, UNTIED),
+    PL_MODEL_WEIGHT(head, "output.weight", "lm_head.weight", HEAD, V, E, UNTIED),
     PL_LAYER_VECTOR(attn_norm, "attn_norm.weight", "input_layernorm.weight", E, ALWAYS),
     PL_LAYER_MATRIX(q, "attn_q.weight", "self_attn.q_proj.weight", HD, E),
     PL_LAYER_MATRIX(k, "attn_k.weight", "self_attn.k_proj.weight", GD, E),

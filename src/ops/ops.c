@@ -214,7 +214,8 @@ static bool take_rows(struct pl_activation *y, size_t rows, size_t cols) {
 
 static bool is_vector(const struct pl_weight *w, size_t n) { return w->use == PL_WEIGHT_VECTOR && w->cols == n; }
 static bool is_matrix(const struct pl_weight *w, size_t in, size_t out) {
-    return (w->use == PL_WEIGHT_MATRIX || w->use == PL_WEIGHT_TIED) && w->cols == in && w->rows == out;
+    return (w->use == PL_WEIGHT_MATRIX || w->use == PL_WEIGHT_HEAD || w->use == PL_WEIGHT_TIED) && w->cols == in &&
+           w->rows == out;
 }
 
 enum pl_status pl_ops_embed(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x) {

@@ -54,7 +54,8 @@ enum pl_weight_use {
     PL_WEIGHT_MATRIX, /* right side of linear */
     PL_WEIGHT_VECTOR, /* norm weight or bias, converted to f32 */
     PL_WEIGHT_EMBED,  /* row lookup */
-    PL_WEIGHT_TIED    /* both embed and linear */
+    PL_WEIGHT_HEAD,   /* right side of the output product: what it rounds, every logit shows */
+    PL_WEIGHT_TIED    /* embed and head in one */
 };
 /* t's bytes must outlive the weight: it may stay a view. */
 enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,

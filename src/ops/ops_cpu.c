@@ -24,6 +24,7 @@ struct cpu_weight {
     struct pl_cpu_weight *matrix; /* NULL for vectors and pure lookups */
     struct pl_tensor table;       /* lookups read the file */
     float *vector;                /* NULL for matrices */
+    char fine_kernel[2][48];      /* of the output product, for one row and for more */
 };
 struct cpu_activation {
     struct pl_activation base;
@@ -72,8 +73,15 @@ static void weight_destroy(struct pl_ops *o, struct pl_weight *weight) {
 static enum pl_status fill_weight(struct cpu_ops *c, const struct pl_tensor *t, enum pl_weight_use use, struct cpu_weight *w,
                                   struct pl_err *err) {
     w->table = *t;
-    if (use == PL_WEIGHT_MATRIX || use == PL_WEIGHT_TIED) return pl_cpu_weight_create(c->cpu, t, &w->matrix, err);
     if (use == PL_WEIGHT_EMBED) return PL_OK;
+    if (use != PL_WEIGHT_VECTOR) {
+        PL_TRY(reserve(c, 0, pl_tensor_cols(t), 0, err));
+        PL_TRY(pl_cpu_weight_create(c->cpu, t, &w->matrix, err));
+        for (size_t many = 0; many < 2; many++)
+            snprintf(w->fine_kernel[many], sizeof w->fine_kernel[many], "%s-fine",
+                     pl_cpu_weight_kernel(c->cpu, w->matrix, many + 1));
+        return PL_OK;
+    }
     w->vector = pl_alloc(pl_tensor_cols(t), sizeof(float));
     if (w->vector == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
     if (pl_dequant_row(t, 0, w->vector) != PL_OK)
@@ -102,10 +110,20 @@ static uint64_t weight_bytes_owned(const struct pl_ops *o, const struct pl_weigh
     return w->matrix != NULL ? pl_cpu_weight_bytes_owned(w->matrix) : 0;
 }
 
+/* The output product takes its inputs in two terms where products make them 8-bit. */
+static bool is_fine(const struct cpu_ops *c, const struct cpu_weight *w) {
+    bool head = w->base.use == PL_WEIGHT_HEAD || w->base.use == PL_WEIGHT_TIED;
+    return head && strstr(pl_cpu_weight_kernel(c->cpu, w->matrix, 1), "xq8/") != NULL;
+}
+
+static const char *kernel_name(const struct cpu_ops *c, const struct cpu_weight *w, size_t rows) {
+    return is_fine(c, w) ? w->fine_kernel[rows > 1] : pl_cpu_weight_kernel(c->cpu, w->matrix, rows);
+}
+
 static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *weight, size_t rows) {
     const struct cpu_ops *c = (const struct cpu_ops *)o;
     const struct cpu_weight *w = weight_of(weight);
-    return w->matrix != NULL ? pl_cpu_weight_kernel(c->cpu, w->matrix, rows) : c->kernel[PL_OP_embed];
+    return w->matrix != NULL ? kernel_name(c, w, rows) : c->kernel[PL_OP_embed];
 }
 
 static enum pl_status activation_create(struct pl_ops *o, size_t rows_max, size_t cols, struct pl_activation **out,
@@ -114,7 +132,7 @@ static enum pl_status activation_create(struct pl_ops *o, size_t rows_max, size_
     if (!pl_align_up(cols, ALIGN / sizeof(float), &stride) || !pl_mul_size(stride, rows_max, &bytes) ||
         !pl_mul_size(bytes, sizeof(float), &bytes))
         PL_FAIL(err, PL_LIMIT, "an activation of %zu x %zu does not fit in memory", rows_max, cols);
-    PL_TRY(reserve(cpu_of(o), rows_max, cols, 0, err));
+    PL_TRY(reserve(cpu_of(o), rows_max, 0, 0, err));
     struct cpu_activation *a = pl_calloc(1, sizeof *a);
     float *data = pl_alloc_aligned(bytes, ALIGN);
     if (a == NULL || data == NULL) {
@@ -293,7 +311,7 @@ static void products(struct pl_ops *o, enum pl_op op, size_t n, const struct pl_
         biases[i] = bias != NULL && bias[i] != NULL ? weight_of(bias[i])->vector : NULL;
         out[i] = data_of(y[i])->data;
         stride[i] = data_of(y[i])->stride;
-        pl_ops_count(o, op, pl_cpu_weight_kernel(cpu, matrix[i], x->rows), 1, pl_cpu_weight_bytes_read(matrix[i]));
+        pl_ops_count(o, op, kernel_name(cpu_of(o), weight_of(w[i]), x->rows), 1, pl_cpu_weight_bytes_read(matrix[i]));
     }
     struct pl_cpu_matmul m = {.count = n,
                               .rows = x->rows,
@@ -303,7 +321,8 @@ static void products(struct pl_ops *o, enum pl_op op, size_t n, const struct pl_
                               .x_stride = data_of(x)->stride,
                               .y = out,
                               .y_stride = stride,
-                              .accumulate = op == PL_OP_linear_add};
+                              .accumulate = op == PL_OP_linear_add,
+                              .fine = n == 1 && is_fine(cpu_of(o), weight_of(w[0]))};
     pl_cpu_matmul(cpu, &m);
 }
 
