@@ -119,24 +119,37 @@ static bool starts_with(const char *s, const char *head) { return strncmp(s, hea
 
 /* Present in sound checkpoints and of no use here. */
 static bool is_known_unused(const char *name) {
-    static const char *const heads[] = {
-        "vision_tower.", "model.vision_tower.",    "multi_modal_projector.", "model.multi_modal_projector.", "rope_freqs.",
-        "lm_head.",      "language_model.lm_head."};
+    static const char *const heads[] = {"vision_tower.",
+                                        "model.vision_tower.",
+                                        "multi_modal_projector.",
+                                        "model.multi_modal_projector.",
+                                        "rope_freqs.",
+                                        "lm_head.",
+                                        "language_model.lm_head.",
+                                        "v.",
+                                        "mm."};
     for (size_t i = 0; i < PL_COUNT_OF(heads); i++)
         if (starts_with(name, heads[i])) return true;
     return strstr(name, "rotary_emb.inv_freq") != NULL || strstr(name, "attn_rot_embd") != NULL;
 }
 
-static void report_unused(const struct binder *d) {
+/* A GGUF holds what its architecture uses, so a weight that is left over would change the result: refused. Other
+ * checkpoints may carry more than that, and their own library ignores it. */
+static enum pl_status report_unused(const struct binder *d) {
     size_t count = 0, first = 0;
     for (size_t i = pl_file_tensor_count(d->f); i-- > 0;) {
         if (d->used[i] || is_known_unused(pl_file_tensor_at(d->f, i)->name)) continue;
         count++;
         first = i;
     }
-    if (count > 0)
-        pl_log(PL_LOG_WARN, "%s: %zu tensor%s not used by a %s model, the first is %s", pl_file_path(d->f), count,
-               count == 1 ? " is" : "s are", pl_arch_name(d->m->cfg.arch), pl_file_tensor_at(d->f, first)->name);
+    if (count == 0) return PL_OK;
+    const char *name = pl_file_tensor_at(d->f, first)->name, *arch = pl_arch_name(d->m->cfg.arch);
+    if (pl_file_kind(d->f) == PL_FILE_GGUF)
+        PL_FAIL(d->err, PL_UNSUPPORTED, "tensor %s has no place in a %s model as implemented (%zu such tensor%s)", name,
+                arch, count, count == 1 ? "" : "s");
+    pl_log(PL_LOG_WARN, "%s: %zu tensor%s not used by a %s model, the first is %s", pl_file_path(d->f), count,
+           count == 1 ? " is" : "s are", arch, name);
+    return PL_OK;
 }
 
 static enum pl_status make_index(struct binder *d) {
@@ -175,7 +188,7 @@ enum pl_status pl_model_bind(struct pl_model *m, const struct pl_file *f, const 
     enum pl_status st = make_index(&d);
     if (st == PL_OK) st = check_scales(f, err);
     if (st == PL_OK) st = bind_all(&d);
-    if (st == PL_OK) report_unused(&d);
+    if (st == PL_OK) st = report_unused(&d);
     pl_map_deinit(&d.index);
     pl_free(d.used);
     return st;

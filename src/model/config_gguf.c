@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/log.h"
 #include "model/arch.h"
 
 static const struct {
@@ -100,9 +101,9 @@ static enum pl_status read_vocab(struct reader *r, struct pl_model_config *c) {
     uint32_t told = c->vocab;
     bool found;
     PL_TRY(read_u32(r, "vocab_size", 1, PL_VOCAB_MAX, &told, &found));
-    if (told != c->vocab)
-        PL_FAIL(r->err, PL_FORMAT, "metadata key %s.vocab_size is %u but token_embd.weight has %u rows", r->arch, told,
-                c->vocab);
+    if (told != c->vocab) /* files of resized vocabularies: the matrix is what counts */
+        pl_log(PL_LOG_WARN, "metadata key %s.vocab_size is %u but token_embd.weight has %u rows: those are used", r->arch,
+               told, c->vocab);
     return PL_OK;
 }
 
@@ -124,39 +125,47 @@ static enum pl_status refuse_features(struct reader *r) {
     return PL_OK;
 }
 
-static enum pl_status read_rope_scaling(struct reader *r, struct pl_model_config *c) {
-    struct pl_str type = PL_STR("none");
+/* rope.scaling.factor, or the older rope.scale_linear; 0 and nothing stand for 1. */
+static enum pl_status read_rope_factor(struct reader *r, float *out) {
+    *out = 0;
+    PL_TRY(read_f32(r, "rope.scaling.factor", out));
+    if (*out == 0) PL_TRY(read_f32(r, "rope.scale_linear", out));
+    if (*out == 0) *out = 1;
+    return PL_OK;
+}
+
+static enum pl_status read_yarn(struct reader *r, struct pl_model_config *c) {
     bool found;
+    float magnitude = 0, factor = 1;
+    c->rope_context_orig = c->context_train;
+    PL_TRY(read_u32(r, "rope.scaling.original_context_length", 1, PL_CONTEXT_MAX, &c->rope_context_orig, &found));
+    PL_TRY(read_f32(r, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
+    PL_TRY(read_f32(r, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
+    PL_TRY(read_f32(r, "rope.scaling.attn_factor", &factor));
+    PL_TRY(read_f32(r, "rope.scaling.yarn_attn_factor", &magnitude)); /* attention_factor of config.json: all of it */
+    if (magnitude == 0) magnitude = c->rope_factor > 1 ? 1.0f + 0.1f * logf(c->rope_factor) : 1.0f;
+    c->rope_attn_factor = factor * magnitude;
+    return PL_OK;
+}
+
+static enum pl_status read_rope_scaling(struct reader *r, struct pl_model_config *c) {
+    struct pl_str type = PL_STR("linear"); /* what a factor without a type means */
     enum pl_status st = pl_gguf_str(r->f, key_of(r, "rope.scaling.type"), &type, r->err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
-    if (st == PL_NOT_FOUND) { /* the old form of linear scaling */
-        c->rope_factor = 1;
-        PL_TRY(read_f32(r, "rope.scale_linear", &c->rope_factor));
-        if (c->rope_factor != 1) c->rope_scaling = PL_ROPE_LINEAR;
-        return PL_OK;
-    }
-    if (pl_str_eq_c(type, "none")) return PL_OK;
-    if (pl_str_eq_c(type, "linear")) {
-        c->rope_scaling = PL_ROPE_LINEAR;
-        return read_f32(r, "rope.scaling.factor", &c->rope_factor);
-    }
-    if (!pl_str_eq_c(type, "yarn"))
+    bool linear = pl_str_eq_c(type, "linear"), yarn = pl_str_eq_c(type, "yarn");
+    if (!linear && !yarn && !pl_str_eq_c(type, "none"))
         PL_FAIL(
             r->err, PL_UNSUPPORTED,
             "rotary scaling '%.*s' is not implemented; known: none, linear, yarn, and the llama3 tensor rope_freqs.weight",
             (int)PL_MIN(type.len, 64u), type.data);
-    c->rope_scaling = PL_ROPE_YARN;
-    c->rope_context_orig = c->context_train;
-    PL_TRY(read_f32(r, "rope.scaling.factor", &c->rope_factor));
-    PL_TRY(read_u32(r, "rope.scaling.original_context_length", 1, PL_CONTEXT_MAX, &c->rope_context_orig, &found));
-    PL_TRY(read_f32(r, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
-    PL_TRY(read_f32(r, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
-    PL_TRY(read_f32(r, "rope.scaling.attn_factor", &c->rope_attn_factor));
-    if (c->rope_factor > 1) c->rope_attn_factor *= 1.0f + 0.1f * logf(c->rope_factor);
-    return PL_OK;
+    if (!linear && !yarn) return PL_OK;
+    PL_TRY(read_rope_factor(r, &c->rope_factor));
+    if (yarn) c->rope_scaling = PL_ROPE_YARN;
+    if (linear && c->rope_factor != 1) c->rope_scaling = PL_ROPE_LINEAR;
+    return yarn ? read_yarn(r, c) : PL_OK;
 }
 
-/* sliding_window_pattern: every n-th layer is global, or one flag per layer. */
+/* sliding_window_pattern: every n-th layer is global (0: none is), or one flag per layer. */
 static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
     bool found;
     PL_TRY(read_u32(r, "attention.sliding_window", 0, PL_CONTEXT_MAX, &c->window, &found));
@@ -169,7 +178,7 @@ static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
         for (uint32_t l = 0; l < c->layers; l++) c->layer_windowed[l] = c->window > 0 && pl_gguf_elem_i64(v, l) != 0;
         return PL_OK;
     }
-    PL_TRY(read_u32(r, "attention.sliding_window_pattern", 1, PL_MODEL_LAYERS_MAX, &pattern, &found));
+    PL_TRY(read_u32(r, "attention.sliding_window_pattern", 0, PL_MODEL_LAYERS_MAX, &pattern, &found));
     for (uint32_t l = 0; l < c->layers; l++)
         c->layer_windowed[l] = c->window > 0 && (pattern == 0 || (l + 1) % pattern != 0);
     return PL_OK;

@@ -112,6 +112,20 @@ static void leftovers_are_told(void **state) {
     assert_non_null(strstr(logged, "mlp."));
 }
 
+/* A weight of a GGUF that the architecture does not use would change the result: no guess. */
+static void leftovers_of_a_gguf_are_refused(void **state) {
+    (void)state;
+    copy_file(".", "llama3.gguf", "rope_freqs.weight", "blk.0.ffn.weight_");
+    char path[128];
+    snprintf(path, sizeof path, "%s/llama3.gguf", dir);
+    struct pl_err err;
+    assert_int_equal(load(path, &err), PL_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "tensor blk.0.ffn.weight_ has no place in a llama model"));
+    copy_file(".", "llama3.gguf", "rope_freqs.weight", "mm.projector.bias");
+    assert_int_equal(load(path, &err), PL_OK);
+    unlink(path);
+}
+
 static void every_failed_allocation_is_survived(void **state) {
     (void)state;
     static const char *const paths[] = {"tests/golden/model/llama3", "tests/golden/model/gemma3.gguf"};
@@ -180,8 +194,11 @@ static void budgets_add_up(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named),     cmocka_unit_test(leftovers_are_told),
-        cmocka_unit_test(launches_are_counted), cmocka_unit_test(every_failed_allocation_is_survived),
+        cmocka_unit_test(faults_are_named),
+        cmocka_unit_test(leftovers_are_told),
+        cmocka_unit_test(leftovers_of_a_gguf_are_refused),
+        cmocka_unit_test(launches_are_counted),
+        cmocka_unit_test(every_failed_allocation_is_survived),
         cmocka_unit_test(budgets_add_up),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

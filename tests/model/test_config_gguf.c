@@ -1,0 +1,302 @@
+/* Configurations from GGUF metadata: the keys that converters write for published models, what a missing one means, and
+ * what must be refused by name. */
+#include "tests/file/craft.h"
+
+#include <math.h>
+
+#include "model/model.h"
+
+#define ASSERT_NEAR(a, b) assert_true(fabs((double)(a) - (double)(b)) <= 1e-6 * fabs((double)(b)))
+
+static void craft_f32(struct craft *c, const char *key, float v) { craft_value(c, key, PL_GGUF_F32, &v, 4); }
+
+struct sizes {
+    const char *arch;
+    uint32_t layers, width, heads, kv_heads;
+};
+static const char *arch_key(const char *arch, const char *name) {
+    static char key[8][96];
+    static unsigned turn;
+    char *k = key[turn++ % 8];
+    snprintf(k, sizeof key[0], "%s.%s", arch, name);
+    return k;
+}
+
+/* What every converter writes; the caller adds the rest. */
+static struct craft sound(struct sizes s) {
+    struct craft c = craft_new();
+    craft_string(&c, "general.architecture", s.arch);
+    craft_u32(&c, arch_key(s.arch, "block_count"), s.layers);
+    craft_u32(&c, arch_key(s.arch, "context_length"), 32768);
+    craft_u32(&c, arch_key(s.arch, "embedding_length"), s.width);
+    craft_u32(&c, arch_key(s.arch, "feed_forward_length"), 4 * s.width);
+    craft_u32(&c, arch_key(s.arch, "attention.head_count"), s.heads);
+    craft_u32(&c, arch_key(s.arch, "attention.head_count_kv"), s.kv_heads);
+    craft_f32(&c, arch_key(s.arch, "attention.layer_norm_rms_epsilon"), 1e-5f);
+    craft_tensor(&c, "token_embd.weight", s.width, 96, PL_F16);
+    return c;
+}
+
+static enum pl_status read_craft(struct craft *c, struct pl_model_config *out, struct pl_err *err) {
+    struct pl_buf bytes = {0};
+    craft_bytes(c, &bytes);
+    struct pl_file *f = NULL;
+    *err = (struct pl_err){0};
+    enum pl_status st = pl_gguf_open_memory(pl_buf_cstr(&bytes), bytes.len, &f, err);
+    if (st == PL_OK) st = pl_model_config_read(f, out, err);
+    if (f != NULL) pl_file_close(f);
+    pl_buf_deinit(&bytes);
+    return st;
+}
+
+static struct pl_model_config must_read(struct craft *c) {
+    struct pl_model_config out;
+    struct pl_err err;
+    if (read_craft(c, &out, &err) != PL_OK) fail_msg("%s", err.text);
+    return out;
+}
+
+static void llama_3_and_its_tensor(void **state) {
+    (void)state;
+    struct craft c = sound((struct sizes){"llama", 2, 256, 4, 1});
+    craft_u32(&c, "llama.vocab_size", 96);
+    craft_u32(&c, "llama.rope.dimension_count", 64);
+    craft_f32(&c, "llama.rope.freq_base", 500000);
+    craft_u32(&c, "llama.expert_count", 0); /* older converters write zeros */
+    craft_u32(&c, "llama.expert_used_count", 0);
+    craft_tensor(&c, "rope_freqs.weight", 32, 1, PL_F32);
+    struct pl_model_config m = must_read(&c);
+    assert_int_equal(m.arch, PL_ARCH_LLAMA);
+    assert_int_equal(m.kv_heads, 1);
+    assert_int_equal(m.head_dim, 64);
+    assert_true(m.rope_freq_tensor && m.tied_embeddings && !m.rope_halves && !m.qkv_bias);
+    assert_int_equal(m.rope_scaling, PL_ROPE_NONE);
+    ASSERT_NEAR(m.rope_base, 500000);
+}
+
+/* Mistral Nemo: heads that do not add up to the width. */
+static void head_size_of_its_own(void **state) {
+    (void)state;
+    struct craft c = sound((struct sizes){"llama", 2, 320, 4, 2});
+    craft_u32(&c, "llama.attention.key_length", 64);
+    craft_u32(&c, "llama.attention.value_length", 64);
+    craft_u32(&c, "llama.rope.dimension_count", 64);
+    craft_f32(&c, "llama.rope.freq_base", 1e6f);
+    craft_tensor(&c, "output.weight", 320, 96, PL_F16);
+    struct pl_model_config m = must_read(&c);
+    assert_int_equal(m.head_dim, 64);
+    ASSERT_NEAR(m.attn_scale, 0.125);
+    assert_false(m.tied_embeddings);
+}
+
+static void qwen_biases_and_norms_are_seen(void **state) {
+    (void)state;
+    struct craft c = sound((struct sizes){"qwen2", 1, 128, 2, 1});
+    craft_tensor(&c, "blk.0.attn_q.bias", 128, 1, PL_F32);
+    struct pl_model_config m = must_read(&c);
+    assert_true(m.qkv_bias && m.rope_halves && !m.qk_norm);
+    ASSERT_NEAR(m.rope_base, 10000); /* where the file does not say */
+    c = sound((struct sizes){"qwen3", 1, 128, 2, 1});
+    craft_u32(&c, "qwen3.attention.key_length", 128);
+    craft_u32(&c, "qwen3.attention.value_length", 128);
+    craft_tensor(&c, "blk.0.attn_q_norm.weight", 128, 1, PL_F32);
+    m = must_read(&c);
+    assert_true(!m.qkv_bias && m.qk_norm);
+    assert_int_equal(m.head_dim, 128);
+}
+
+static uint32_t windowed(const struct pl_model_config *m) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < m->layers; l++) n += m->layer_windowed[l];
+    return n;
+}
+
+static struct craft gemma(void) {
+    struct craft c = sound((struct sizes){"gemma3", 13, 64, 4, 1});
+    craft_u32(&c, "gemma3.attention.key_length", 32);
+    craft_u32(&c, "gemma3.attention.value_length", 32);
+    craft_u32(&c, "gemma3.attention.sliding_window", 512);
+    return c;
+}
+
+static void gemma_3(void **state) {
+    (void)state;
+    struct craft c = gemma();
+    craft_f32(&c, "gemma3.rope.freq_base", 1e6f);
+    craft_string(&c, "gemma3.rope.scaling.type", "linear");
+    craft_f32(&c, "gemma3.rope.scaling.factor", 8);
+    struct pl_model_config m = must_read(&c);
+    assert_int_equal(windowed(&m), 11); /* layers 6 and 12 are global */
+    assert_false(m.layer_windowed[5]);
+    assert_int_equal(m.rope_scaling, PL_ROPE_LINEAR);
+    ASSERT_NEAR(m.rope_base_local, 10000);
+    ASSERT_NEAR(m.embed_scale, 8);
+    ASSERT_NEAR(m.norm_offset + 1, 1); /* the converter has added the one */
+    c = gemma();
+    craft_u32(&c, "gemma3.attention.sliding_window_pattern", 0);
+    m = must_read(&c);
+    assert_int_equal(windowed(&m), 13);
+    c = gemma();
+    const uint8_t flags[13] = {1, 0, 1};
+    craft_array(&c, "gemma3.attention.sliding_window_pattern", PL_GGUF_BOOL, 13, flags, 13);
+    m = must_read(&c);
+    assert_true(m.layer_windowed[0] && !m.layer_windowed[1] && m.layer_windowed[2] && windowed(&m) == 2);
+}
+
+static void rotary_scaling(void **state) {
+    (void)state;
+    const struct sizes s = {"llama", 1, 64, 2, 1};
+    struct craft c = sound(s);
+    craft_f32(&c, "llama.rope.scale_linear", 4); /* before there were types */
+    struct pl_model_config m = must_read(&c);
+    assert_int_equal(m.rope_scaling, PL_ROPE_LINEAR);
+    ASSERT_NEAR(m.rope_factor, 4);
+    c = sound(s);
+    craft_f32(&c, "llama.rope.scaling.factor", 2); /* no type: linear */
+    m = must_read(&c);
+    assert_int_equal(m.rope_scaling, PL_ROPE_LINEAR);
+    c = sound(s);
+    craft_string(&c, "llama.rope.scaling.type", "linear");
+    craft_f32(&c, "llama.rope.scaling.factor", 0); /* nothing */
+    m = must_read(&c);
+    assert_int_equal(m.rope_scaling, PL_ROPE_NONE);
+    c = sound(s);
+    craft_string(&c, "llama.rope.scaling.type", "none");
+    craft_f32(&c, "llama.rope.scaling.factor", 8);
+    m = must_read(&c);
+    assert_int_equal(m.rope_scaling, PL_ROPE_NONE);
+    c = sound(s);
+    craft_string(&c, "llama.rope.scaling.type", "yarn");
+    craft_f32(&c, "llama.rope.scaling.factor", 4);
+    craft_u32(&c, "llama.rope.scaling.original_context_length", 8192);
+    m = must_read(&c);
+    assert_int_equal(m.rope_scaling, PL_ROPE_YARN);
+    assert_int_equal(m.rope_context_orig, 8192);
+    ASSERT_NEAR(m.rope_attn_factor, 1.13862944);
+    c = sound(s);
+    craft_string(&c, "llama.rope.scaling.type", "yarn");
+    craft_f32(&c, "llama.rope.scaling.factor", 4);
+    craft_f32(&c, "llama.rope.scaling.yarn_attn_factor", 1.5f); /* as config.json's attention_factor */
+    craft_f32(&c, "llama.rope.scaling.yarn_beta_fast", 16);
+    m = must_read(&c);
+    ASSERT_NEAR(m.rope_attn_factor, 1.5);
+    ASSERT_NEAR(m.rope_beta_fast, 16);
+    assert_int_equal(m.rope_context_orig, 32768);
+}
+
+/* A vocabulary that was resized after the number was written: the matrix counts. */
+static void vocabulary_is_the_matrix(void **state) {
+    (void)state;
+    struct craft c = sound((struct sizes){"llama", 1, 64, 2, 1});
+    craft_u32(&c, "llama.vocab_size", 90);
+    struct pl_model_config m = must_read(&c);
+    assert_int_equal(m.vocab, 96);
+}
+
+/* --- refusals --- */
+
+static const char *const foreign[] = {"llama4", "qwen2moe", "qwen3moe", "phi3",    "gemma",  "gemma2",
+                                      "gpt2",   "mamba",    "bert",     "smollm3", "granite"};
+
+static void other_architectures(void **state) {
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT_OF(foreign); i++) {
+        struct craft c = sound((struct sizes){foreign[i], 1, 64, 2, 1});
+        struct pl_model_config m;
+        struct pl_err err;
+        assert_int_equal(read_craft(&c, &m, &err), PL_UNSUPPORTED);
+        assert_non_null(strstr(err.text, foreign[i]));
+        assert_non_null(strstr(err.text, "known: llama"));
+    }
+}
+
+enum change { SET_U32, SET_F32, SET_TEXT, SET_ARRAY, SET_I32, ADD_TENSOR };
+static const struct {
+    enum change change;
+    const char *key;
+    double number;
+    const char *text, *part;
+    enum pl_status status;
+} refused[] = {
+    {SET_U32, "llama.expert_count", 8, NULL, "mixture of 8 experts", PL_UNSUPPORTED},
+    {SET_TEXT, "llama.rope.scaling.type", 0, "longrope", "'longrope' is not implemented; known: none", PL_UNSUPPORTED},
+    {SET_TEXT, "llama.rope.scaling.type", 0, "dynamic", "'dynamic'", PL_UNSUPPORTED},
+    {SET_U32, "llama.rope.scaling.type", 1, NULL, "llama.rope.scaling.type", PL_FORMAT},
+    {SET_F32, "llama.rope.scaling.factor", -2, NULL, "factor -2", PL_FORMAT},
+    {SET_F32, "llama.rope.scaling.factor", INFINITY, NULL, "expected a finite number", PL_FORMAT},
+    {SET_F32, "llama.rope.scaling.factor", NAN, NULL, "llama.rope.scaling.factor", PL_FORMAT},
+    {SET_TEXT, "llama.rope.freq_base", 0, "10000", "llama.rope.freq_base", PL_FORMAT},
+    {SET_F32, "llama.rope.freq_base", 0, NULL, "rotary bases", PL_FORMAT},
+    {SET_U32, "llama.attention.key_length", 5000, NULL, "key_length is 5000; 1 to 1024", PL_FORMAT},
+    {SET_U32, "llama.attention.key_length", 16, NULL, "values", PL_UNSUPPORTED},
+    {SET_U32, "llama.rope.dimension_count", 64, NULL, "dimension_count is 64", PL_FORMAT},
+    {SET_U32, "llama.rope.dimension_count", 15, NULL, "even number", PL_FORMAT},
+    {SET_TEXT, "llama.vocab_size", 0, "many", "llama.vocab_size", PL_FORMAT},
+    {SET_I32, "llama.vocab_size", -1, NULL, "llama.vocab_size", PL_FORMAT},
+    {SET_ARRAY, "llama.rope.dimension_count", 2, NULL, "llama.rope.dimension_count", PL_FORMAT},
+    {SET_ARRAY, "llama.attention.sliding_window_pattern", 2, NULL, "one number per layer (1)", PL_FORMAT},
+    {SET_TEXT, "llama.attention.causal", 0, "no", "llama.attention.causal", PL_FORMAT},
+    {ADD_TENSOR, "rope_factors_long.weight", 0, NULL, "LongRoPE", PL_UNSUPPORTED},
+    {ADD_TENSOR, "rope_factors_short.weight", 0, NULL, "LongRoPE", PL_UNSUPPORTED},
+};
+
+static void refusals_name_the_key(void **state) {
+    (void)state;
+    const uint32_t pair[2] = {1, 1};
+    for (size_t i = 0; i < PL_COUNT_OF(refused); i++) {
+        struct craft c = sound((struct sizes){"llama", 1, 64, 2, 1});
+        const char *key = refused[i].key;
+        craft_u32(&c, "llama.attention.value_length", 32);
+        switch (refused[i].change) {
+        case SET_U32: craft_u32(&c, key, (uint32_t)refused[i].number); break;
+        case SET_I32: craft_i32(&c, key, (int32_t)refused[i].number); break;
+        case SET_F32: craft_f32(&c, key, (float)refused[i].number); break;
+        case SET_TEXT: craft_string(&c, key, refused[i].text); break;
+        case SET_ARRAY: craft_array(&c, key, PL_GGUF_U32, 2, pair, sizeof pair); break;
+        case ADD_TENSOR: craft_tensor(&c, key, 16, 1, PL_F32); break;
+        }
+        struct pl_model_config m;
+        struct pl_err err;
+        enum pl_status st = read_craft(&c, &m, &err);
+        if (st != refused[i].status || strstr(err.text, refused[i].part) == NULL)
+            fail_msg("%s gave %s: %s", key, pl_status_name(st), err.text);
+    }
+}
+
+/* Each key that must be there, left out. */
+static void missing_keys_are_named(void **state) {
+    (void)state;
+    static const char *const needed[] = {"block_count",         "context_length",       "embedding_length",
+                                         "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon"};
+    for (size_t left_out = 0; left_out < PL_COUNT_OF(needed); left_out++) {
+        struct craft c = craft_new();
+        craft_string(&c, "general.architecture", "qwen3");
+        for (size_t i = 0; i < PL_COUNT_OF(needed); i++) {
+            if (i == left_out) continue;
+            if (i + 1 == PL_COUNT_OF(needed))
+                craft_f32(&c, arch_key("qwen3", needed[i]), 1e-6f);
+            else
+                craft_u32(&c, arch_key("qwen3", needed[i]), i == 2 ? 64 : 2);
+        }
+        craft_tensor(&c, "token_embd.weight", 64, 96, PL_F16);
+        struct pl_model_config m;
+        struct pl_err err;
+        assert_int_equal(read_craft(&c, &m, &err), PL_FORMAT);
+        if (strstr(err.text, needed[left_out]) == NULL) fail_msg("without %s: %s", needed[left_out], err.text);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_3_and_its_tensor),
+        cmocka_unit_test(head_size_of_its_own),
+        cmocka_unit_test(qwen_biases_and_norms_are_seen),
+        cmocka_unit_test(gemma_3),
+        cmocka_unit_test(rotary_scaling),
+        cmocka_unit_test(vocabulary_is_the_matrix),
+        cmocka_unit_test(other_architectures),
+        cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(missing_keys_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
