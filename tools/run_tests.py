@@ -24,6 +24,7 @@ RESULT = re.compile(r"^(not ok|ok)\b\s*(\d+)?\s*-?\s*(.*)$")
 PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*(.*))?$")
 SKIP = re.compile(r"#\s*skip\b:?\s*(.*)$", re.I)
 TIMEOUT = re.compile(r"test-timeout:\s*(\d+)")
+VARIANTS = re.compile(r"test-variants:\s*([a-z ,]+)")
 OUTPUT_SHOWN = 6000
 
 
@@ -34,13 +35,21 @@ class Program:
         self.name, self.argv, self.source, self.env = name, argv, source, env or {}
         self.cases, self.output, self.seconds = [], "", 0.0
 
-    def timeout(self, default):
+    def marker(self, pattern):
+        """What the first lines of the source say about how it wants to be run."""
         try:
             with open(self.source, encoding="utf-8", errors="replace") as f:
-                found = TIMEOUT.search(f.read(4000))
-            return max(default, int(found.group(1))) if found else default
+                return pattern.search(f.read(4000))
         except OSError:
-            return default
+            return None
+
+    def timeout(self, default):
+        found = self.marker(TIMEOUT)
+        return max(default, int(found.group(1))) if found else default
+
+    def runs_as(self, variant):
+        found = self.marker(VARIANTS)
+        return found is None or variant in re.split(r"[ ,]+", found.group(1))
 
 
 def discover(args):
@@ -50,7 +59,9 @@ def discover(args):
         san = {"PLUMB": os.path.join(base, "plumb")}
         for path in sorted(glob.glob("tests/*/test_*.c")):
             binary = os.path.join(base, path[:-2])
-            programs.append(Program(f"{variant}/{path[6:-2]}", [binary], path, san))
+            program = Program(f"{variant}/{path[6:-2]}", [binary], path, san)
+            if program.runs_as(variant):
+                programs.append(program)
         for path in sorted(glob.glob("fuzz/fuzz_*.c")):
             target = os.path.basename(path)[5:-2]
             corpus = os.path.join("fuzz", "corpus", target)
@@ -110,7 +121,8 @@ def run(program, args):
     os.makedirs(scratch)
     env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", TMPDIR=scratch, PYTHONDONTWRITEBYTECODE="1",
                PYTHONPATH=ROOT, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0:allocator_may_return_null=1",
-               UBSAN_OPTIONS="print_stacktrace=1", LC_ALL="C.UTF-8", **program.env)
+               UBSAN_OPTIONS="print_stacktrace=1",
+               LSAN_OPTIONS=f"suppressions={ROOT}/tools/lsan.supp:print_suppressions=0", LC_ALL="C.UTF-8", **program.env)
     start, timed_out = time.monotonic(), False
     try:
         proc = subprocess.Popen(program.argv, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -109,7 +109,7 @@ static enum pl_status word(const struct pl_tokenizer *t, struct pl_tok_ctx *c, c
         slot->len = (uint8_t)len;
         slot->count = (uint8_t)n;
         memcpy(slot->key, w, len);
-        memcpy(slot->ids, out->data + before, n * sizeof *slot->ids);
+        if (n > 0) memcpy(slot->ids, out->data + before, n * sizeof *slot->ids);
     }
     return PL_OK;
 }

@@ -1,4 +1,5 @@
-/* The compile cache: every field of the key matters, a weak key is caught, damage and full disks are survived. */
+/* The compile cache: every field of the key matters, a weak key is caught, damage and full disks are survived.
+ * test-timeout: 600 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

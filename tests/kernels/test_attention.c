@@ -1,5 +1,9 @@
 /* Rotation with append, and attention over scattered pages, against src/ref: head sizes 32..576, groups 1..16, pages in
- * random order and shared, windows, softcap, several sequences, prefill and decode. */
+ * random order and shared, windows, softcap, several sequences, prefill and decode.
+ *
+ * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
+ * through is sanitized in tests/device, tests/jit and tests/model)
+ * test-timeout: 600 */
 #include "kit.h"
 
 struct shape {

@@ -1,4 +1,8 @@
-/* Compile gates: every kernel for NVIDIA and AMD targets, on machines with the compilers and without the devices. */
+/* Compile gates: every kernel for NVIDIA and AMD targets, on machines with the compilers and without the devices.
+ *
+ * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
+ * through is sanitized in tests/device, tests/jit and tests/model)
+ * test-timeout: 600 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,8 @@
-/* Products and embeddings of every weight type against src/ref: rows 1..64, odd widths, sentinels, poisoned outputs. */
+/* Products and embeddings of every weight type against src/ref: rows 1..64, odd widths, sentinels, poisoned outputs.
+ *
+ * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
+ * through is sanitized in tests/device, tests/jit and tests/model)
+ * test-timeout: 600 */
 #include "kit.h"
 
 struct made {

@@ -1,4 +1,8 @@
-/* Row and element kernels against src/ref: widths around every border, poisoned outputs, sentinels. */
+/* Row and element kernels against src/ref: widths around every border, poisoned outputs, sentinels.
+ *
+ * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
+ * through is sanitized in tests/device, tests/jit and tests/model)
+ * test-timeout: 600 */
 #include "kit.h"
 
 static const size_t widths[] = {1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 509, 576, 1021, 1024, 1025};
