@@ -36,6 +36,14 @@ struct pl_args_linear {
 PL_ARGS_CHECK(pl_args_linear, row_bytes, 16);
 PL_ARGS_SIZE(pl_args_linear, 24);
 
+/* Products of few rows with up to three matrices of one format and one input. */
+struct pl_args_gemv {
+    u32 in, flags, out0, out1, out2, pad;
+    u64 row_bytes;
+};
+PL_ARGS_CHECK(pl_args_gemv, row_bytes, 24);
+PL_ARGS_SIZE(pl_args_gemv, 32);
+
 /* The step record: u32 arrays of `stride` entries each, one after the other: token, position and first page of each row,
  * then the logit rows, then the block tables. */
 #define PL_STEP_TOKEN(stride)      (0u)

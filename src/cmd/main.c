@@ -22,6 +22,7 @@ static const struct command {
     {"detokenize", pl_cmd_detokenize, "token ids to text"},
     {"render", pl_cmd_render, "the prompt a chat template makes"},
     {"eval", pl_cmd_eval, "perplexity and log-probabilities"},
+    {"devices", pl_cmd_devices, "the devices of each backend, and what is missing"},
     {"bench", pl_cmd_bench, "prompt and decode speed with a receipt"},
 #ifdef PL_HAVE_MICROHTTPD
     {"serve", pl_cmd_serve, "HTTP server with OpenAI-compatible endpoints and a web page"},

@@ -27,8 +27,12 @@ static enum pl_status read_options(const struct plumb_engine_options *opt, struc
 
 static enum pl_status choose_backend(const struct plumb_engine *e, enum pl_backend *out, struct pl_err *err) {
     const char *name = e->opt.backend;
-    *out = PL_BACKEND_CPU;
-    if (name == NULL || strcmp(name, "auto") == 0) return PL_OK;
+    if (name == NULL || strcmp(name, "auto") == 0) {
+        char why[400];
+        *out = e->isa != NULL ? PL_BACKEND_CPU : pl_ops_auto(why, sizeof why); /* an instruction set asks for the CPU */
+        if (e->isa == NULL) pl_log(PL_LOG_INFO, "%s", why);
+        return PL_OK;
+    }
     if (!pl_backend_from_name(name, out))
         PL_FAIL(err, PL_INVALID, "backend is '%.40s' but must be auto, cpu, cuda, rocm or opencl", name);
     return PL_OK;

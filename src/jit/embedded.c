@@ -15,7 +15,9 @@
     X(embed, "embed.k.c")             \
     X(linear, "linear.k.c")           \
     X(rope, "rope.k.c")               \
-    X(attention, "attention.k.c")
+    X(attention, "attention.k.c")     \
+    X(cuda_gemv, "cuda/gemv.k.c")     \
+    X(cuda_attention_split, "cuda/attention_split.k.c")
 
 #define EMBED(id, path)                                                      \
     __asm__(".section .rodata\n"                                             \

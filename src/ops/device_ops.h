@@ -2,6 +2,7 @@
 #ifndef PL_OPS_DEVICE_OPS_H
 #define PL_OPS_DEVICE_OPS_H
 
+#include "ops/cuda_fast.h"
 #include "ops/impl.h"
 #include "ops/launch.h"
 
@@ -9,8 +10,8 @@
 struct dev_format {
     struct dev_format *next;
     struct pl_device_weight w; /* no data: dtype, bits, group, scales' type */
-    struct pl_kernel linear[PL_TILE_COUNT], embed;
-    char names[PL_TILE_COUNT][48];
+    struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX];
+    char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48];
 };
 struct dev_weight {
     struct pl_weight base;
@@ -27,6 +28,7 @@ struct dev_kv {
     struct pl_device_buffer *sides; /* [layer][K, V] */
     size_t side_count;
     struct pl_kernel attention, rope[16];
+    struct pl_split_attention split; /* made when first used */
 };
 struct dev_rope {
     struct pl_rope base;
@@ -42,6 +44,7 @@ struct dev_ops {
     uint64_t step_entries;
     struct pl_device_event uploaded;
     bool upload_pending;
+    struct pl_device_buffer parts, lse; /* scratch of split attention */
 };
 
 #endif

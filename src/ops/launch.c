@@ -11,7 +11,7 @@
 static void group_sizes(struct pl_kernels *ks, const struct pl_device_info *info) {
     bool cpu = info->is_cpu;
     ks->wide = cpu ? 64 : 256;
-    ks->norm = cpu ? 16 : 256;
+    ks->norm = cpu ? 16 : info->group_max >= 1024 ? 1024 : 256;
     ks->head = cpu ? 32 : 128;
     ks->team = cpu ? 1 : 32;
     ks->linear = cpu ? 16 : 128;

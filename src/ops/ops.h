@@ -44,6 +44,9 @@ struct pl_ops_options {
     const char *isa; /* CPU: NULL = best */
 };
 enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
+/* What "auto" means here: CUDA when its driver finds a device, else ROCm, else the CPU; never OpenCL. why says what was
+ * found and what was not. */
+enum pl_backend pl_ops_auto(char *why, size_t size);
 void pl_ops_destroy(struct pl_ops *o);
 /* "cpu (avx512-vnni, 2 threads)": what the start-up line prints after "kernel backend: ". */
 const char *pl_ops_describe(const struct pl_ops *o);

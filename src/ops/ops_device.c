@@ -134,6 +134,11 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     uint32_t tile_rows, tile = pl_tile_of(rows, &tile_rows);
     if (dw->format == NULL) return "none";
     struct dev_format *f = dw->format;
+    if (rows > 0 && pl_gemv_declines(&((const struct dev_ops *)o)->ks, &dw->w, rows) == NULL) {
+        rows = PL_MIN(rows, (size_t)PL_GEMV_ROWS_MAX);
+        if (f->gemv_names[rows - 1][0] == 0) pl_kernel_gemv_name(&f->w, (uint32_t)rows, f->gemv_names[rows - 1]);
+        return f->gemv_names[rows - 1];
+    }
     if (f->names[tile][0] == 0) pl_kernel_linear_name(&((const struct dev_ops *)o)->ks, &f->w, tile, f->names[tile]);
     return f->names[tile];
 }
@@ -179,7 +184,12 @@ static enum pl_status activation_read(struct pl_ops *o, const struct pl_activati
 static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     struct dev_kv *kv = (struct dev_kv *)store;
     struct pl_device *d = dev_of(o)->ks.device;
+    struct pl_kernels *ks = &dev_of(o)->ks;
     for (size_t i = 0; i < kv->side_count; i++) pl_device_free(d, &kv->sides[i]);
+    for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]);
+    pl_kernel_free(ks, &kv->attention);
+    pl_kernel_free(ks, &kv->split.split);
+    pl_kernel_free(ks, &kv->split.merge);
     pl_free(kv->sides);
     pl_free(kv);
 }
@@ -352,14 +362,66 @@ static enum pl_status product(struct pl_ops *o, enum pl_op op, const struct pl_w
     st = pl_launch_linear(&d->ks, k, &w->w, data_of(x), b, data_of(y), x->rows, tile_rows, op == PL_OP_linear_add);
     return done(o, op, k, w->bytes, st);
 }
+/* The longest run of matrices from `at` on that one launch can take; 0 when the fast kernel declines. */
+static size_t gemv_run(struct dev_ops *d, size_t count, const struct pl_weight *const *w, size_t at, size_t rows) {
+    const struct dev_weight *first = weight_of(w[at]);
+    if (pl_gemv_declines(&d->ks, &first->w, rows) != NULL) return 0;
+    size_t n = 1;
+    while (n < PL_GEMV_MATRICES_MAX && at + n < count && weight_of(w[at + n])->format == first->format &&
+           weight_of(w[at + n])->w.row_bytes == first->w.row_bytes) {
+        n++;
+    }
+    return n;
+}
+
+static enum pl_status gemv_kernel(struct dev_ops *d, struct dev_format *f, uint32_t rows, struct pl_kernel **out) {
+    struct pl_kernel *k = &f->gemv[rows - 1];
+    if (k->jit == NULL) PL_TRY(pl_kernel_gemv(&d->ks, &f->w, rows, k, &d->ks.err));
+    *out = k;
+    return PL_OK;
+}
+
+/* Blocks of at most PL_GEMV_ROWS_MAX rows, each streaming the weights once. */
+static enum pl_status gemv(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                           const struct pl_weight *const *bias, const struct pl_activation *x,
+                           struct pl_activation *const *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_launch_gemv g = {.count = count, .x = data_of(x), .add = op == PL_OP_linear_add};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        g.w[i] = &weight_of(w[i])->w;
+        g.bias[i] = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL;
+        g.y[i] = data_of(y[i]);
+        bytes += weight_of(w[i])->bytes;
+    }
+    for (; g.row0 < x->rows; g.row0 += g.rows) {
+        struct pl_kernel *k = NULL;
+        g.rows = PL_MIN((uint32_t)x->rows - g.row0, (uint32_t)PL_GEMV_ROWS_MAX);
+        enum pl_status st = gemv_kernel(d, weight_of(w[0])->format, g.rows, &k);
+        if (st != PL_OK) return report(d, st);
+        PL_TRY(done(o, op, k, bytes, pl_launch_gemv(&d->ks, k, &g)));
+    }
+    return PL_OK;
+}
+
 static enum pl_status linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
                              const struct pl_weight *const *bias, const struct pl_activation *x,
                              struct pl_activation *const *y) {
-    for (size_t i = 0; i < count; i++) PL_TRY(product(o, PL_OP_linear, w[i], bias != NULL ? bias[i] : NULL, x, y[i]));
+    for (size_t i = 0; i < count;) {
+        size_t n = gemv_run(dev_of(o), count, w, i, x->rows);
+        if (n > 0) {
+            PL_TRY(gemv(o, PL_OP_linear, n, w + i, bias != NULL ? bias + i : NULL, x, y + i));
+            i += n;
+        } else {
+            PL_TRY(product(o, PL_OP_linear, w[i], bias != NULL ? bias[i] : NULL, x, y[i]));
+            i++;
+        }
+    }
     return PL_OK;
 }
 static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
                                  struct pl_activation *y) {
+    if (gemv_run(dev_of(o), 1, &w, 0, x->rows) > 0) return gemv(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
     return product(o, PL_OP_linear_add, w, NULL, x, y);
 }
 
@@ -408,6 +470,33 @@ static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
     return window > 0 && seen < all ? seen : all;
 }
 
+static enum pl_status grow(struct dev_ops *d, struct pl_device_buffer *b, uint64_t bytes) {
+    if (b->bytes >= bytes) return PL_OK;
+    PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err)); /* earlier steps may still use it */
+    pl_device_free(d->ks.device, b);
+    return pl_device_alloc(d->ks.device, bytes, b, &d->ks.err);
+}
+
+/* Scratch is taken at its largest at once, so that it does not move within a step; one part needs none. */
+static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    enum pl_status st = PL_OK;
+    if (kv->split.split.jit == NULL) {
+        st = pl_kernel_split(&d->ks, s->dtype, s->head_dim, s->page_tokens, a->heads / a->kv_heads, &kv->split, &d->ks.err);
+    }
+    if (st != PL_OK) return report(d, st);
+    uint32_t visible = a->window > 0 ? PL_MIN(a->window, d->longest) : d->longest;
+    uint32_t splits = pl_split_count(&d->ks, a->rows, a->heads / kv->split.heads_together, visible);
+    uint64_t parts = (uint64_t)(splits == 1 ? 1 : PL_SPLITS_MAX) * a->rows * a->heads;
+    st = grow(d, &d->lse, parts * sizeof(float));
+    if (st == PL_OK && splits > 1) st = grow(d, &d->parts, parts * s->head_dim * sizeof(float));
+    if (st == PL_OK) st = pl_launch_split(&d->ks, &kv->split, a, splits, &d->parts, &d->lse);
+    if (st == PL_OK && splits > 1) pl_ops_count(o, PL_OP_attention, kv->split.merge.name, 1, 0);
+    return done(o, PL_OP_attention, &kv->split.split, bytes, st);
+}
+
 static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out) {
     struct dev_ops *d = dev_of(o);
@@ -428,6 +517,9 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
     uint64_t bytes = 2 * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
+    if (pl_split_declines(&d->ks, s->dtype, s->head_dim, p->heads, s->kv_heads, q->rows) == NULL) {
+        return split_attention(o, &a, bytes);
+    }
     return done(o, PL_OP_attention, &kv->attention, bytes, pl_launch_attention(&d->ks, &kv->attention, &a));
 }
 
@@ -459,6 +551,8 @@ static void destroy(struct pl_ops *o) {
         struct pl_err err = {0};
         if (pl_device_poisoned(dev) && pl_device_drain(dev, &err) != PL_OK) pl_log(PL_LOG_WARN, "%s", err.text);
         pl_device_free(dev, &d->step);
+        pl_device_free(dev, &d->parts);
+        pl_device_free(dev, &d->lse);
         pl_device_host_free(dev, d->staging);
         pl_device_event_destroy(dev, &d->uploaded);
         for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&d->ks, &d->elementwise[i]);
@@ -468,6 +562,7 @@ static void destroy(struct pl_ops *o) {
             struct dev_format *f = d->formats;
             d->formats = f->next;
             for (int i = 0; i < PL_TILE_COUNT; i++) pl_kernel_free(&d->ks, &f->linear[i]);
+            for (int i = 0; i < PL_GEMV_ROWS_MAX; i++) pl_kernel_free(&d->ks, &f->gemv[i]);
             pl_kernel_free(&d->ks, &f->embed);
             pl_free(f);
         }

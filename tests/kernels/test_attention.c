@@ -6,6 +6,8 @@
  * test-timeout: 600 */
 #include "kit.h"
 
+#include "ops/cuda_fast.h"
+
 struct shape {
     size_t heads, kv_heads, head_dim, page_tokens;
     enum pl_dtype kv;
@@ -112,7 +114,27 @@ static void one(const struct shape *s) {
         &bq,       &bhk,   &bhv,  &bs,       &bo, (uint32_t)rows, (uint32_t)s->heads, (uint32_t)s->kv_heads,
         s->window, STRIDE, scale, s->softcap};
     CHECK(pl_launch_attention(&ks, &attn, &a));
+    struct pl_split_attention split = {0};
+    struct pl_device_buffer bo2 = {0};
+    if (pl_split_declines(&ks, s->kv, D, s->heads, s->kv_heads, rows) ==
+        NULL) { /* the same by the split kernels, 1 to 8 parts */
+        CHECK(pl_kernel_split(&ks, s->kv, D, s->page_tokens, s->heads / s->kv_heads, &split, &err));
+        uint32_t splits = 1u << kit_u32() % 4;
+        struct pl_device_buffer parts = kit_out(nq * 8 * 4), lse = kit_out(rows * s->heads * 8 * 4);
+        bo2 = kit_out(nq * 4);
+        a.out = &bo2;
+        CHECK(pl_launch_split(&ks, &split, &a, splits, &parts, &lse));
+        kit_drop(&parts);
+        kit_drop(&lse);
+        pl_kernel_free(&ks, &split.split);
+        pl_kernel_free(&ks, &split.merge);
+    }
     float *gq = kit_down(&bq), *out = kit_down(&bo);
+    if (bo2.handle != NULL) {
+        float *other = kit_down(&bo2);
+        kit_near("split attention", other, out, nq, 2e-5, 0.05);
+        free(other);
+    }
     uint8_t *gk = kit_down(&bhk), *gv = kit_down(&bhv);
     /* Expected: rotate and append on the host, then compare the pools, then attention with what the device stored. */
     for (size_t row = 0; row < rows; row++) {

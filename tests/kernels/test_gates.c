@@ -75,6 +75,27 @@ static void heads(struct gate *g) {
     }
 }
 
+static void only_cuda(struct gate *g) {
+    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q6_K};
+    for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
+        for (uint32_t rows = 1; rows <= 8; rows += 7) {
+            if (!g->every && rows > 1) continue;
+            struct pl_device_weight w = {.dtype = types[i]};
+            struct pl_jit_spec s = spec("cuda/gemv.k.c", "pk_gemv", 256);
+            pl_jit_set_u32(&s, "PER_WARP", 2);
+            pl_jit_set_u32(&s, "ROWS", rows);
+            pl_jit_set_weight(&s, &w);
+            compile(g, &s);
+        }
+    }
+    for (uint32_t d = 64; d <= 256; d *= 2) {
+        struct pl_jit_spec s = spec("cuda/attention_split.k.c", "pk_attention_split", 128);
+        pl_jit_set_u32(&s, "HEADS", d == 64 ? 8 : 4);
+        assert_int_equal(pl_jit_set_kv(&s, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
+        compile(g, &s);
+    }
+}
+
 static void gate(enum pl_device_kind kind, const char *target, bool every) {
     char version[64];
     if (pl_device_compiler(NULL, kind, version, sizeof version, &err) != PL_OK) {
@@ -91,6 +112,7 @@ static void gate(enum pl_device_kind kind, const char *target, bool every) {
     compile(&g, &e);
     weights(&g);
     heads(&g);
+    if (kind == PL_DEVICE_CUDA) only_cuda(&g);
     print_message("# %s, %s: %d kernels compiled\n", version, target, g.compiled);
 }
 

@@ -5,6 +5,8 @@
  * test-timeout: 600 */
 #include "kit.h"
 
+#include "ops/cuda_fast.h"
+
 struct made {
     struct pl_tensor t;
     void *data, *scales, *biases;
@@ -178,6 +180,69 @@ static void mlx_types(void) {
     }
 }
 
+/* The fast products of few rows: x in 8 bits for quantised types, so the reference gets the same. */
+static void check_gemv(const struct made *m, const struct pl_device_weight *w, uint32_t rows, bool use_bias, bool add) {
+    size_t in = w->cols, out = w->rows;
+    bool plain = w->dtype == PL_F32 || w->dtype == PL_F16 || w->dtype == PL_BF16;
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_gemv(&ks, w, rows, &k, &err));
+    float *x = kit_random(rows * in, 1), *bias = kit_random(out, 1), *want = kit_random(rows * out, 1),
+          *row = malloc(in * 4 + 4);
+    float *second = kit_random(rows * out, 1), *scale = malloc(in * 4);
+    int8_t *q = malloc(in + 32);
+    double *magnitude = malloc(rows * out * sizeof *magnitude);
+    struct pl_device_buffer bx = kit_up(x, rows * in * 4), bb = kit_up(bias, out * 4);
+    struct pl_device_buffer by = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
+    struct pl_device_buffer b2 = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
+    struct pl_launch_gemv g = {.count = 2,
+                               .w = {w, w},
+                               .bias = {use_bias ? &bb : NULL, use_bias ? &bb : NULL},
+                               .y = {&by, &b2},
+                               .x = &bx,
+                               .rows = rows,
+                               .add = add};
+    CHECK(pl_launch_gemv(&ks, &k, &g));
+    for (size_t r = 0; !plain && r < rows; r++) {
+        pl_ref_quantize(x + r * in, in, q, scale);
+        for (size_t i = 0; i < in; i++) x[r * in + i] = (float)q[i] * scale[i / 32];
+    }
+    CHECK(pl_ref_matmul(&m->t, use_bias ? bias : NULL, x, in, rows, add, want, out, magnitude, row));
+    float *y = kit_down(&by), *y2 = kit_down(&b2);
+    assert_memory_equal(y, y2, rows * out * 4); /* two matrices in one launch: the same bits */
+    for (size_t i = 0; i < rows * out; i++) {
+        double off = fabs((double)y[i] - (double)want[i]);
+        if (off <= (plain ? 3e-6 : 3e-4) * (magnitude[i] + 1e-6)) continue;
+        print_message("# %s %zu x %zu: element %zu is %.9g, expected %.9g\n", k.name, out, in, i, (double)y[i],
+                      (double)want[i]);
+        fail();
+    }
+    kit_drop(&bx);
+    kit_drop(&bb);
+    free(x), free(bias), free(want), free(row), free(second), free(scale), free(q), free(magnitude), free(y), free(y2);
+    pl_kernel_free(&ks, &k);
+}
+
+static void gemv_types(void) {
+    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q6_K};
+    static const size_t widths[] = {256, 768, 1024, 2304, 4096};
+    for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
+        for (size_t i = 0; i < PL_COUNT_OF(widths); i++) {
+            struct made m = make_tensor(types[t], 37, widths[i], 0, 0, 0);
+            struct pl_device_weight w = upload(&m);
+            uint32_t rows = (uint32_t)((t + i) % 8 + 1);
+            const char *why = pl_gemv_declines(&ks, &w, rows);
+            if (why == NULL) check_gemv(&m, &w, rows, i % 2 == 0, i % 3 == 0), check_gemv(&m, &w, 1, false, true);
+            if (pl_device_info(ks.device)->kind == PL_DEVICE_CUDA) assert_null(why);
+            kit_drop(&w.data);
+            free(m.data);
+        }
+    }
+}
+static void test_gemv(void **state) {
+    (void)state;
+    kit_each(gemv_types);
+}
+
 static void test_plain(void **state) {
     (void)state;
     kit_each(plain_types);
@@ -193,6 +258,6 @@ static void test_mlx(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_blocks),
-                                       cmocka_unit_test(test_mlx)};
+                                       cmocka_unit_test(test_mlx), cmocka_unit_test(test_gemv)};
     return cmocka_run_group_tests_name("products", tests, NULL, NULL);
 }

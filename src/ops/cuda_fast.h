@@ -1,0 +1,39 @@
+/* cuda_fast - kernels that only NVIDIA devices have, ranked before the portable ones where they apply: products of at
+ * most eight rows (kernels/cuda/gemv.k.c) and split decode attention (kernels/cuda/attention_split.k.c). Each question
+ * "does it apply" answers with NULL or the reason why not. */
+#ifndef PL_OPS_CUDA_FAST_H
+#define PL_OPS_CUDA_FAST_H
+
+#include "ops/launch.h"
+
+enum { PL_GEMV_ROWS_MAX = 8, PL_GEMV_MATRICES_MAX = 3, PL_SPLITS_MAX = 64 };
+
+const char *pl_gemv_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows);
+/* w: the format; exactly so many rows, at most PL_GEMV_ROWS_MAX. */
+enum pl_status pl_kernel_gemv(struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t rows, struct pl_kernel *out,
+                              struct pl_err *err) PL_MUST_CHECK;
+void pl_kernel_gemv_name(const struct pl_device_weight *w, uint32_t rows, char out[48]);
+struct pl_launch_gemv {
+    size_t count; /* matrices of one format and input width */
+    const struct pl_device_weight *w[PL_GEMV_MATRICES_MAX];
+    pl_buffer_in *bias[PL_GEMV_MATRICES_MAX], *y[PL_GEMV_MATRICES_MAX], *x;
+    uint32_t row0, rows; /* rows [row0, row0 + rows) of x and y; rows as in the kernel */
+    bool add;
+};
+enum pl_status pl_launch_gemv(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_gemv *g) PL_MUST_CHECK;
+
+struct pl_split_attention {
+    struct pl_kernel split, merge;
+    uint32_t heads_together;
+};
+const char *pl_split_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads, size_t kv_heads,
+                              size_t rows);
+enum pl_status pl_kernel_split(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
+                               struct pl_split_attention *out, struct pl_err *err) PL_MUST_CHECK;
+/* How many parts for the longest visible length: a power of two, 1 when the rows fill the device anyway. */
+uint32_t pl_split_count(const struct pl_kernels *ks, uint32_t rows, uint32_t groups, uint32_t tokens);
+/* parts [rows, heads, splits, D] and lse [rows, heads, splits] are scratch. */
+enum pl_status pl_launch_split(struct pl_kernels *ks, struct pl_split_attention *k, const struct pl_launch_attention *a,
+                               uint32_t splits, pl_buffer_in *parts, pl_buffer_in *lse) PL_MUST_CHECK;
+
+#endif
