@@ -90,16 +90,15 @@ enum MHD_Result handle_detokenize(struct exchange *x, json_t *body) {
 }
 
 enum MHD_Result handle_apply_template(struct exchange *x, json_t *body) {
-    const json_t *messages = json_object_get(body, "messages"), *tools = json_object_get(body, "tools");
-    const json_t *extra = json_object_get(body, "chat_template_kwargs");
-    if (!json_is_array(messages)) return answer_error(x, 400, NULL, "messages", "messages is missing or no list");
+    struct chat_request q = {0};
+    struct param_error pe = {0};
     struct pl_rendered out = {0};
-    struct pl_err err = {0};
-    enum pl_status st = pl_engine_render(x->server->engine, messages, tools, flag(body, "add_generation_prompt", true),
-                                         json_is_object(extra) ? extra : NULL, &out, &err);
+    enum pl_status st = chat_request_take(body, &q, &pe);
+    q.no_generation_prompt = !flag(body, "add_generation_prompt", true);
+    if (st == PL_OK) st = chat_request_render(x->server, &q, &out, &pe);
     enum MHD_Result r;
     if (st != PL_OK) {
-        r = answer_status(x, &err, "messages");
+        r = answer_status(x, &pe.err, pe.param);
     } else {
         struct pl_buf b = {0};
         pl_buf_add_c(&b, "{\"prompt\":");
@@ -110,6 +109,7 @@ enum MHD_Result handle_apply_template(struct exchange *x, json_t *body) {
         pl_buf_deinit(&b);
     }
     pl_rendered_deinit(&out);
+    chat_request_deinit(&q);
     return r;
 }
 

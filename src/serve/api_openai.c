@@ -12,7 +12,7 @@
 
 static const char *finish_text(const struct choice *c) {
     switch (c->reason) {
-    case PL_END_STOP: return "stop";
+    case PL_END_STOP: return c->call_count > 0 ? "tool_calls" : "stop";
     case PL_END_LENGTH: return "length";
     case PL_END_CANCELLED: break;
     }
@@ -25,7 +25,7 @@ static json_t *usage_object(const struct job *j) {
                      "prompt_tokens_details", "cached_tokens", (int)j->cached_tokens);
 }
 
-static void add_json(struct pl_buf *b, json_t *steals) {
+void add_json(struct pl_buf *b, json_t *steals) {
     char *text = steals == NULL ? NULL : json_dumps(steals, JSON_COMPACT);
     json_decref(steals);
     if (text == NULL)
@@ -149,7 +149,7 @@ static json_t *logprobs_object(struct job *j, const struct choice *c) {
 }
 
 /* The released text; bytes that are no UTF-8 (a model may produce any) become U+FFFD as they do in a stream. */
-static json_t *text_value(const char *text, size_t len) {
+json_t *text_value(const char *text, size_t len) {
     struct pl_buf b = {0};
     pl_json_add_string(&b, text, len);
     json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
@@ -171,9 +171,14 @@ static void chat_stream_begin(struct job *j) {
     }
 }
 
-static void chat_stream_delta(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len) {
+static void delta_begin(struct job *j, uint32_t index) {
     chunk_begin(j, CHAT_CHUNK);
-    pl_buf_printf(&j->out, ",\"choices\":[{\"index\":%u,\"delta\":{\"content\":", index);
+    pl_buf_printf(&j->out, ",\"choices\":[{\"index\":%u,\"delta\":{", index);
+}
+
+static void chat_stream_delta(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len) {
+    delta_begin(j, index);
+    pl_buf_add_c(&j->out, "\"content\":");
     pl_json_add_string(&j->out, text, len);
     pl_buf_add_c(&j->out, "},\"logprobs\":");
     if (j->params.logprobs)
@@ -181,6 +186,30 @@ static void chat_stream_delta(struct job *j, struct choice *c, uint32_t index, c
     else
         pl_buf_add_c(&j->out, "null");
     pl_buf_add_c(&j->out, ",\"finish_reason\":null}]}\n\n");
+}
+
+static void chat_stream_reasoning(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len) {
+    (void)c;
+    delta_begin(j, index);
+    pl_buf_add_c(&j->out, "\"reasoning_content\":");
+    pl_json_add_string(&j->out, text, len);
+    pl_buf_add_c(&j->out, "},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+}
+
+static void chat_stream_call(struct job *j, struct choice *c, uint32_t index) {
+    const struct tool_call *call = &c->calls[c->call_count - 1];
+    delta_begin(j, index);
+    pl_buf_printf(&j->out, "\"tool_calls\":[{\"index\":%zu,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":",
+                  c->call_count - 1, call->id);
+    pl_json_add_string(&j->out, pl_buf_cstr(&call->name), call->name.len);
+    pl_buf_add_c(&j->out, ",\"arguments\":\"\"}}]},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+}
+
+static void chat_stream_arguments(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len) {
+    delta_begin(j, index);
+    pl_buf_printf(&j->out, "\"tool_calls\":[{\"index\":%zu,\"function\":{\"arguments\":", c->call_count - 1);
+    pl_json_add_string(&j->out, text, len);
+    pl_buf_add_c(&j->out, "}}]},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
 }
 
 static void chat_stream_choice_end(struct job *j, struct choice *c, uint32_t index) {
@@ -191,22 +220,48 @@ static void chat_stream_choice_end(struct job *j, struct choice *c, uint32_t ind
 
 static void chat_stream_end(struct job *j) { chunk_usage(j, CHAT_CHUNK); }
 
+/* content is null when there is nothing but calls, as OpenAI has it. */
+static json_t *chat_message(const struct choice *c) {
+    bool none = c->call_count > 0 && c->text.len == 0;
+    json_t *m = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
+                          none ? json_null() : text_value(pl_buf_cstr(&c->text), c->text.len), "refusal");
+    if (c->reasoning.len > 0)
+        json_object_set_new(m, "reasoning_content", text_value(pl_buf_cstr(&c->reasoning), c->reasoning.len));
+    json_t *calls = json_array();
+    for (size_t i = 0; i < c->call_count; i++) {
+        const struct tool_call *t = &c->calls[i];
+        json_array_append_new(calls, json_pack("{s:s, s:s, s:{s:o, s:o}}", "id", t->id, "type", "function", "function",
+                                               "name", text_value(pl_buf_cstr(&t->name), t->name.len), "arguments",
+                                               text_value(pl_buf_cstr(&t->arguments), t->arguments.len)));
+    }
+    if (c->call_count > 0)
+        json_object_set_new(m, "tool_calls", calls);
+    else
+        json_decref(calls);
+    return m;
+}
+
 static json_t *chat_whole(struct job *j) {
     json_t *choices = json_array();
     for (uint32_t i = 0; i < j->choice_count; i++) {
         const struct choice *c = &j->choices[i];
-        json_array_append_new(choices,
-                              json_pack("{s:i, s:{s:s, s:o, s:n}, s:o, s:s}", "index", (int)i, "message", "role",
-                                        "assistant", "content", text_value(pl_buf_cstr(&c->text), c->text.len), "refusal",
-                                        "logprobs", logprobs_object(j, c), "finish_reason", finish_text(c)));
+        json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", chat_message(c),
+                                                 "logprobs", logprobs_object(j, c), "finish_reason", finish_text(c)));
     }
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", j->id, "object", "chat.completion", "created",
                      (json_int_t)j->created_unix, "model", j->server->model_name, "system_fingerprint",
                      "plumb-" PLUMB_VERSION, "choices", choices, "usage", usage_object(j));
 }
 
-const struct api_shape shape_chat = {chat_stream_begin, chat_stream_delta, chat_stream_choice_end,
-                                     chat_stream_end,   stream_error,      chat_whole};
+const struct api_shape shape_chat = {.stream_begin = chat_stream_begin,
+                                     .stream_delta = chat_stream_delta,
+                                     .stream_reasoning = chat_stream_reasoning,
+                                     .stream_call = chat_stream_call,
+                                     .stream_arguments = chat_stream_arguments,
+                                     .stream_choice_end = chat_stream_choice_end,
+                                     .stream_end = chat_stream_end,
+                                     .stream_error = stream_error,
+                                     .whole = chat_whole};
 
 /* ---------- completions ---------- */
 
@@ -261,13 +316,16 @@ static json_t *completion_whole(struct job *j) {
                      "plumb-" PLUMB_VERSION, "choices", choices, "usage", usage_object(j));
 }
 
-const struct api_shape shape_completion = {
-    completion_stream_begin, completion_stream_delta, completion_stream_choice_end, completion_stream_end, stream_error,
-    completion_whole};
+const struct api_shape shape_completion = {.stream_begin = completion_stream_begin,
+                                           .stream_delta = completion_stream_delta,
+                                           .stream_choice_end = completion_stream_choice_end,
+                                           .stream_end = completion_stream_end,
+                                           .stream_error = stream_error,
+                                           .whole = completion_whole};
 
 /* ---------- requests ---------- */
 
-static enum MHD_Result finish_start(struct exchange *x, struct job *j, enum pl_status st, const struct param_error *pe) {
+enum MHD_Result finish_start(struct exchange *x, struct job *j, enum pl_status st, const struct param_error *pe) {
     struct pl_err err = pe->err;
     if (st == PL_OK) st = job_start(j, x, &err);
     if (st == PL_OK) {
@@ -280,7 +338,7 @@ static enum MHD_Result finish_start(struct exchange *x, struct job *j, enum pl_s
     return r;
 }
 
-static enum pl_status one_prompt(struct job *j, uint32_t count) {
+enum pl_status one_prompt(struct job *j, uint32_t count) {
     j->prompts = pl_calloc(count, sizeof *j->prompts);
     j->prompt_texts = pl_calloc(count, sizeof *j->prompt_texts);
     if (j->prompts == NULL || j->prompt_texts == NULL) return PL_NO_MEMORY;
@@ -289,26 +347,12 @@ static enum pl_status one_prompt(struct job *j, uint32_t count) {
 }
 
 static enum pl_status chat_read(struct exchange *x, struct job *j, json_t *body, struct param_error *pe) {
-    json_t *messages = json_incref(json_object_get(body, "messages")), *tools = json_incref(json_object_get(body, "tools"));
-    json_t *extra = json_incref(json_object_get(body, "chat_template_kwargs"));
-    json_object_del(body, "messages");
-    json_object_del(body, "tools");
-    json_object_del(body, "chat_template_kwargs");
-    enum pl_status st = params_read(x->server, API_CHAT, body, &j->params, pe);
+    struct chat_request q = {0};
+    enum pl_status st = chat_request_take(body, &q, pe);
+    if (st == PL_OK) st = params_read(x->server, API_CHAT, body, &j->params, pe);
     if (st == PL_OK) st = params_rest(API_CHAT, body, pe);
-    if (st == PL_OK && (!json_is_array(messages) || json_array_size(messages) == 0)) {
-        snprintf(pe->param, sizeof pe->param, "messages");
-        st = pl_err_set(&pe->err, __FILE__, __LINE__, PL_INVALID, "messages is missing or no list of messages");
-    }
-    if (st == PL_OK) st = one_prompt(j, 1);
-    if (st == PL_OK) {
-        st = pl_engine_chat_encode(x->server->engine, messages, tools, true, json_is_object(extra) ? extra : NULL,
-                                   &j->prompts[0], &pe->err);
-        if (st != PL_OK) snprintf(pe->param, sizeof pe->param, "messages");
-    }
-    json_decref(messages);
-    json_decref(tools);
-    json_decref(extra);
+    if (st == PL_OK) st = chat_request_prepare(x->server, &q, j, pe);
+    chat_request_deinit(&q);
     return st;
 }
 

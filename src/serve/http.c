@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "file/file.h"
 
@@ -340,6 +341,23 @@ static const char *base_name(const char *path) {
     return slash != NULL && slash[1] != '\0' ? slash + 1 : path != NULL ? path : "model";
 }
 
+/* How the model's template treats tools; it is parsed here, once, before several threads may ask for it. */
+static void read_template(struct pl_server *s) {
+    static const char *const none[] = {"content is none", "content'] is none", "content\"] is none", "content == none"};
+    struct pl_str t = {"", 0};
+    struct pl_err err = {0};
+    struct pl_rendered out = {0};
+    (void)pl_file_chat_template(s->engine->file, NULL, &t);
+    s->reply_kind = pl_reply_format(t.data, t.len, &s->template_tools);
+    for (size_t i = 0; i < PL_COUNT_OF(none) && t.len > 0; i++)
+        s->null_content |= memmem(t.data, t.len, none[i], strlen(none[i])) != NULL;
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "x");
+    if (messages != NULL && pl_engine_render(s->engine, messages, NULL, true, NULL, &out, &err) != PL_OK)
+        pl_log(PL_LOG_INFO, "chat is refused until this is mended: %s", err.text);
+    pl_rendered_deinit(&out);
+    json_decref(messages);
+}
+
 enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_options *opt, struct pl_server **out,
                                 struct pl_err *err) {
     struct pl_server *s = pl_calloc(1, sizeof *s);
@@ -354,6 +372,7 @@ enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_op
     pthread_mutex_init(&s->log_lock, NULL);
     s->model_name = pl_strdup(opt->alias != NULL ? opt->alias : base_name(opt->model_path));
     s->key_active = pl_calloc(opt->api_key_count + 1, sizeof *s->key_active);
+    read_template(s);
     pl_server_reopen_logs(s);
     enum pl_status st = PL_NO_MEMORY;
     if (s->model_name != NULL && s->key_active != NULL) st = pl_service_create(e, &s->opt.service, &s->service, err);

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "chat/reply.h"
 #include "engine/engine.h"
 #include "serve/serve.h"
 #include "serve/stops.h"
@@ -30,6 +31,9 @@ struct pl_server {
     struct pl_serve_options opt;
     struct server_counts counts;
     char *model_name;
+    enum pl_reply_kind reply_kind; /* how this model writes tool calls */
+    bool template_tools;           /* its template shows tools to it; otherwise a system text does */
+    bool null_content;             /* its template tells calls by content that is none */
     uint64_t started_unix, started_ns;
     _Atomic bool draining;
     _Atomic uint64_t next_id;
@@ -54,18 +58,30 @@ struct gen_params {
     uint32_t n;
     bool stream, include_usage, logprobs, echo, ignore_eos, has_seed;
     uint32_t top_logprobs;
+    struct pl_reply_options reply; /* chat only; names are owned */
+    bool parse_reply;
 };
 void gen_params_deinit(struct gen_params *p);
+
+struct tool_call {
+    char id[40];
+    struct pl_buf name, arguments;
+};
 
 struct choice {
     uint64_t number; /* of the service request */
     uint32_t prompt; /* which prompt of the request it belongs to */
     struct pl_decoder decoder;
-    struct pl_buf held;      /* decoded, not released yet */
-    struct pl_buf text;      /* released */
+    struct pl_buf held;     /* decoded, not released yet */
+    struct pl_buf text;     /* released: the answer's content */
+    struct pl_reply *reply; /* NULL: everything is content */
+    struct pl_buf reasoning;
+    struct tool_call *calls;
+    size_t call_count, call_cap;
     struct pl_event *tokens; /* kept when logprobs are wanted */
     size_t token_count, token_cap, token_sent;
     uint32_t generated;
+    bool broken;                  /* memory ran out: the answer is incomplete */
     bool started, stopped, ended; /* stopped: a stop string was found, later tokens are ignored */
     int32_t stop_index;           /* which stop string, -1: none */
     enum pl_end_reason reason;
@@ -136,6 +152,26 @@ enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t 
 /* After all readers took what they know: what is left is harmless, or an error that names it. */
 enum pl_status params_rest(enum api_kind api, const json_t *body, struct param_error *pe) PL_MUST_CHECK;
 
+/* --- chat requests in OpenAI's form, whatever API they came through (chat_request.c) --- */
+struct chat_request { /* all owned, each may be NULL */
+    json_t *messages, *tools, *tool_choice, *response_format, *extra;
+    bool single_call; /* parallel_tool_calls: false */
+    bool no_reasoning, no_generation_prompt;
+    enum { CHOICE_AUTO, CHOICE_NONE, CHOICE_REQUIRED, CHOICE_NAMED } choice; /* read from tool_choice */
+    size_t named;                                                            /* index into tools */
+};
+void chat_request_deinit(struct chat_request *q);
+/* Takes what it knows out of a chat completion's body. */
+enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct param_error *pe) PL_MUST_CHECK;
+/* Checks messages and tools, renders and tokenises the prompt, sets up the job's reply parser. */
+enum pl_status chat_request_prepare(const struct pl_server *s, struct chat_request *q, struct job *j,
+                                    struct param_error *pe) PL_MUST_CHECK;
+enum pl_status chat_request_render(const struct pl_server *s, struct chat_request *q, struct pl_rendered *out,
+                                   struct param_error *pe) PL_MUST_CHECK;
+/* Every message in the form templates expect: content one string, arguments objects. (messages.c) */
+enum pl_status messages_normalise(const struct pl_server *s, json_t *messages, struct param_error *pe) PL_MUST_CHECK;
+enum pl_status param_bad(struct param_error *pe, const char *name, enum pl_status st, const char *fmt, ...) PL_PRINTF(4, 5);
+
 /* --- jobs (job.c) --- */
 struct job *job_create(struct exchange *x, enum api_kind api, const char *id_prefix);
 void job_unref(struct job *j);
@@ -149,6 +185,10 @@ void jobs_sweep(struct pl_server *s);
 struct api_shape {
     void (*stream_begin)(struct job *j);
     void (*stream_delta)(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len);
+    /* NULL where the API has no such thing */
+    void (*stream_reasoning)(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len);
+    void (*stream_call)(struct job *j, struct choice *c, uint32_t index); /* the last of c->calls begins */
+    void (*stream_arguments)(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len);
     void (*stream_choice_end)(struct job *j, struct choice *c, uint32_t index);
     void (*stream_end)(struct job *j);
     void (*stream_error)(struct job *j, unsigned status, const char *message);
@@ -156,6 +196,11 @@ struct api_shape {
 };
 extern const struct api_shape shape_chat, shape_completion;
 const struct api_shape *api_shape(enum api_kind api);
+/* A JSON string of any bytes; what is no UTF-8 becomes U+FFFD. */
+json_t *text_value(const char *text, size_t len);
+void add_json(struct pl_buf *b, json_t *steals);
+enum MHD_Result finish_start(struct exchange *x, struct job *j, enum pl_status st, const struct param_error *pe);
+enum pl_status one_prompt(struct job *j, uint32_t count) PL_MUST_CHECK;
 
 /* --- endpoints --- */
 enum MHD_Result handle_chat(struct exchange *x, json_t *body);

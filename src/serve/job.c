@@ -26,6 +26,8 @@ const struct api_shape *api_shape(enum api_kind api) {
 }
 
 void gen_params_deinit(struct gen_params *p) {
+    for (size_t i = 0; i < p->reply.name_count; i++) pl_free((void *)(uintptr_t)p->reply.names[i]);
+    pl_free((void *)(uintptr_t)p->reply.names);
     pl_free(p->bias);
     pl_stops_deinit(&p->stops);
     *p = (struct gen_params){0};
@@ -33,12 +35,21 @@ void gen_params_deinit(struct gen_params *p) {
 
 /* ---------- life ---------- */
 
-static void job_free(struct job *j) {
-    for (uint32_t i = 0; j->choices != NULL && i < j->choice_count; i++) {
-        pl_buf_deinit(&j->choices[i].held);
-        pl_buf_deinit(&j->choices[i].text);
-        pl_free(j->choices[i].tokens);
+static void choice_deinit(struct choice *c) {
+    for (size_t i = 0; i < c->call_count; i++) {
+        pl_buf_deinit(&c->calls[i].name);
+        pl_buf_deinit(&c->calls[i].arguments);
     }
+    pl_free(c->calls);
+    pl_buf_deinit(&c->held);
+    pl_buf_deinit(&c->text);
+    pl_buf_deinit(&c->reasoning);
+    pl_reply_destroy(c->reply);
+    pl_free(c->tokens);
+}
+
+static void job_free(struct job *j) {
+    for (uint32_t i = 0; j->choices != NULL && i < j->choice_count; i++) choice_deinit(&j->choices[i]);
     for (uint32_t i = 0; i < j->prompt_count; i++) {
         if (j->prompts != NULL) pl_ids_deinit(&j->prompts[i]);
         if (j->prompt_texts != NULL) pl_free(j->prompt_texts[i]);
@@ -149,13 +160,74 @@ static void measure(struct job *j, struct choice *c) {
     c->last_token_ns = now;
 }
 
-/* Moves `n` bytes from the held text to the released text and to the client. */
-static void release_text(struct job *j, struct choice *c, uint32_t index, size_t n) {
-    bool tokens_waiting = c->token_sent < c->token_count;
-    if (n == 0 && !tokens_waiting) return;
-    pl_buf_add(&c->text, pl_buf_cstr(&c->held), n);
-    if (j->params.stream) api_shape(j->api)->stream_delta(j, c, index, pl_buf_cstr(&c->held), n);
+/* ---------- parts of a reply: kept for the whole answer, sent when streaming ---------- */
+
+static void on_content(void *user, const char *data, size_t len) {
+    struct choice_ref *ref = user;
+    struct job *j = ref->job;
+    struct choice *c = &j->choices[ref->index];
+    pl_buf_add(&c->text, data, len);
+    if (j->params.stream) api_shape(j->api)->stream_delta(j, c, ref->index, data, len);
     c->token_sent = c->token_count;
+}
+
+static void on_reasoning(void *user, const char *data, size_t len) {
+    struct choice_ref *ref = user;
+    struct job *j = ref->job;
+    struct choice *c = &j->choices[ref->index];
+    const struct api_shape *shape = api_shape(j->api);
+    pl_buf_add(&c->reasoning, data, len);
+    if (j->params.stream && shape->stream_reasoning != NULL) shape->stream_reasoning(j, c, ref->index, data, len);
+}
+
+/* Mistral's templates insist on nine letters or digits; everybody else takes anything. */
+static void make_call_id(struct job *j, char out[40]) {
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    uint64_t n = ++j->server->next_id;
+    if (j->server->reply_kind == PL_REPLY_MISTRAL) {
+        for (int i = 8; i >= 0; i--, n /= 62) out[i] = digits[n % 62];
+        out[9] = '\0';
+    } else {
+        snprintf(out, 40, "%s%08llx%08llx", j->api == API_MESSAGES ? "toolu_" : "call_",
+                 (unsigned long long)(j->server->started_ns & 0xFFFFFFFFu), (unsigned long long)n);
+    }
+}
+
+static void on_call(void *user, const char *name, size_t len) {
+    struct choice_ref *ref = user;
+    struct job *j = ref->job;
+    struct choice *c = &j->choices[ref->index];
+    const struct api_shape *shape = api_shape(j->api);
+    if (pl_grow(&c->calls, &c->call_cap, c->call_count + 1, sizeof *c->calls) != PL_OK) {
+        c->broken = true;
+        return;
+    }
+    struct tool_call *call = &c->calls[c->call_count++];
+    *call = (struct tool_call){0};
+    make_call_id(j, call->id);
+    pl_buf_add(&call->name, name, len);
+    if (j->params.stream && shape->stream_call != NULL) shape->stream_call(j, c, ref->index);
+}
+
+static void on_arguments(void *user, const char *data, size_t len) {
+    struct choice_ref *ref = user;
+    struct job *j = ref->job;
+    struct choice *c = &j->choices[ref->index];
+    const struct api_shape *shape = api_shape(j->api);
+    if (c->broken || c->call_count == 0) return;
+    pl_buf_add(&c->calls[c->call_count - 1].arguments, data, len);
+    if (j->params.stream && shape->stream_arguments != NULL) shape->stream_arguments(j, c, ref->index, data, len);
+}
+
+/* Moves `n` bytes from the held text to the reply's parts and to the client. Tokens whose text is still held back have
+ * their log-probabilities sent now, one entry per token. */
+static void release_text(struct job *j, struct choice *c, uint32_t index, size_t n) {
+    if (n > 0 && c->reply != NULL && pl_reply_push(c->reply, c->held.data, n) != PL_OK) c->broken = true;
+    if (n > 0 && c->reply == NULL) on_content(&j->choice_refs[index], c->held.data, n);
+    if (j->params.stream && j->params.logprobs && c->token_sent < c->token_count) {
+        api_shape(j->api)->stream_delta(j, c, index, "", 0);
+        c->token_sent = c->token_count;
+    }
     if (n == 0) return;
     memmove(c->held.data, c->held.data + n, c->held.len - n + 1);
     c->held.len -= n;
@@ -167,6 +239,14 @@ static void keep_token(struct job *j, struct choice *c, const struct pl_event *e
     c->tokens[c->token_count++] = *e;
 }
 
+/* Some models mark calls and reasoning by special tokens, which decoding hides. */
+static void show_mark(const struct job *j, struct choice *c, uint32_t id) {
+    struct pl_str piece;
+    const struct pl_tokenizer *t = j->server->tokenizer;
+    if (c->reply == NULL || !pl_tokenizer_is_special(t, id) || !pl_tokenizer_piece(t, id, &piece)) return;
+    if (pl_reply_is_mark(piece.data, piece.len)) pl_buf_add(&c->held, piece.data, piece.len);
+}
+
 static void on_token(struct job *j, struct choice *c, uint32_t index, const struct pl_event *e) {
     if (c->stopped) return;
     measure(j, c);
@@ -174,6 +254,7 @@ static void on_token(struct job *j, struct choice *c, uint32_t index, const stru
     if (e->is_end_token) return; /* counted, not shown */
     keep_token(j, c, e);
     if (pl_decoder_push(&c->decoder, e->id, &c->held) != PL_OK) return;
+    show_mark(j, c, e->id);
     size_t release;
     uint32_t which = 0;
     c->stopped = pl_stops_scan(&j->params.stops, &c->held, &release, &which);
@@ -187,19 +268,6 @@ static void finish_job(struct job *j) {
     if (j->params.stream && !j->failed) api_shape(j->api)->stream_end(j);
 }
 
-static void on_end(struct job *j, struct choice *c, uint32_t index, const struct pl_event *e) {
-    c->ended = true;
-    c->reason = c->stopped ? PL_END_STOP : e->reason;
-    if (!c->stopped) {
-        pl_decoder_flush(&c->decoder, &c->held);
-        release_text(j, c, index, c->held.len);
-    }
-    j->generated_tokens += c->generated;
-    if (index % j->params.n == 0) j->prompt_tokens += e->prompt_tokens; /* a prompt counts once for its n choices */
-    if (index % j->params.n == 0) j->cached_tokens += e->cached_tokens;
-    if (j->params.stream && !j->failed) api_shape(j->api)->stream_choice_end(j, c, index);
-}
-
 static void on_error(struct job *j, struct choice *c, const struct pl_event *e) {
     c->ended = true;
     if (j->failed) return;
@@ -207,6 +275,26 @@ static void on_error(struct job *j, struct choice *c, const struct pl_event *e) 
     j->err = e->err;
     cancel_open(j);
     if (j->params.stream) api_shape(j->api)->stream_error(j, (unsigned)pl_status_http(e->err.status), e->err.text);
+}
+
+static void on_end(struct job *j, struct choice *c, uint32_t index, const struct pl_event *e) {
+    c->ended = true;
+    c->reason = c->stopped ? PL_END_STOP : e->reason;
+    if (!c->stopped) {
+        pl_decoder_flush(&c->decoder, &c->held);
+        release_text(j, c, index, c->held.len);
+    }
+    if (c->reply != NULL && pl_reply_finish(c->reply) != PL_OK) c->broken = true;
+    if (c->broken || !pl_buf_ok(&c->text) || !pl_buf_ok(&c->held)) {
+        struct pl_event failed = {.kind = PL_EVENT_ERROR};
+        (void)pl_err_set(&failed.err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the answer");
+        on_error(j, c, &failed);
+        return;
+    }
+    j->generated_tokens += c->generated;
+    if (index % j->params.n == 0) j->prompt_tokens += e->prompt_tokens; /* a prompt counts once for its n choices */
+    if (index % j->params.n == 0) j->cached_tokens += e->cached_tokens;
+    if (j->params.stream && !j->failed) api_shape(j->api)->stream_choice_end(j, c, index);
 }
 
 /* Called by the service's delivery thread. */
@@ -241,6 +329,10 @@ static enum pl_status prepare_choices(struct job *j, struct pl_err *err) {
         c->stop_index = -1;
         pl_decoder_init(&c->decoder, j->server->tokenizer, false);
         j->choice_refs[i] = (struct choice_ref){j, i};
+        if (!j->params.parse_reply) continue;
+        const struct pl_reply_sink sink = {&j->choice_refs[i], on_content, on_reasoning, on_call, on_arguments};
+        if (pl_reply_create(&j->params.reply, &sink, &c->reply) != PL_OK)
+            PL_FAIL(err, PL_NO_MEMORY, "no memory for %u choices", j->choice_count);
     }
     return PL_OK;
 }

@@ -39,24 +39,12 @@ static const struct param numbers[] = {
 };
 
 /* Sent by ordinary clients, without meaning here: docs/server.md lists them. */
-static const char *const harmless[] = {"user",
-                                       "store",
-                                       "metadata",
-                                       "service_tier",
-                                       "safety_identifier",
-                                       "prompt_cache_key",
-                                       "cache_prompt",
-                                       "parallel_tool_calls",
-                                       "n_probs",
-                                       "id_slot",
-                                       "timings_per_token",
-                                       "reasoning_effort",
-                                       "verbosity",
-                                       "prediction",
-                                       "suffix"};
+static const char *const harmless[] = {
+    "user",    "store",   "metadata",          "service_tier",     "safety_identifier", "prompt_cache_key", "cache_prompt",
+    "n_probs", "id_slot", "timings_per_token", "reasoning_effort", "verbosity",         "prediction",       "suffix"};
 
-static enum pl_status bad(struct param_error *pe, const char *name, enum pl_status st, const char *fmt, ...) PL_PRINTF(4, 5);
-static enum pl_status bad(struct param_error *pe, const char *name, enum pl_status st, const char *fmt, ...) {
+#define bad param_bad
+enum pl_status param_bad(struct param_error *pe, const char *name, enum pl_status st, const char *fmt, ...) {
     char text[400];
     va_list ap;
     va_start(ap, fmt);

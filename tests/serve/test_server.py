@@ -145,6 +145,29 @@ def test_seed_and_bias(s):
     assert banned == s.post("/detokenize", {"tokens": [65] * 12})[1]["content"]
 
 
+TOOL = {"type": "function", "function": {"name": "weather", "description": "d", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}}
+
+
+def test_messages_of_every_form(s):
+    render = lambda *messages, **kw: s.post("/apply-template", {"messages": list(messages), **kw})
+    user = {"role": "user", "content": "hi"}
+    plain = render(user)[1]["prompt"]
+    assert render({"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]})[1]["prompt"] == plain
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
+    status, told, _ = render(user, {"role": "assistant", "content": None, "tool_calls": [call]},
+                             {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "sun"}]})
+    assert status == 200 and "<|im_start|>tool\nsun<|im_end|>" in told["prompt"], told
+    assert "<|im_start|>system\nbe brief" in render({"role": "developer", "content": "be brief"}, user)[1]["prompt"]
+    tools = render(user, tools=[TOOL])[1]["prompt"]  # this template knows no tools: the system message tells of them
+    assert '"name":"weather"' in tools and tools.index("weather") < tools.index("hi<|im_end|>")
+    for bad, word in (({"role": "user"}, "no content"), ({"role": "king", "content": "x"}, "king"), ({"content": "x"}, "no role"), ("x", "no object"),
+                      ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "image_url"),
+                      ({"role": "user", "content": 3}, "no string"), ({"role": "assistant", "tool_calls": [{}]}, "names no function")):
+        status, body, _ = render(bad)
+        assert status == 400 and body["error"]["param"] == "messages" and word in body["error"]["message"], (bad, body)
+
+
 def test_errors_name_the_parameter(s):
     cases = [({"temperature": 3}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 0}, "top_p"),
              ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1e30}, "max_tokens"),
@@ -152,6 +175,10 @@ def test_errors_name_the_parameter(s):
              ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": {"99999": 1}}, "logit_bias"), ({"stream": "yes"}, "stream"),
              ({"presence_penalty": 2.5}, "presence_penalty"), ({"top_logprobs": 3}, "top_logprobs"), ({"seed": 1.5}, "seed"),
              ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"no_such_thing": 1}, "no_such_thing"),
+             ({"tools": [{}]}, "tools"), ({"tools": 3}, "tools"), ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
+             ({"tool_choice": "required"}, "tool_choice"), ({"tools": [TOOL], "tool_choice": "some"}, "tool_choice"),
+             ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+             ({"parallel_tool_calls": 1}, "parallel_tool_calls"), ({"reasoning_format": "x"}, "reasoning_format"),
              ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"), ({"stream_options": {}}, "stream_options")]
     for extra, name in cases:
         status, body, _ = s.post("/v1/chat/completions", {**chat("x"), **extra})

@@ -1,0 +1,54 @@
+/* reply - splits what a model writes into text, reasoning and tool calls, while it is being written.
+ *
+ * Input may be cut anywhere: the parts that come out do not depend on where. What looks like a call and turns out to be
+ * none comes out as text, unchanged; bytes are never lost except white space round calls and reasoning. A call's
+ * arguments go out as they arrive, as the model's own bytes, once its name is known.
+ *
+ * Which marks introduce a call depends on the model: pl_reply_format reads it off the chat template. Calls that are marked
+ * by nothing but being JSON (Llama, generic) count only when they name a tool that was offered. */
+#ifndef PL_CHAT_REPLY_H
+#define PL_CHAT_REPLY_H
+
+#include "base/str.h"
+
+enum pl_reply_kind {
+    PL_REPLY_JSON,    /* a bare JSON object or list, or one in a ```json fence */
+    PL_REPLY_HERMES,  /* <tool_call>{"name":..,"arguments":..}</tool_call>: Hermes, Qwen, SmolLM */
+    PL_REPLY_LLAMA,   /* {"name":..,"parameters":..}, maybe after <|python_tag|> */
+    PL_REPLY_MISTRAL, /* [TOOL_CALLS][{"name":..,"arguments":..}] or [TOOL_CALLS]name[ARGS]{..} */
+    PL_REPLY_GEMMA,   /* ```tool_code fences with JSON or a call in Python's notation */
+};
+const char *pl_reply_kind_name(enum pl_reply_kind k);
+/* The kind that a template's text shows; *knows_tools says whether it mentions tools at all. */
+enum pl_reply_kind pl_reply_format(const char *source, size_t len, bool *knows_tools);
+/* Texts of special tokens that a parser must see although they are hidden in ordinary text. */
+bool pl_reply_is_mark(const char *piece, size_t len);
+
+struct pl_reply_options {
+    enum pl_reply_kind kind;
+    bool tools;               /* look for calls */
+    bool reasoning;           /* split <think>..</think> at the beginning out */
+    bool in_reasoning;        /* the prompt has opened <think> already */
+    bool single;              /* only the first call is wanted: later ones are dropped */
+    const char *const *names; /* of the tools; must outlive the parser */
+    size_t name_count;
+};
+
+struct pl_reply_sink {
+    void *user;
+    void (*text)(void *user, const char *data, size_t len);
+    void (*reasoning)(void *user, const char *data, size_t len);
+    void (*call)(void *user, const char *name, size_t len); /* a call begins; arguments that follow are its own */
+    void (*arguments)(void *user, const char *data, size_t len);
+};
+
+struct pl_reply;
+
+enum pl_status pl_reply_create(const struct pl_reply_options *opt, const struct pl_reply_sink *sink,
+                               struct pl_reply **out) PL_MUST_CHECK;
+void pl_reply_destroy(struct pl_reply *r);
+/* PL_NO_MEMORY ends it: what was held is lost, what went out stands. */
+enum pl_status pl_reply_push(struct pl_reply *r, const char *data, size_t len) PL_MUST_CHECK;
+enum pl_status pl_reply_finish(struct pl_reply *r) PL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,122 @@
+/* messages.c - messages in the form that chat templates expect: content one string, tool arguments objects. */
+#include "serve/internal.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "file/file.h"
+
+/* [{"type":"text","text":..}, ..] to one string; parts this server cannot show to a model are refused by name. */
+static enum pl_status join_parts(size_t message, const json_t *parts, json_t **out, struct param_error *pe) {
+    struct pl_buf b = {0};
+    enum pl_status st = PL_OK;
+    for (size_t i = 0; i < json_array_size(parts) && st == PL_OK; i++) {
+        const json_t *p = json_array_get(parts, i), *text = json_object_get(p, "text");
+        const char *type = json_string_value(json_object_get(p, "type"));
+        bool is_text = type != NULL && (strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 ||
+                                        strcmp(type, "output_text") == 0 || strcmp(type, "refusal") == 0);
+        if (text == NULL) text = json_object_get(p, "refusal");
+        if (json_is_string(p))
+            pl_buf_add(&b, json_string_value(p), json_string_length(p));
+        else if (is_text && json_is_string(text))
+            pl_buf_add(&b, json_string_value(text), json_string_length(text));
+        else
+            st = param_bad(pe, "messages", PL_INVALID,
+                           "message %zu has a content part of type '%.40s'; this server takes parts of type text", message,
+                           type != NULL ? type : "unknown");
+    }
+    if (st == PL_OK && !pl_buf_ok(&b)) st = param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    if (st == PL_OK) *out = json_stringn(pl_buf_cstr(&b), b.len);
+    pl_buf_deinit(&b);
+    return st;
+}
+
+static enum pl_status content_string(const struct pl_server *s, size_t i, json_t *m, struct param_error *pe) {
+    const json_t *content = json_object_get(m, "content");
+    json_t *joined = NULL;
+    if (json_is_string(content)) return PL_OK;
+    if (json_is_array(content)) {
+        PL_TRY(join_parts(i, content, &joined, pe));
+        return json_object_set_new(m, "content", joined) == 0
+                   ? PL_OK
+                   : param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    }
+    if (content != NULL && !json_is_null(content))
+        return param_bad(pe, "messages", PL_INVALID, "content of message %zu is no string or list of parts", i);
+    bool calls = json_array_size(json_object_get(m, "tool_calls")) > 0;
+    const char *role = json_string_value(json_object_get(m, "role"));
+    if (!calls && strcmp(role, "assistant") != 0)
+        return param_bad(pe, "messages", PL_INVALID, "message %zu (%.40s) has no content", i, role);
+    json_t *empty = calls && s->null_content ? json_null() : json_string("");
+    return json_object_set_new(m, "content", empty) == 0
+               ? PL_OK
+               : param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+}
+
+/* {"id","type":"function","function":{"name","arguments": text}}: templates want the arguments as an object. */
+static enum pl_status call_arguments(size_t i, json_t *m, struct param_error *pe) {
+    json_t *calls = json_object_get(m, "tool_calls");
+    if (calls == NULL || json_is_null(calls) || (json_is_array(calls) && json_array_size(calls) == 0)) {
+        json_object_del(m, "tool_calls");
+        return PL_OK;
+    }
+    if (!json_is_array(calls)) return param_bad(pe, "messages", PL_INVALID, "tool_calls of message %zu is no list", i);
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+        json_t *f = json_object_get(json_array_get(calls, k), "function");
+        const json_t *args = json_object_get(f, "arguments");
+        if (!json_is_string(json_object_get(f, "name")))
+            return param_bad(pe, "messages", PL_INVALID, "tool call %zu of message %zu names no function", k, i);
+        if (!json_is_string(args)) continue;
+        json_t *parsed = NULL;
+        struct pl_err ignored = {0};
+        if (pl_json_parse("arguments", json_string_value(args), json_string_length(args), &parsed, &ignored) != PL_OK)
+            continue; /* a call that was cut: it stays text */
+        json_object_set_new(f, "arguments", parsed);
+    }
+    return PL_OK;
+}
+
+static enum pl_status normalise_one(const struct pl_server *s, size_t i, json_t *m, struct param_error *pe) {
+    static const char *const roles[] = {"system", "user", "assistant", "tool", "developer", "function"};
+    const char *role = json_string_value(json_object_get(m, "role"));
+    if (!json_is_object(m)) return param_bad(pe, "messages", PL_INVALID, "message %zu is no object", i);
+    if (role == NULL) return param_bad(pe, "messages", PL_INVALID, "message %zu has no role", i);
+    bool known = false;
+    for (size_t k = 0; k < PL_COUNT_OF(roles); k++) known |= strcmp(role, roles[k]) == 0;
+    if (!known)
+        return param_bad(pe, "messages", PL_INVALID,
+                         "message %zu has the role '%.40s', expected system, developer, user, assistant or tool", i, role);
+    PL_TRY(content_string(s, i, m, pe));
+    PL_TRY(call_arguments(i, m, pe));
+    /* Newer name of the same role; templates know the older one. */
+    if (strcmp(role, "developer") == 0 && json_object_set_new(m, "role", json_string("system")) != 0)
+        return param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    return PL_OK;
+}
+
+/* Tools' answers that name only the call's id get the function's name too: some templates print it. */
+static void name_tool_answers(json_t *messages) {
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *m = json_array_get(messages, i);
+        const char *role = json_string_value(json_object_get(m, "role")),
+                   *id = json_string_value(json_object_get(m, "tool_call_id"));
+        if (role == NULL || strcmp(role, "tool") != 0 || id == NULL || json_object_get(m, "name") != NULL) continue;
+        for (size_t b = i; b-- > 0 && json_object_get(m, "name") == NULL;) {
+            const json_t *calls = json_object_get(json_array_get(messages, b), "tool_calls");
+            for (size_t k = 0; k < json_array_size(calls); k++) {
+                const json_t *call = json_array_get(calls, k);
+                const char *given = json_string_value(json_object_get(call, "id"));
+                json_t *name = json_object_get(json_object_get(call, "function"), "name");
+                if (given != NULL && strcmp(given, id) == 0) json_object_set(m, "name", name);
+            }
+        }
+    }
+}
+
+enum pl_status messages_normalise(const struct pl_server *s, json_t *messages, struct param_error *pe) {
+    if (!json_is_array(messages) || json_array_size(messages) == 0)
+        return param_bad(pe, "messages", PL_INVALID, "messages is missing or no list of messages");
+    for (size_t i = 0; i < json_array_size(messages); i++) PL_TRY(normalise_one(s, i, json_array_get(messages, i), pe));
+    name_tool_answers(messages);
+    return PL_OK;
+}

@@ -1,0 +1,219 @@
+/* Reply parsing: every case gives the same parts wherever the text is cut, and what is no call is text, unchanged. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+// clang-format off
+#include <cmocka.h>
+// clang-format on
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "chat/reply.h"
+
+/* Parts as one line: text as is, reasoning in (), calls as <name args>. */
+struct seen {
+    struct pl_buf out;
+    char open; /* 0, '(' or '<' */
+};
+
+static void close_open(struct seen *s, char next) {
+    if (s->open == '(' && next != '(') pl_buf_add_char(&s->out, ')');
+    if (s->open == '<' && next != 'a') pl_buf_add_char(&s->out, '>');
+    if (next != 'a') s->open = next;
+}
+static void on_text(void *user, const char *data, size_t len) {
+    struct seen *s = user;
+    close_open(s, 0);
+    pl_buf_add(&s->out, data, len);
+}
+static void on_reasoning(void *user, const char *data, size_t len) {
+    struct seen *s = user;
+    if (s->open != '(') {
+        close_open(s, '(');
+        pl_buf_add_char(&s->out, '(');
+    }
+    pl_buf_add(&s->out, data, len);
+}
+static void on_call(void *user, const char *name, size_t len) {
+    struct seen *s = user;
+    close_open(s, '<');
+    pl_buf_add_char(&s->out, '<');
+    pl_buf_add(&s->out, name, len);
+    pl_buf_add_char(&s->out, ' ');
+}
+static void on_arguments(void *user, const char *data, size_t len) {
+    struct seen *s = user;
+    assert_int_equal(s->open, '<');
+    pl_buf_add(&s->out, data, len);
+}
+
+static const char *const names[] = {"f", "weather"};
+
+static enum pl_status parse(const struct pl_reply_options *o, const char *text, size_t len, size_t step, size_t first,
+                            struct seen *s) {
+    const struct pl_reply_sink sink = {s, on_text, on_reasoning, on_call, on_arguments};
+    struct pl_reply *r = NULL;
+    enum pl_status st = pl_reply_create(o, &sink, &r);
+    for (size_t at = 0, n = first; st == PL_OK && at < len; at += n, n = step) {
+        n = PL_MIN(n, len - at);
+        st = pl_reply_push(r, text + at, n);
+    }
+    if (st == PL_OK) st = pl_reply_finish(r);
+    close_open(s, 0);
+    pl_reply_destroy(r);
+    return st;
+}
+
+static void check(struct pl_reply_options o, const char *text, const char *expected) {
+    size_t len = strlen(text);
+    o.names = names;
+    o.name_count = PL_COUNT_OF(names);
+    for (size_t first = 1; first <= len; first++) {
+        for (size_t step = 1; step <= len; step += step < 3 ? 1 : len) {
+            struct seen s = {0};
+            assert_int_equal(parse(&o, text, len, step, first, &s), PL_OK);
+            if (strcmp(pl_buf_cstr(&s.out), expected) != 0)
+                fail_msg("'%s' cut at %zu by %zu:\n got '%s'\nwant '%s'", text, first, step, pl_buf_cstr(&s.out), expected);
+            pl_buf_deinit(&s.out);
+        }
+    }
+}
+
+#define TOOLS(k) ((struct pl_reply_options){.kind = (k), .tools = true, .reasoning = true})
+
+static void hermes(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_HERMES);
+    check(o, "plain text \n", "plain text \n");
+    check(o, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\\\"\"]}}\n</tool_call>",
+          "<f {\"a\": [1, \"}\\\"\"]}>");
+    check(o,
+          "Let "
+          "me.\n<tool_call>{\"name\":\"g\",\"arguments\":{}}</"
+          "tool_call>\n<tool_call>{\"arguments\":{\"x\":1},\"name\":\"f\"}</tool_call>\n",
+          "Let me.<g {}><f {\"x\":1}>");
+    check(o, "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}</tool_call>ok", "<f {\"a\":1}>ok");
+    check(o, "<tool_call>{\"name\":\"f\"}</tool_call>", "<f {}>");
+    check(o, "<tool_call>{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":2}}}</tool_call>",
+          "<f {\"a\":2}>");
+    check(o, "<tool_call>oops</tool_call> x", "<tool_call>oops</tool_call> x");
+    check(o, "<tool_call>{\"nome\": 1} </tool_call>", "<tool_call>{\"nome\": 1} </tool_call>");
+    check(o, "<tool_call></tool_call>", "<tool_call></tool_call>");
+    check(o, "a <tool_", "a <tool_");
+    check(o, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":", "<f {\"a\":>"); /* cut by max_tokens: what came stands */
+    check(o, "<tool_call> [ {\"name\":\"f\",\"arguments\":{}}, {\"name\":\"g\",\"arguments\":{}} ] </tool_call>",
+          "<f {}><g {}>");
+    o.single = true;
+    check(o,
+          "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call><tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>",
+          "<f {}>");
+}
+
+static void llama_and_json(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_LLAMA);
+    check(o, "{\"name\": \"f\", \"parameters\": {\"q\": \"x\"}}", "<f {\"q\": \"x\"}>");
+    check(o, "<|python_tag|>{\"name\": \"any\", \"parameters\": {}}; {\"name\": \"f\", \"parameters\": {}}",
+          "<any {}><f {}>");
+    check(o, "{\"name\": \"other\", \"parameters\": {}}", "{\"name\": \"other\", \"parameters\": {}}");
+    check(o, " {\"answer\": [1, 2]} more", " {\"answer\": [1, 2]} more");
+    check(o, "[ 1, {\"a\": 2}]", "[ 1, {\"a\": 2}]");
+    check(o, "[ {\"a\": 2}, 3 ]", "[ {\"a\": 2}, 3 ]");
+    check(o, "Text {\"name\": \"f\", \"parameters\": {}}", "Text {\"name\": \"f\", \"parameters\": {}}");
+    o.kind = PL_REPLY_JSON;
+    check(o, "[{\"name\":\"f\",\"arguments\":{\"a\":1}},{\"name\":\"weather\",\"arguments\":{}}]",
+          "<f {\"a\":1}><weather {}>");
+    check(o, "Sure:\n```json\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n```", "Sure:<f {\"a\":1}>");
+    check(o, "Sure:\n```json\n{\"x\": 1}\n```\nbye", "Sure:\n```json\n{\"x\": 1}\n```\nbye");
+}
+
+static void mistral(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_MISTRAL);
+    check(o, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+          "<f {\"a\": 1}><g {}>");
+    check(o, "[TOOL_CALLS]f[ARGS]{\"a\": {\"b\": 1}}[TOOL_CALLS]g{}", "<f {\"a\": {\"b\": 1}}><g {}>");
+    check(o, "see [TOOL_CALL", "see [TOOL_CALL");
+    check(o, "[TOOL_CALLS]", "[TOOL_CALLS]");
+    check(o, "[1]", "[1]");
+}
+
+static void gemma(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_GEMMA);
+    check(o, "```tool_code\nprint(weather(city='Par\\'is \"x\"', days=3, deep=[True, None, {'a': -1.5e3}]))\n```",
+          "<weather {\"city\":\"Par'is \\\"x\\\"\",\"days\":3,\"deep\":[true,null,{\"a\":-1.5e3}]}>");
+    check(o, "```tool_code\nf()\n```\nthen", "<f {}>then");
+    check(o, "```tool_code\n{\"name\": \"f\", \"parameters\": {\"a\": 1}}\n```", "<f {\"a\":1}>");
+    check(o, "```tool_code\nimport os; f(\n```", "```tool_code\nimport os; f(\n```");
+    check(o, "```python\nf()\n```", "```python\nf()\n```");
+}
+
+static void reasoning(void **state) {
+    (void)state;
+    struct pl_reply_options o = {.kind = PL_REPLY_HERMES, .reasoning = true};
+    check(o, "<think>\nhm \n ok\n</think>\n\nSo: <think>x</think>", "(hm \n ok)So: <think>x</think>");
+    check(o, "no <think>x</think> y ", "no <think>x</think> y ");
+    check(o, "<thin", "<thin");
+    check(o, "<think>never ends \n", "(never ends)");
+    check(o, "<think>\n\n</think>\n\nhi \n", "hi \n");
+    o.in_reasoning = true;
+    check(o, "hm\n</think>\n\nhi", "(hm)hi");
+    o.tools = true;
+    check(o, "hm</think>\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", "(hm)<f {}>");
+}
+
+static void formats(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        enum pl_reply_kind kind;
+        bool tools;
+    } cases[] = {{"{% if tools %}<tool_call>", PL_REPLY_HERMES, true},
+                 {"{{ tools }}<|python_tag|>", PL_REPLY_LLAMA, true},
+                 {"{{ tools }}[TOOL_CALLS]", PL_REPLY_MISTRAL, true},
+                 {"<start_of_turn>user", PL_REPLY_GEMMA, false},
+                 {"<|im_start|>", PL_REPLY_JSON, false},
+                 {"", PL_REPLY_JSON, false}};
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        bool tools;
+        assert_int_equal(pl_reply_format(cases[i].text, strlen(cases[i].text), &tools), cases[i].kind);
+        assert_int_equal(tools, cases[i].tools);
+    }
+    assert_true(pl_reply_is_mark("[TOOL_CALLS]", 12));
+    assert_false(pl_reply_is_mark("<|im_end|>", 10));
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    static const char text[] =
+        "<think>a</think> hello \n<tool_call>{\"arguments\":{\"a\":1},\"name\":\"f\"}</tool_call> bye ";
+    struct pl_reply_options o = TOOLS(PL_REPLY_HERMES);
+    bool ended = false;
+    for (uint64_t n = 1; !ended; n++) {
+        struct seen s = {0};
+        pl_mem_fail_at(n);
+        enum pl_status st = parse(&o, text, sizeof text - 1, 7, 7, &s);
+        pl_mem_fail_at(0);
+        ended = st == PL_OK && pl_buf_ok(&s.out);
+        if (ended) assert_string_equal(pl_buf_cstr(&s.out), "(a)hello<f {\"a\":1}>bye ");
+        if (st != PL_OK) assert_int_equal(st, PL_NO_MEMORY);
+        pl_buf_deinit(&s.out);
+        assert_true(n < 1000);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hermes),
+        cmocka_unit_test(llama_and_json),
+        cmocka_unit_test(mistral),
+        cmocka_unit_test(gemma),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
