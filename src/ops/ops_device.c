@@ -477,7 +477,7 @@ static enum pl_status grow(struct dev_ops *d, struct pl_device_buffer *b, uint64
     return pl_device_alloc(d->ks.device, bytes, b, &d->ks.err);
 }
 
-/* Scratch is taken at its largest at once, so that it does not move within a step; one part needs none. */
+/* Scratch is taken at its largest at once: launches already collected in this step must not lose theirs. */
 static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     struct dev_kv *kv = (struct dev_kv *)o->kv;
@@ -489,7 +489,7 @@ static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_a
     if (st != PL_OK) return report(d, st);
     uint32_t visible = a->window > 0 ? PL_MIN(a->window, d->longest) : d->longest;
     uint32_t splits = pl_split_count(&d->ks, a->rows, a->heads / kv->split.heads_together, visible);
-    uint64_t parts = (uint64_t)(splits == 1 ? 1 : PL_SPLITS_MAX) * a->rows * a->heads;
+    uint64_t parts = (uint64_t)PL_SPLITS_MAX * a->rows * a->heads; /* the same for every layer of a step */
     st = grow(d, &d->lse, parts * sizeof(float));
     if (st == PL_OK && splits > 1) st = grow(d, &d->parts, parts * s->head_dim * sizeof(float));
     if (st == PL_OK) st = pl_launch_split(&d->ks, &kv->split, a, splits, &d->parts, &d->lse);

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Registers, spills and shared memory of the CUDA kernels as ptxas reports them, as a Markdown table.
+
+  kernel_resources.py [sm_90] > docs/perf/kernel-resources-sm_90.md
+
+Needs nvcc on the PATH or in /usr/local/cuda/bin; run from the repository's root."""
+import os, re, shutil, subprocess, sys, tempfile
+
+TARGET = sys.argv[1] if len(sys.argv) > 1 else "sm_90"
+NVCC = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+
+
+def paste(name, seen):
+    """The text of a kernel file with its own includes pasted in once, as src/jit/source.c does it."""
+    out = []
+    for line in open(os.path.join("kernels", name)):
+        m = re.match(r'#include "(.*)"', line)
+        if not m:
+            out.append(line)
+        elif m.group(1) not in seen:
+            seen.add(m.group(1))
+            out.append(paste(m.group(1), seen))
+    return "".join(out)
+
+
+def resources(file, values, entry):
+    text = "".join(f"#define {k} {v}\n" for k, v in values.items()) + paste(file, set())
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "k.cu")
+        open(path, "w").write(text)
+        run = subprocess.run([NVCC, "-std=c++17", f"-arch={TARGET}", "-cubin", "-Xptxas", "-v", "-DPL_TARGET_CUDA=1",
+                              "--diag-suppress=177", "-o", os.path.join(d, "k.cubin"), path], capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(f"{file}: {run.stderr}")
+    part = run.stderr.split(f"Compiling entry function '{entry}'")[1]
+    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
+    used = re.search(r"Used (\d+) registers", part)
+    smem = re.search(r"(\d+) bytes smem", part)
+    return used.group(1), f"{spills.group(1)}/{spills.group(2)}", smem.group(1) if smem else "0"
+
+
+def main():
+    weights = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"]
+    rows = []
+    for w in weights:
+        for n in (1, 8):
+            v = {"GROUP": "256u", "PER_WARP": "2u", "ROWS": f"{n}u", f"WTYPE_{w}": 1}
+            rows.append((f"gemv {w.lower()}, {n} row{'s' if n > 1 else ''}", resources("cuda/gemv.k.c", v, "pk_gemv")))
+    for d, h in ((64, 8), (128, 4), (256, 4)):
+        v = {"GROUP": "128u", "HEADS": f"{h}u", "HEAD_DIM": f"{d}u", "PAGE_TOKENS": "32u", "KV_F16": 1}
+        rows.append((f"attention_split f16, D {d}, {h} heads together",
+                     resources("cuda/attention_split.k.c", v, "pk_attention_split")))
+    for w in ("BF16", "Q4_K", "Q6_K"):
+        v = {"GROUP": "128u", "TEAM": "32u", "ROWS": "8u", f"WTYPE_{w}": 1}
+        rows.append((f"linear {w.lower()} (portable), 8 rows", resources("linear.k.c", v, "pk_linear")))
+    v = {"GROUP": "128u", "HEAD_DIM": "128u", "PAGE_TOKENS": "32u", "KV_F16": 1}
+    rows.append(("attention f16 (portable), D 128", resources("attention.k.c", v, "pk_attention")))
+    rows.append(("norm (portable)", resources("norm.k.c", {"GROUP": "1024u"}, "pk_norm")))
+    version = subprocess.run([NVCC, "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1]
+    print(f"# Kernel resources, {TARGET}\n\n`python3 tools/kernel_resources.py {TARGET}`, {version}. Static shared memory only;"
+          " gemv of quantised types adds 1.375 bytes an input and row.\n")
+    print("| kernel | registers | spill stores/loads, bytes | shared, bytes |\n|---|---|---|---|")
+    for name, r in rows:
+        print(f"| {name} | {r[0]} | {r[1]} | {r[2]} |")
+
+
+main()
