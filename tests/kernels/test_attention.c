@@ -73,6 +73,7 @@ static void expect_rope(const struct shape *s, float *x, const float *w, const f
     if (s->rope_dim > 0) pl_ref_rope(x, cos_sin + (size_t)position * s->rope_dim, s->rope_dim, s->halves);
 }
 
+/* long function: one shape set up, run on the device and compared, read from top to bottom */
 static void one(const struct shape *s) {
     size_t rows = 0, D = s->head_dim, size = pl_dtype_info(s->kv)->block_bytes;
     for (int q = 0; q < SEQS; q++) rows += lengths[q];
