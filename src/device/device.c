@@ -146,6 +146,8 @@ enum pl_status pl_device_drain(struct pl_device *d, struct pl_err *err) {
     return PL_OK;
 }
 
+void pl_device_settle(struct pl_device *d) { (void)d->drv->sync(d->state); }
+
 enum pl_status pl_device_memory_free(struct pl_device *d, uint64_t *bytes, struct pl_err *err) {
     PL_TRY(admit(d, "tell its free memory", false, err));
     int code = d->drv->memory_free(d->state, bytes);

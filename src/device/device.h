@@ -68,6 +68,8 @@ void pl_device_close(struct pl_device *d); /* NULL is allowed */
 const struct pl_device_info *pl_device_info(const struct pl_device *d);
 /* "NVIDIA H200, sm_90, driver 13.0, 132 units, 141 GB" */
 void pl_device_line(const struct pl_device_info *info, char *out, size_t size);
+/* For cleaning up after a failure: waits for all enqueued work, poisoned or not, before memory it uses is let go. */
+void pl_device_settle(struct pl_device *d);
 enum pl_status pl_device_memory_free(struct pl_device *d, uint64_t *bytes, struct pl_err *err) PL_MUST_CHECK;
 
 bool pl_device_poisoned(const struct pl_device *d);

@@ -26,6 +26,7 @@ enum { /* OpenCL's numbers */
        CL_PROGRAM_BINARIES = 0x1166,
        CL_BUILD_LOG = 0x1183,
        CL_PROFILING_END = 0x1283,
+       QUEUES_MAX = 16,
        PLATFORMS_MAX = 16,
        DEVICES_MAX = 64
 };
@@ -109,6 +110,7 @@ static const struct pl_library_symbol symbols[] = {
 
 struct cl_state {
     void *device, *context;
+    void *queues[QUEUES_MAX]; /* open ones: a device-wide wait finishes each */
     char version[160];
 };
 
@@ -248,8 +250,13 @@ static int memory_free(void *state, uint64_t *bytes) {
     return cl.device_info(s->device, CL_DEVICE_MEMORY, sizeof *bytes, bytes, NULL);
 }
 static int sync_device(void *state) {
-    (void)state; /* every queue is finished by its owner; there is no device-wide wait */
-    return 0;
+    struct cl_state *s = state;
+    int code = 0;
+    for (size_t i = 0; i < QUEUES_MAX; i++) {
+        int c = s->queues[i] != NULL ? cl.finish(s->queues[i]) : 0;
+        if (code == 0) code = c;
+    }
+    return code;
 }
 
 static int alloc(void *state, uint64_t bytes, void **out) {
@@ -274,13 +281,20 @@ static void host_free(void *state, void *p) {
 static int stream_create(void *state, void **out) {
     struct cl_state *s = state;
     int code = 0;
+    size_t slot = 0;
+    while (slot < QUEUES_MAX && s->queues[slot] != NULL) slot++;
+    if (slot == QUEUES_MAX) return -5; /* CL_OUT_OF_RESOURCES */
     *out = cl.queue(s->context, s->device, CL_QUEUE_PROFILING, &code);
+    s->queues[slot] = *out;
     return *out == NULL && code == 0 ? -36 : code;
 }
 static void stream_destroy(void *state, void *q) {
-    (void)state;
+    struct cl_state *s = state;
     cl.finish(q);
     cl.queue_release(q);
+    for (size_t i = 0; i < QUEUES_MAX; i++) {
+        if (s->queues[i] == q) s->queues[i] = NULL;
+    }
 }
 static int stream_wait(void *state, void *q) {
     (void)state;

@@ -246,7 +246,7 @@ enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, cons
     }
     pl_buf_deinit(&source);
     pl_buf_deinit(&key);
-    if (st != PL_OK) return pl_err_note(err, "while preparing the kernel %s", spec->entry), st;
+    if (st != PL_OK) return pl_err_note(err, "preparing the kernel %s", spec->entry), st;
     *out = &l->kernel;
     return PL_OK;
 }

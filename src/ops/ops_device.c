@@ -28,6 +28,11 @@ static enum pl_status done(struct pl_ops *o, enum pl_op op, const struct pl_kern
     return report(dev_of(o), st);
 }
 
+/* Handles go before their backend does: after a failure work may still be using them. */
+static void settle_if_poisoned(struct dev_ops *d) {
+    if (pl_device_poisoned(d->ks.device)) pl_device_settle(d->ks.device);
+}
+
 /* --- weights --- */
 
 /* Kernels are shared by all weights of one format. */
@@ -55,6 +60,7 @@ static enum pl_status put(struct dev_ops *d, const void *bytes, uint64_t n, stru
 }
 
 static void weight_destroy(struct pl_ops *o, struct pl_weight *weight) {
+    settle_if_poisoned(dev_of(o));
     struct dev_weight *w = (struct dev_weight *)weight;
     struct pl_device *d = dev_of(o)->ks.device;
     pl_device_free(d, &w->w.data);
@@ -74,6 +80,7 @@ static enum pl_status fill_vector(struct dev_ops *d, const struct pl_tensor *t, 
     }
     if (st == PL_OK) st = put(d, v, n * sizeof *v, &w->w.data, err);
     if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, err);
+    if (st != PL_OK) pl_device_settle(d->ks.device); /* a copy may still read v */
     pl_free(v);
     return st;
 }
@@ -109,8 +116,9 @@ static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t,
     if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
     enum pl_status st = use == PL_WEIGHT_VECTOR ? fill_vector(dev_of(o), t, w, err) : fill_matrix(dev_of(o), t, w, err);
     if (st != PL_OK) {
+        pl_device_settle(dev_of(o)->ks.device); /* a copy may still read the tensor */
         weight_destroy(o, &w->base);
-        pl_err_note(err, "while copying %s to the device", t->name);
+        pl_err_note(err, "copying %s to the device", t->name);
         return st;
     }
     *out = &w->base;
@@ -165,6 +173,7 @@ static enum pl_status activation_create(struct pl_ops *o, size_t rows_max, size_
     return PL_OK;
 }
 static void activation_destroy(struct pl_ops *o, struct pl_activation *activation) {
+    settle_if_poisoned(dev_of(o));
     struct dev_activation *a = (struct dev_activation *)activation;
     pl_device_free(dev_of(o)->ks.device, &a->data);
     pl_free(a);
@@ -178,10 +187,12 @@ static enum pl_status activation_read(struct pl_ops *o, const struct pl_activati
         st = pl_device_download(d->ks.device, d->ks.stream, out, data_of(a), first_row * row, rows * row, &d->ks.err);
     }
     if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err);
+    if (st != PL_OK) pl_device_settle(d->ks.device); /* nothing may be written to `out` later */
     return report(d, st);
 }
 
 static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
+    settle_if_poisoned(dev_of(o));
     struct dev_kv *kv = (struct dev_kv *)store;
     struct pl_device *d = dev_of(o)->ks.device;
     struct pl_kernels *ks = &dev_of(o)->ks;
@@ -209,7 +220,7 @@ static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, s
     }
     if (st == PL_OK) st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->attention, err);
     if (st != PL_OK) {
-        pl_err_note(err, "while making a KV cache of %llu bytes: ask for a smaller context",
+        pl_err_note(err, "making a KV cache of %llu bytes: ask for a smaller context",
                     (unsigned long long)pl_kv_shape_bytes(s));
         kv_destroy(o, &kv->base);
         return st;
@@ -243,6 +254,7 @@ static enum pl_status rope_create(struct pl_ops *o, const float *cos_sin, size_t
     enum pl_status st = put(d, cos_sin, bytes, &r->cos_sin, err);
     if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, err);
     if (st != PL_OK) {
+        pl_device_settle(d->ks.device);
         pl_device_free(d->ks.device, &r->cos_sin);
         pl_free(r);
         return st;
@@ -251,6 +263,7 @@ static enum pl_status rope_create(struct pl_ops *o, const float *cos_sin, size_t
     return PL_OK;
 }
 static void rope_destroy(struct pl_ops *o, struct pl_rope *rope) {
+    settle_if_poisoned(dev_of(o));
     struct dev_rope *r = (struct dev_rope *)rope;
     pl_device_free(dev_of(o)->ks.device, &r->cos_sin);
     pl_free(r);
@@ -548,8 +561,7 @@ static void destroy(struct pl_ops *o) {
     struct dev_ops *d = dev_of(o);
     struct pl_device *dev = d->ks.device;
     if (dev != NULL) {
-        struct pl_err err = {0};
-        if (pl_device_poisoned(dev) && pl_device_drain(dev, &err) != PL_OK) pl_log(PL_LOG_WARN, "%s", err.text);
+        pl_device_settle(dev);
         pl_device_free(dev, &d->step);
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);
