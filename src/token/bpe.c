@@ -36,6 +36,10 @@ void pl_tok_merge_put(struct pl_tok_model *m, uint32_t left, uint32_t right, uin
     m->merges[i] = (struct pl_merge_slot){pair, rank, id};
 }
 
+void pl_tok_merge_fetch(const struct pl_tok_model *m, uint32_t left, uint32_t right) {
+    __builtin_prefetch(&m->merges[slot_of(m, (uint64_t)left << 32 | right)]);
+}
+
 const struct pl_merge_slot *pl_tok_merge_find(const struct pl_tok_model *m, uint32_t left, uint32_t right) {
     uint64_t pair = (uint64_t)left << 32 | right;
     if (m->merge_slots == 0) return NULL;

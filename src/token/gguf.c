@@ -74,36 +74,82 @@ static enum pl_status load_tokens(struct builder *b) {
     return t->attr == NULL ? PL_NO_MEMORY : PL_OK;
 }
 
+/* A text of a merge: a part of it or the whole. */
+struct merge_part {
+    const char *s;
+    size_t len;
+    uint32_t hash, id;
+};
+struct merge_parts {
+    struct merge_part left, right, both;
+};
+
 /* The symbol of a text; what is no token gets an id past the vocabulary. */
-static enum pl_status symbol(struct builder *b, const char *s, size_t len, uint32_t *id) {
-    *id = pl_tok_vocab_find(&b->t->vocab, s, len);
-    if (*id != PL_TOK_NONE) return PL_OK;
-    *id = b->t->vocab.count;
-    return pl_tok_vocab_add(&b->t->vocab, *id, (struct pl_str){s, len}, false, NULL);
+static enum pl_status symbol(struct builder *b, struct merge_part *p) {
+    struct pl_tok_vocab *v = &b->t->vocab;
+    p->id = pl_tok_vocab_find_hashed(v, p->s, p->len, p->hash);
+    if (p->id != PL_TOK_NONE) return PL_OK;
+    p->id = v->count;
+    return pl_tok_vocab_add(v, p->id, (struct pl_str){p->s, p->len}, false, NULL);
+}
+
+static void start_lookup(const struct pl_tok_vocab *v, struct merge_part *p) {
+    p->hash = pl_tok_vocab_hash(v, p->s, p->len);
+    pl_tok_vocab_fetch_slot(v, p->hash);
+}
+
+/* "left right" -> the parts; the text of both together goes to b->tmp. */
+static enum pl_status cut_merge(struct builder *b, uint64_t i, struct merge_parts *p) {
+    struct pl_str s = b->merges->strings[i];
+    const char *gap = s.len > 2 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;
+    size_t l = gap == NULL ? 0 : (size_t)(gap - s.data), r = gap == NULL ? 0 : s.len - l - 1;
+    if (l == 0 || r == 0 || s.len > 131072)
+        PL_FAIL(b->err, PL_FORMAT, "%s: merge %llu is '%.*s': expected two symbols with a space between, at most 128 KiB",
+                pl_file_path(b->f), (unsigned long long)i, (int)PL_MIN(s.len, (size_t)80), s.data);
+    pl_buf_add(&b->tmp, s.data, l);
+    pl_buf_add(&b->tmp, gap + 1, r);
+    p->left = (struct merge_part){.s = s.data, .len = l};
+    p->right = (struct merge_part){.s = gap + 1, .len = r};
+    p->both = (struct merge_part){.len = l + r};
+    return PL_OK;
+}
+
+/* One group of merges, so that their lookups wait for memory together and not one after the other. */
+static enum pl_status load_merge_group(struct builder *b, uint64_t first, size_t n, struct merge_parts *p) {
+    const struct pl_tok_vocab *v = &b->t->vocab;
+    pl_buf_clear(&b->tmp);
+    for (size_t k = 0; k < n; k++) PL_TRY(cut_merge(b, first + k, &p[k]));
+    if (b->tmp.failed) return PL_NO_MEMORY;
+    const char *both = b->tmp.data;
+    for (size_t k = 0; k < n; k++) {
+        p[k].both.s = both;
+        both += p[k].both.len;
+        start_lookup(v, &p[k].left);
+        start_lookup(v, &p[k].right);
+        start_lookup(v, &p[k].both);
+    }
+    for (size_t k = 0; k < n; k++) {
+        pl_tok_vocab_fetch_text(v, p[k].left.hash);
+        pl_tok_vocab_fetch_text(v, p[k].right.hash);
+        pl_tok_vocab_fetch_text(v, p[k].both.hash);
+    }
+    for (size_t k = 0; k < n; k++) {
+        PL_TRY(symbol(b, &p[k].left));
+        PL_TRY(symbol(b, &p[k].right));
+        PL_TRY(symbol(b, &p[k].both));
+        pl_tok_merge_fetch(&b->t->model, p[k].left.id, p[k].right.id);
+    }
+    for (size_t k = 0; k < n; k++)
+        pl_tok_merge_put(&b->t->model, p[k].left.id, p[k].right.id, (uint32_t)(first + k), p[k].both.id, false);
+    return PL_OK;
 }
 
 static enum pl_status load_merges(struct builder *b) {
-    struct pl_tok_model *m = &b->t->model;
+    struct merge_parts group[32];
     PL_TRY(array(b, KEY("merges"), true, true, &b->merges));
-    PL_TRY(pl_tok_merges_reserve(m, (size_t)b->merges->count));
-    for (uint64_t i = 0; i < b->merges->count; i++) {
-        struct pl_str s = b->merges->strings[i];
-        const char *gap = s.len > 2 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;
-        size_t l = gap == NULL ? 0 : (size_t)(gap - s.data), r = gap == NULL ? 0 : s.len - l - 1;
-        if (l == 0 || r == 0 || s.len > 131072)
-            PL_FAIL(b->err, PL_FORMAT,
-                    "%s: merge %llu is '%.*s': expected two symbols with a space between, at most 128 KiB",
-                    pl_file_path(b->f), (unsigned long long)i, (int)PL_MIN(s.len, (size_t)80), s.data);
-        pl_buf_clear(&b->tmp);
-        pl_buf_add(&b->tmp, s.data, l);
-        pl_buf_add(&b->tmp, gap + 1, r);
-        if (b->tmp.failed) return PL_NO_MEMORY;
-        uint32_t left, right, merged;
-        PL_TRY(symbol(b, s.data, l, &left));
-        PL_TRY(symbol(b, gap + 1, r, &right));
-        PL_TRY(symbol(b, b->tmp.data, l + r, &merged));
-        pl_tok_merge_put(m, left, right, (uint32_t)i, merged, false);
-    }
+    PL_TRY(pl_tok_merges_reserve(&b->t->model, (size_t)b->merges->count));
+    for (uint64_t i = 0; i < b->merges->count; i += PL_COUNT_OF(group))
+        PL_TRY(load_merge_group(b, i, (size_t)PL_MIN(b->merges->count - i, (uint64_t)PL_COUNT_OF(group)), group));
     return PL_OK;
 }
 
@@ -111,9 +157,9 @@ static enum pl_status load_merges(struct builder *b) {
 static enum pl_status missing_bytes(struct builder *b) {
     for (unsigned v = 0; v < 256; v++) {
         char u[4];
-        uint32_t id;
-        size_t n = pl_uc_encode(pl_uc_byte_to_cp((unsigned char)v), u);
-        PL_TRY(symbol(b, u, n, &id));
+        struct merge_part p = {.s = u, .len = pl_uc_encode(pl_uc_byte_to_cp((unsigned char)v), u)};
+        p.hash = pl_tok_vocab_hash(&b->t->vocab, p.s, p.len);
+        PL_TRY(symbol(b, &p));
     }
     return PL_OK;
 }

@@ -248,6 +248,7 @@ enum pl_status pl_tok_add_regex_split(struct pl_tokenizer *t, struct pl_str patt
 bool pl_tok_keep(struct pl_tokenizer *t, struct pl_str s, struct pl_str *out); /* copies; false: no memory */
 enum pl_status pl_tok_merges_reserve(struct pl_tok_model *m, size_t count) PL_MUST_CHECK;
 void pl_tok_merge_put(struct pl_tok_model *m, uint32_t left, uint32_t right, uint32_t rank, uint32_t id, bool last_wins);
+void pl_tok_merge_fetch(const struct pl_tok_model *m, uint32_t left, uint32_t right); /* will be put or looked for soon */
 const struct pl_merge_slot *pl_tok_merge_find(const struct pl_tok_model *m, uint32_t left, uint32_t right);
 enum pl_status pl_tok_set_charsmap(struct pl_tokenizer *t, struct pl_tok_norm *n, const void *blob, size_t len,
                                    struct pl_err *err) PL_MUST_CHECK;

@@ -15,35 +15,27 @@ void pl_tok_vocab_init(struct pl_tok_vocab *v) {
 
 void pl_tok_vocab_deinit(struct pl_tok_vocab *v) {
     pl_free(v->text);
-    pl_free(v->slot_hash);
-    pl_free(v->slot_id);
+    pl_free(v->slot);
     pl_arena_deinit(&v->bytes);
     *v = (struct pl_tok_vocab){0};
 }
 
-static uint32_t hash_of(const struct pl_tok_vocab *v, const char *s, size_t len) {
+uint32_t pl_tok_vocab_hash(const struct pl_tok_vocab *v, const char *s, size_t len) {
     return (uint32_t)pl_hash64(s, len, v->seed);
 }
 
 static enum pl_status rehash(struct pl_tok_vocab *v, uint32_t slots) {
-    uint32_t *h = pl_alloc(slots, sizeof *h), *ids = pl_alloc(slots, sizeof *ids);
-    if (h == NULL || ids == NULL) {
-        pl_free(h);
-        pl_free(ids);
-        return PL_NO_MEMORY;
-    }
-    memset(ids, 0xFF, slots * sizeof *ids);
+    struct pl_tok_slot *to = pl_alloc(slots, sizeof *to);
+    if (to == NULL) return PL_NO_MEMORY;
+    memset(to, 0xFF, slots * sizeof *to);
     for (uint32_t i = 0; i < v->slots; i++) {
-        if (v->slot_id[i] == PL_TOK_NONE) continue;
-        uint32_t at = v->slot_hash[i] & (slots - 1);
-        while (ids[at] != PL_TOK_NONE) at = (at + 1) & (slots - 1);
-        ids[at] = v->slot_id[i];
-        h[at] = v->slot_hash[i];
+        if (v->slot[i].id == PL_TOK_NONE) continue;
+        uint32_t at = v->slot[i].hash & (slots - 1);
+        while (to[at].id != PL_TOK_NONE) at = (at + 1) & (slots - 1);
+        to[at] = v->slot[i];
     }
-    pl_free(v->slot_hash);
-    pl_free(v->slot_id);
-    v->slot_hash = h;
-    v->slot_id = ids;
+    pl_free(v->slot);
+    v->slot = to;
     v->slots = slots;
     return PL_OK;
 }
@@ -63,9 +55,9 @@ enum pl_status pl_tok_vocab_reserve(struct pl_tok_vocab *v, size_t count) {
 /* The slot of the text, or the free one where it belongs. */
 static uint32_t probe(const struct pl_tok_vocab *v, const char *s, size_t len, uint32_t hash) {
     for (uint32_t i = hash & (v->slots - 1);; i = (i + 1) & (v->slots - 1)) {
-        uint32_t id = v->slot_id[i];
+        uint32_t id = v->slot[i].id;
         if (id == PL_TOK_NONE) return i;
-        if (v->slot_hash[i] == hash && v->text[id].len == len && memcmp(v->text[id].data, s, len) == 0) return i;
+        if (v->slot[i].hash == hash && v->text[id].len == len && memcmp(v->text[id].data, s, len) == 0) return i;
     }
 }
 
@@ -76,14 +68,13 @@ enum pl_status pl_tok_vocab_add(struct pl_tok_vocab *v, uint32_t id, struct pl_s
     memcpy(copy, text.data, text.len);
     copy[text.len] = '\0';
     while (v->count <= id) v->text[v->count++] = (struct pl_str){NULL, 0};
-    uint32_t hash = hash_of(v, copy, text.len), at = probe(v, copy, text.len, hash), old = v->slot_id[at];
+    uint32_t hash = pl_tok_vocab_hash(v, copy, text.len), at = probe(v, copy, text.len, hash), old = v->slot[at].id;
     v->text[id] = (struct pl_str){copy, text.len};
     if (old == PL_TOK_NONE) {
-        v->slot_hash[at] = hash;
-        v->slot_id[at] = id;
+        v->slot[at] = (struct pl_tok_slot){hash, id};
         v->used++;
     } else if (replace) {
-        v->slot_id[at] = id;
+        v->slot[at].id = id;
     }
     if (existing != NULL) *existing = old;
     v->max_len = PL_MAX(v->max_len, text.len);
@@ -92,38 +83,44 @@ enum pl_status pl_tok_vocab_add(struct pl_tok_vocab *v, uint32_t id, struct pl_s
 
 uint32_t pl_tok_vocab_find(const struct pl_tok_vocab *v, const char *text, size_t len) {
     if (v->slots == 0 || len > v->max_len) return PL_TOK_NONE;
-    return v->slot_id[probe(v, text, len, hash_of(v, text, len))];
+    return v->slot[probe(v, text, len, pl_tok_vocab_hash(v, text, len))].id;
+}
+
+void pl_tok_vocab_fetch_slot(const struct pl_tok_vocab *v, uint32_t hash) {
+    if (v->slots > 0) __builtin_prefetch(&v->slot[hash & (v->slots - 1)]);
+}
+
+void pl_tok_vocab_fetch_text(const struct pl_tok_vocab *v, uint32_t hash) {
+    uint32_t id = v->slots > 0 ? v->slot[hash & (v->slots - 1)].id : PL_TOK_NONE;
+    if (id != PL_TOK_NONE) __builtin_prefetch(&v->text[id]);
+}
+
+uint32_t pl_tok_vocab_find_hashed(const struct pl_tok_vocab *v, const char *text, size_t len, uint32_t hash) {
+    return v->slots == 0 ? PL_TOK_NONE : v->slot[probe(v, text, len, hash)].id;
 }
 
 void pl_tok_trie_init(struct pl_tok_trie *t) { *t = (struct pl_tok_trie){0}; }
 
 void pl_tok_trie_deinit(struct pl_tok_trie *t) {
-    pl_free(t->keys);
-    pl_free(t->nexts);
+    pl_free(t->edge);
     pl_free(t->values);
     *t = (struct pl_tok_trie){0};
 }
 
+static void put_edge(struct pl_tok_edge *edge, size_t cap, struct pl_tok_edge e) {
+    size_t at = pl_tok_mix(e.key) & (cap - 1);
+    while (edge[at].key != UINT64_MAX) at = (at + 1) & (cap - 1);
+    edge[at] = e;
+}
+
 static enum pl_status trie_rehash(struct pl_tok_trie *t, size_t cap) {
-    uint64_t *keys = pl_alloc(cap, sizeof *keys);
-    uint32_t *nexts = pl_alloc(cap, sizeof *nexts);
-    if (keys == NULL || nexts == NULL) {
-        pl_free(keys);
-        pl_free(nexts);
-        return PL_NO_MEMORY;
-    }
-    memset(keys, 0xFF, cap * sizeof *keys);
-    for (size_t i = 0; i < t->cap; i++) {
-        if (t->keys[i] == UINT64_MAX) continue;
-        size_t at = pl_tok_mix(t->keys[i]) & (cap - 1);
-        while (keys[at] != UINT64_MAX) at = (at + 1) & (cap - 1);
-        keys[at] = t->keys[i];
-        nexts[at] = t->nexts[i];
-    }
-    pl_free(t->keys);
-    pl_free(t->nexts);
-    t->keys = keys;
-    t->nexts = nexts;
+    struct pl_tok_edge *to = pl_alloc(cap, sizeof *to);
+    if (to == NULL) return PL_NO_MEMORY;
+    memset(to, 0xFF, cap * sizeof *to);
+    for (size_t i = 0; i < t->cap; i++)
+        if (t->edge[i].key != UINT64_MAX) put_edge(to, cap, t->edge[i]);
+    pl_free(t->edge);
+    t->edge = to;
     t->cap = cap;
     return PL_OK;
 }
@@ -139,11 +136,7 @@ static enum pl_status trie_child(struct pl_tok_trie *t, uint32_t node, unsigned 
         if (node == 0) {
             t->first[byte] = next;
         } else {
-            uint64_t key = (uint64_t)node << 8 | byte;
-            size_t at = pl_tok_mix(key) & (t->cap - 1);
-            while (t->keys[at] != UINT64_MAX) at = (at + 1) & (t->cap - 1);
-            t->keys[at] = key;
-            t->nexts[at] = next;
+            put_edge(t->edge, t->cap, (struct pl_tok_edge){(uint64_t)node << 8 | byte, next});
             t->edges++;
         }
     }

@@ -9,12 +9,15 @@
 #define PL_TOK_MAX_IDS (16u << 20)
 #define PL_TOK_NONE    UINT32_MAX
 
+struct pl_tok_slot {
+    uint32_t hash, id; /* id PL_TOK_NONE = free */
+};
 struct pl_tok_vocab {
     struct pl_str *text; /* [count] */
     uint32_t count, cap;
-    uint32_t used;                 /* entries of the hash */
-    uint32_t *slot_hash, *slot_id; /* [slots]; id PL_TOK_NONE = free */
-    uint32_t slots;                /* power of two or 0 */
+    uint32_t used;            /* entries of the hash */
+    struct pl_tok_slot *slot; /* [slots] */
+    uint32_t slots;           /* power of two or 0 */
     uint64_t seed;
     size_t max_len; /* bytes of the longest text */
     struct pl_arena bytes;
@@ -29,11 +32,18 @@ enum pl_status pl_tok_vocab_reserve(struct pl_tok_vocab *v, size_t count) PL_MUS
 enum pl_status pl_tok_vocab_add(struct pl_tok_vocab *v, uint32_t id, struct pl_str text, bool replace,
                                 uint32_t *existing) PL_MUST_CHECK;
 uint32_t pl_tok_vocab_find(const struct pl_tok_vocab *v, const char *text, size_t len); /* PL_TOK_NONE: absent */
+/* The same in steps, so that many lookups can wait for memory together: hash, then fetch twice, then find. */
+uint32_t pl_tok_vocab_hash(const struct pl_tok_vocab *v, const char *text, size_t len);
+void pl_tok_vocab_fetch_slot(const struct pl_tok_vocab *v, uint32_t hash);
+void pl_tok_vocab_fetch_text(const struct pl_tok_vocab *v, uint32_t hash); /* once the slot has arrived */
+uint32_t pl_tok_vocab_find_hashed(const struct pl_tok_vocab *v, const char *text, size_t len, uint32_t hash);
 
 /* A trie over bytes: nodes are numbers, edges a hash of (node, byte). For longest and common prefix matches. */
 struct pl_tok_trie {
-    uint64_t *keys; /* node << 8 | byte, PL_TRIE_FREE = free */
-    uint32_t *nexts;
+    struct pl_tok_edge {
+        uint64_t key; /* node << 8 | byte, UINT64_MAX = free */
+        uint32_t next;
+    } * edge; /* [cap] */
     size_t cap, edges;
     uint32_t *values; /* [nodes] id or PL_TOK_NONE */
     size_t nodes, values_cap;
@@ -52,8 +62,8 @@ static inline uint32_t pl_tok_trie_step(const struct pl_tok_trie *t, uint32_t no
     if (node == 0) return t->first[byte];
     uint64_t key = (uint64_t)node << 8 | byte;
     for (size_t i = pl_tok_mix(key) & (t->cap - 1);; i = (i + 1) & (t->cap - 1)) {
-        if (t->keys[i] == key) return t->nexts[i];
-        if (t->keys[i] == UINT64_MAX) return 0;
+        if (t->edge[i].key == key) return t->edge[i].next;
+        if (t->edge[i].key == UINT64_MAX) return 0;
     }
 }
 
