@@ -20,6 +20,24 @@ static enum pl_status add_cp(struct pl_tok_text *out, uint32_t cp, unsigned tain
     return pl_tok_text_add(out, s, n, taint);
 }
 
+static enum pl_status copy(const struct pl_tok_text *in, struct pl_tok_text *out, size_t begin, size_t end) {
+    if (!in->tracked) return pl_tok_text_add(out, in->data + begin, end - begin, 0);
+    for (size_t i = begin; i < end; i++) PL_TRY(pl_tok_text_add(out, in->data + i, 1, in->taint[i]));
+    return PL_OK;
+}
+
+/* The end of the stretch from i that is normalized as one: up to ASCII or to a character that stays what it is. */
+static size_t stretch_end(const struct pl_tok_text *in, size_t i) {
+    uint32_t cp;
+    if ((unsigned char)in->data[i] < 0x80) i++;
+    while (i < in->len && (unsigned char)in->data[i] >= 0x80) {
+        size_t n = pl_uc_next(in->data + i, &cp);
+        if (cp >= 0x700 && pl_uc_is_unnormalized(cp)) break;
+        i += n;
+    }
+    return i;
+}
+
 /* NFC and its kin work on stretches that begin with ASCII: ASCII never composes with what stands before it. */
 static enum pl_status unicode_form(const struct pl_tok_text *in, struct pl_tok_text *out, utf8proc_option_t opt) {
     for (size_t i = 0; i < in->len;) {
@@ -36,8 +54,13 @@ static enum pl_status unicode_form(const struct pl_tok_text *in, struct pl_tok_t
             i = e;
             continue;
         }
-        e = i + 1;
-        while (e < in->len && (unsigned char)in->data[e] >= 0x80) e++;
+        e = stretch_end(in, i);
+        if (e == i) { /* as it is */
+            e += pl_uc_lead_len((unsigned char)in->data[i], in->len - i);
+            PL_TRY(copy(in, out, i, e));
+            i = e;
+            continue;
+        }
         utf8proc_int32_t *cps = NULL;
         size_t cap = 0;
         utf8proc_ssize_t n = (utf8proc_ssize_t)(e - i);
@@ -77,14 +100,14 @@ static bool nmt_space(uint32_t c) {
 }
 
 static enum pl_status one_char(struct pl_tok_text *out, enum char_job job, uint32_t cp, unsigned taint) {
-    unsigned f = pl_uc_flags(cp);
     switch (job) {
     case JOB_LOWER: return lower_into(out, cp, taint);
-    case JOB_NO_MARKS: return f & PL_UC_MARK ? PL_OK : add_cp(out, cp, taint);
-    case JOB_NO_NONSPACING: return (f & PL_UC_MARK) && pl_uc_is_nonspacing_mark(cp) ? PL_OK : add_cp(out, cp, taint);
+    case JOB_NO_MARKS: return pl_uc_is_accent(cp) ? PL_OK : add_cp(out, cp, taint);
+    case JOB_NO_NONSPACING: return pl_uc_is_bert_mark(cp) ? PL_OK : add_cp(out, cp, taint);
     case JOB_CLEAN:
-        if (f & PL_UC_SPACE && (cp == 9 || cp == 10 || cp == 13 || !(f & PL_UC_OTHER))) return add_cp(out, ' ', taint);
-        return cp == 0 || cp == 0xFFFD || (f & PL_UC_OTHER) ? PL_OK : add_cp(out, cp, taint);
+        if (cp == 9 || cp == 10 || cp == 13) return add_cp(out, ' ', taint);
+        if (cp == 0xFFFD || pl_uc_is_bert_other(cp)) return PL_OK;
+        return add_cp(out, pl_uc_flags(cp) & PL_UC_SPACE ? ' ' : cp, taint);
     case JOB_CHINESE:
         if (!pl_uc_is_chinese(cp)) return add_cp(out, cp, taint);
         PL_TRY(add_cp(out, ' ', taint));
@@ -102,12 +125,6 @@ static enum pl_status each_char(const struct pl_tok_text *in, struct pl_tok_text
         PL_TRY(one_char(out, job, cp, taint_of(in, i, i + n)));
         i += n;
     }
-    return PL_OK;
-}
-
-static enum pl_status copy(const struct pl_tok_text *in, struct pl_tok_text *out, size_t begin, size_t end) {
-    if (!in->tracked) return pl_tok_text_add(out, in->data + begin, end - begin, 0);
-    for (size_t i = begin; i < end; i++) PL_TRY(pl_tok_text_add(out, in->data + i, 1, in->taint[i]));
     return PL_OK;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "token/split.h"
+#include "token/unicode.h"
 
 struct pl_regex {
     pcre2_code *code;
@@ -20,6 +21,7 @@ struct pl_regex {
 
 #define SPACE_SET "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define WORD_SET  "\\p{L}\\p{M}\\p{N}\\p{Pc}"
+#define NEWER_HAN "\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"
 
 static const char *const scripts[] = {"Han",      "Hiragana", "Katakana", "Hangul",   "Thai",    "Lao",
                                       "Khmer",    "Myanmar",  "Arabic",   "Cyrillic", "Greek",   "Latin",
@@ -34,8 +36,9 @@ struct translator {
 
 static bool hex_digit(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
-/* \p{Name}, \P{Name}, \p{^Name}: scripts are spelled so that PCRE2 ignores script extensions. */
-static void property(struct translator *t) {
+/* \p{Name}, \P{Name}, \p{^Name}: scripts are spelled so that PCRE2 ignores script extensions; characters newer than its
+ * tables are added (not to a negated property inside a class, which no published pattern has). */
+static void property(struct translator *t, bool in_class) {
     const char *s = t->s + t->i;
     const char *close = t->i + 2 < t->len && s[2] == '{' ? memchr(s, '}', t->len - t->i) : NULL;
     if (close == NULL) {
@@ -43,13 +46,47 @@ static void property(struct translator *t) {
         t->i += 2;
         return;
     }
-    const char *name = s + 3;
+    bool hat = s[3] == '^', negated = (s[1] == 'P') != hat;
+    const char *name = s + 3 + hat;
     size_t n = (size_t)(close - name);
-    pl_buf_add(t->out, s, 3);
+    struct pl_buf more = {0};
+    if (!negated || !in_class) pl_uc_add_newer(&more, name, n);
+    if (!negated && n == 3 && memcmp(name, "Han", 3) == 0) pl_buf_add_c(&more, NEWER_HAN);
+    bool wrap = more.len > 0 && !in_class;
+    if (wrap) pl_buf_add_c(t->out, negated ? "[^" : "[");
+    pl_buf_add_c(t->out, negated && !wrap ? "\\P{" : "\\p{");
     for (size_t k = 0; k < PL_COUNT_OF(scripts); k++)
         if (strlen(scripts[k]) == n && memcmp(name, scripts[k], n) == 0) pl_buf_add_c(t->out, "sc:");
     pl_buf_add(t->out, name, n + 1);
-    t->i += n + 4;
+    pl_buf_add(t->out, more.data, more.len);
+    if (wrap) pl_buf_add_char(t->out, ']');
+    if (more.failed) t->out->failed = true;
+    pl_buf_deinit(&more);
+    t->i += (size_t)(close - s) + 1;
+}
+
+/* The characters of a \w, \d, \s or \h, as items of a class. */
+static void add_set(struct pl_buf *out, char c) {
+    static const char *const words[] = {"L", "M", "N"};
+    if (c == 's' || c == 'S') pl_buf_add_c(out, SPACE_SET);
+    if (c == 'h') pl_buf_add_c(out, "0-9a-fA-F");
+    if (c == 'd' || c == 'D') {
+        pl_buf_add_c(out, "\\p{Nd}");
+        pl_uc_add_newer(out, "Nd", 2);
+    }
+    if (c != 'w' && c != 'W') return;
+    pl_buf_add_c(out, WORD_SET);
+    for (size_t k = 0; k < PL_COUNT_OF(words); k++) pl_uc_add_newer(out, words[k], 1);
+}
+
+/* \b and \B: by the same notion of a word. */
+static void boundary(struct pl_buf *out, bool negated) {
+    static const char *const is[] = {"(?:(?<=[", "])(?![", "])|(?<![", "])(?=[", "]))"};
+    static const char *const is_not[] = {"(?:(?<=[", "])(?=[", "])|(?<![", "])(?![", "]))"};
+    for (size_t k = 0; k < 5; k++) {
+        pl_buf_add_c(out, negated ? is_not[k] : is[k]);
+        if (k < 4) add_set(out, 'w');
+    }
 }
 
 static void unicode_escape(struct translator *t) {
@@ -65,19 +102,18 @@ static void unicode_escape(struct translator *t) {
 /* One backslash sequence at t->i, inside a class or not. */
 static void escape(struct translator *t, bool in_class) {
     char c = t->i + 1 < t->len ? t->s[t->i + 1] : '\\';
-    const char *set = c == 's' || c == 'S' ? SPACE_SET : c == 'w' || c == 'W' ? WORD_SET : c == 'h' ? "0-9a-fA-F" : NULL;
+    bool negated = c == 'S' || c == 'W' || c == 'D';
+    bool set = negated || c == 's' || c == 'w' || c == 'd' || c == 'h';
     if (c == 'p' || c == 'P') {
-        property(t);
-    } else if ((c == 'b' || c == 'B') && !in_class) { /* word boundaries by the same notion of a word */
-        pl_buf_add_c(t->out, c == 'b' ? "(?:(?<=[" WORD_SET "])(?![" WORD_SET "])|(?<![" WORD_SET "])(?=[" WORD_SET "]))"
-                                      : "(?:(?<=[" WORD_SET "])(?=[" WORD_SET "])|(?<![" WORD_SET "])(?![" WORD_SET "]))");
+        property(t, in_class);
+    } else if ((c == 'b' || c == 'B') && !in_class) {
+        boundary(t->out, c == 'B');
         t->i += 2;
     } else if (c == 'u') {
         unicode_escape(t);
-    } else if (set != NULL && !(in_class && (c == 'S' || c == 'W'))) {
-        bool negated = c == 'S' || c == 'W';
+    } else if (set && !(in_class && negated)) {
         if (!in_class) pl_buf_add_c(t->out, negated ? "[^" : "[");
-        pl_buf_add_c(t->out, set);
+        add_set(t->out, c);
         if (!in_class) pl_buf_add_char(t->out, ']');
         t->i += 2;
     } else {

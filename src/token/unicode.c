@@ -1,7 +1,19 @@
 #include "token/unicode.h"
 
 #include <pthread.h>
+#include <string.h>
 #include <utf8proc.h>
+
+#include "base/mem.h"
+
+struct range {
+    uint32_t first, last;
+};
+struct newer {
+    uint32_t first, last;
+    utf8proc_category_t category;
+};
+#include "token/unicode_tables.h"
 
 uint8_t pl_uc_table[0x110000];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -37,15 +49,11 @@ static unsigned category_flags(utf8proc_category_t k) {
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
     case UTF8PROC_CATEGORY_PO: return PL_UC_PUNCT;
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CS: return PL_UC_OTHER;
     default: return 0;
     }
 }
 
-static void fill(void) {
+static void fill_known(void) {
     for (uint32_t c = 0; c < 0x110000; c++) {
         if (c == 0x3400 || c == 0x4E00 || c == 0xAC00 || c == 0x20000) {
             /* long runs of one class: CJK, Hangul syllables */
@@ -53,15 +61,19 @@ static void fill(void) {
             for (; c < end; c++) pl_uc_table[c] = PL_UC_LETTER | PL_UC_WORD;
         }
         if (c >= 0x32000 && c < 0xE0000) continue; /* unassigned planes */
-        if (c >= 0xF0000) {
-            pl_uc_table[c] = (c & 0xFFFF) < 0xFFFE ? PL_UC_OTHER : 0;
-            continue;
-        }
+        if (c >= 0xF0000) return;                  /* private use */
         unsigned f = category_flags(utf8proc_category((utf8proc_int32_t)c));
         if (white_space(c)) f |= PL_UC_SPACE;
         if (other_alphabetic(c) || c == 0x200C || c == 0x200D) f |= PL_UC_WORD;
         pl_uc_table[c] = (uint8_t)f;
     }
+}
+
+static void fill(void) {
+    fill_known();
+    for (size_t i = 0; i < PL_COUNT_OF(newer); i++)
+        for (uint32_t c = newer[i].first; c <= newer[i].last; c++)
+            pl_uc_table[c] = (uint8_t)category_flags(newer[i].category);
 }
 
 void pl_uc_init(void) { (void)pthread_once(&once, fill); }
@@ -70,7 +82,55 @@ size_t pl_uc_encode(uint32_t cp, char out[4]) {
     return (size_t)utf8proc_encode_char((utf8proc_int32_t)cp, (utf8proc_uint8_t *)out);
 }
 
-bool pl_uc_is_nonspacing_mark(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_MN; }
+static bool in_ranges(const struct range *r, size_t n, uint32_t c) {
+    size_t low = 0;
+    while (low < n) { /* the first range that does not end before c */
+        size_t mid = (low + n) / 2;
+        if (r[mid].last < c)
+            low = mid + 1;
+        else
+            n = mid;
+    }
+    return r[low].first <= c && c <= r[low].last;
+}
+/* The last range ends the search: past it there is nothing to look at. */
+#define IN(table, c) ((c) <= (table)[PL_COUNT_OF(table) - 1].last && in_ranges(table, PL_COUNT_OF(table) - 1, c))
+
+bool pl_uc_is_bert_other(uint32_t c) { return c < 0x80 ? c < 0x20 || c == 0x7F : IN(bert_other, c); }
+bool pl_uc_is_bert_mark(uint32_t c) { return IN(bert_marks, c); }
+bool pl_uc_is_accent(uint32_t c) { return IN(accents, c); }
+bool pl_uc_is_bert_punct(uint32_t c) {
+    if (c < 0x80) return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) || (c >= 123 && c <= 126);
+    return IN(bert_punct, c);
+}
+
+bool pl_uc_is_unnormalized(uint32_t c) {
+    if (IN(unknown, c)) return true;
+    for (size_t i = 0; i < PL_COUNT_OF(newer) && newer[i].first <= c; i++)
+        if (c <= newer[i].last) return true;
+    return false;
+}
+
+static const char *category_name(utf8proc_category_t k) {
+    switch (k) {
+    case UTF8PROC_CATEGORY_LU: return "Lu";
+    case UTF8PROC_CATEGORY_LL: return "Ll";
+    case UTF8PROC_CATEGORY_LM: return "Lm";
+    case UTF8PROC_CATEGORY_LO: return "Lo";
+    case UTF8PROC_CATEGORY_MN: return "Mn";
+    case UTF8PROC_CATEGORY_MC: return "Mc";
+    case UTF8PROC_CATEGORY_ND: return "Nd";
+    case UTF8PROC_CATEGORY_NO: return "No";
+    case UTF8PROC_CATEGORY_PO: return "Po";
+    default: return "So";
+    }
+}
+
+void pl_uc_add_newer(struct pl_buf *out, const char *name, size_t len) {
+    for (size_t i = 0; i < PL_COUNT_OF(newer) && len >= 1 && len <= 2; i++)
+        if (memcmp(category_name(newer[i].category), name, len) == 0)
+            pl_buf_printf(out, "\\x{%x}-\\x{%x}", newer[i].first, newer[i].last);
+}
 
 bool pl_uc_is_chinese(uint32_t c) {
     return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x20000 && c <= 0x2A6DF) ||
@@ -81,7 +141,10 @@ bool pl_uc_is_chinese(uint32_t c) {
 
 uint32_t pl_uc_lower(uint32_t cp) {
     if (cp < 0x80) return cp >= 'A' && cp <= 'Z' ? cp + 32 : cp;
-    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    for (size_t i = 0; i < PL_COUNT_OF(newer_lower) && low == cp && cp >= newer_lower[i][0]; i++)
+        if (newer_lower[i][0] == cp) return newer_lower[i][1];
+    return low;
 }
 
 static bool printable_byte(unsigned b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE; }

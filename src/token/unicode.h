@@ -1,11 +1,15 @@
 /* unicode - what tokenizers ask about a code point. Classes come from utf8proc, one byte per code point in a table
- * that is filled once per process; white space is Unicode's White_Space (25 code points), not a regex dialect's. */
+ * that is filled once per process; white space is Unicode's White_Space (25 code points), not a regex dialect's.
+ * Hugging Face tokenizers mixes editions of Unicode: its regexes know 16, BERT's classes are those of 8, its normalizers
+ * those of 9. unicode_tables.h holds where that differs from the libraries. */
 #ifndef PL_TOKEN_UNICODE_H
 #define PL_TOKEN_UNICODE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/str.h"
 
 enum pl_uc {
     PL_UC_LETTER = 1, /* L* */
@@ -14,7 +18,6 @@ enum pl_uc {
     PL_UC_PUNCT = 8,  /* P* */
     PL_UC_SPACE = 16, /* White_Space */
     PL_UC_WORD = 32,  /* Rust's \w: alphabetic, marks, decimal digits, connectors, joiners */
-    PL_UC_OTHER = 64, /* Cc, Cf, Co, Cs */
     PL_UC_DIGIT = 128 /* Nd */
 };
 
@@ -48,13 +51,14 @@ static inline size_t pl_uc_lead_len(unsigned char c, size_t avail) {
 }
 size_t pl_uc_encode(uint32_t cp, char out[4]);
 
-bool pl_uc_is_nonspacing_mark(uint32_t cp); /* Mn */
-bool pl_uc_is_chinese(uint32_t cp);         /* the CJK blocks of BERT's tokenizer */
-static inline bool pl_uc_is_bert_punct(uint32_t cp) {
-    if (cp < 0x80)
-        return (cp >= 33 && cp <= 47) || (cp >= 58 && cp <= 64) || (cp >= 91 && cp <= 96) || (cp >= 123 && cp <= 126);
-    return (pl_uc_flags(cp) & PL_UC_PUNCT) != 0;
-}
+bool pl_uc_is_chinese(uint32_t cp);      /* the CJK blocks of BERT's tokenizer */
+bool pl_uc_is_bert_other(uint32_t cp);   /* BERT's control characters */
+bool pl_uc_is_bert_mark(uint32_t cp);    /* Mn */
+bool pl_uc_is_bert_punct(uint32_t cp);   /* P*, and in ASCII also S* */
+bool pl_uc_is_accent(uint32_t cp);       /* M*, for StripAccents */
+bool pl_uc_is_unnormalized(uint32_t cp); /* NFC and its kin leave it alone and take it for a starter */
+/* For a regex class: the characters newer than the libraries of a category (L, Lu, N, ...), as ranges. */
+void pl_uc_add_newer(struct pl_buf *out, const char *name, size_t len);
 uint32_t pl_uc_lower(uint32_t cp); /* simple mapping; U+0130 is the caller's (two code points) */
 
 /* GPT-2's bijection between bytes and printable code points (all below U+0180). */
