@@ -15,9 +15,12 @@ struct read_job {
     uint64_t sums[512];
 };
 
+/* The clock of every bench: CLOCK_PROCESS_CPUTIME_ID counts CPU seconds, which other processes do not stretch. */
+static clockid_t bench_clock = CLOCK_MONOTONIC;
+
 static inline double bench_now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(bench_clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -27,8 +30,10 @@ static inline void read_worker(void *arg, int index, int count) {
     size_t begin, end;
     pl_pool_share(j->words, 512, index, count, &begin, &end);
     uint64_t s[32] = {0}, all = 0;
-    for (size_t i = begin; i + 32 <= end; i += 32)
+    for (size_t i = begin; i + 32 <= end; i += 32) {
+        for (size_t k = 0; k < 32; k += 8) __builtin_prefetch(j->data + i + k + 512); /* as the kernels do */
         for (size_t k = 0; k < 32; k++) s[k] += j->data[i + k];
+    }
     for (size_t k = 0; k < 32; k++) all += s[k];
     j->sums[index] = all;
 }

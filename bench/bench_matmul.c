@@ -3,7 +3,8 @@
  *   --isa NAME   only this table (default: all of this machine)     --type NAME  only this weight type
  *   --rows LIST  row counts (default 1,4,16,64,512)                 --threads N  (default all)
  *   --out N --in N  shape of a matrix (default 4096 x 4096)         --mib N      weights walked for 1 row (default 512)
- *   --repeats N  best of (default 5) */
+ *   --repeats N  best of (default 5)                               --fine 1     inputs in two terms, as the output product
+ *   --clock cpu  CPU seconds of all threads instead of time (for a shared machine; use it with --threads 1) */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@ struct options {
     const char *isa, *type;
     size_t rows[16], row_count, out, in, mib;
     int threads, repeats;
+    bool fine;
 };
 
 static struct options parse(int argc, char **argv) {
@@ -27,6 +29,8 @@ static struct options parse(int argc, char **argv) {
         if (strcmp(k, "--mib") == 0) o.mib = strtoul(v, NULL, 10);
         if (strcmp(k, "--threads") == 0) o.threads = atoi(v);
         if (strcmp(k, "--repeats") == 0) o.repeats = atoi(v);
+        if (strcmp(k, "--fine") == 0) o.fine = atoi(v) != 0;
+        if (strcmp(k, "--clock") == 0) bench_clock = strcmp(v, "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
         if (strcmp(k, "--rows") != 0) continue;
         o.row_count = 0;
         for (char *p = argv[i + 1], *end; o.row_count < 16 && *p != 0; p = *end == ',' ? end + 1 : end)
@@ -37,14 +41,14 @@ static struct options parse(int argc, char **argv) {
 
 /* Seconds of one product per matrix, best of the repeats; all `count` matrices are walked so that they come from memory. */
 static double time_products(struct pl_cpu *c, struct pl_cpu_weight **w, size_t count, const float *x, size_t rows, float *y,
-                            int repeats) {
+                            const struct options *o) {
     double best = 1e9;
-    for (int r = 0; r < repeats; r++) {
+    for (int r = 0; r < o->repeats; r++) {
         double t = bench_now();
         for (size_t i = 0; i < count; i++) {
             const struct pl_cpu_weight *one = w[i];
             size_t y_stride = 1 << 16;
-            struct pl_cpu_matmul m = {1, rows, &one, NULL, x, 1 << 16, &y, &y_stride, false};
+            struct pl_cpu_matmul m = {1, rows, &one, NULL, x, 1 << 16, &y, &y_stride, false, o->fine};
             pl_cpu_matmul(c, &m);
         }
         t = (bench_now() - t) / (double)count;
@@ -75,7 +79,7 @@ static void bench_type(const struct options *o, struct pl_cpu *c, const struct w
     if (pl_cpu_reserve(c, max_rows, o->in, 128, &err) != PL_OK) exit(1);
     for (size_t i = 0; i < o->row_count; i++) {
         size_t n = o->rows[i];
-        double t1 = time_products(c, w, n < 64 ? count : PL_MIN(count, (size_t)2), x, n, y, o->repeats);
+        double t1 = time_products(c, w, n < 64 ? count : PL_MIN(count, (size_t)2), x, n, y, o);
         double gbs = (double)pl_cpu_weight_bytes_read(w[0]) / t1 * 1e-9;
         printf("%-14s %-32s rows %4zu  %9.1f us  %6.1f GB/s (%3.0f%%)  %7.1f GOP/s\n", type,
                pl_cpu_weight_kernel(c, w[0], n), n, t1 * 1e6, gbs, 100 * gbs / ceiling,

@@ -78,6 +78,7 @@ static void read_share(void *arg, int index, int count) {
     uint64_t sum[8] = {0};
     pl_pool_share(j->count, 4096, index, count, &begin, &end);
     for (size_t i = begin; i + 8 <= end; i += 8) {
+        __builtin_prefetch(j->data + i + 512); /* as the kernels do */
         for (size_t k = 0; k < 8; k++) sum[k] ^= j->data[i + k];
     }
     for (size_t k = 1; k < 8; k++) sum[0] ^= sum[k];

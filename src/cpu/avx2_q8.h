@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include "cpu/internal.h"
+#include "cpu/prefetch.h"
 
 #define Q8_INLINE static inline __attribute__((always_inline))
 
@@ -178,6 +179,7 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int n, const struct pl_c
     for (size_t b = 0; b < w->layout.blocks; b++, a += (size_t)n * ACT_ROW_BYTES) {
         struct q8_scales s = load_scales(k, w, tile, b, h8);
         const unsigned char *p = tile + b * w->layout.plane_bytes + 4 * h8;
+        if (h8 == 0) cpu_prefetch_block(k.storage, k.scale, &w->layout, tile, b);
         if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
             q8_block(k, p, book, &s, a, 0, n, acc);
             q8_block(k, p, book, &s, a, 1, n, acc);

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include "cpu/internal.h"
+#include "cpu/prefetch.h"
 
 #define Q8_INLINE static inline __attribute__((always_inline))
 
@@ -230,6 +231,7 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int rows, const struct p
     for (size_t b = 0; b < blocks; b++, a += (size_t)rows * ACT_ROW_BYTES) {
         __m512i v[8];
         unpack(k.storage, tile + b * plane, v);
+        cpu_prefetch_block(k.storage, k.scale, &w->layout, tile, b);
         if (k.book != NULL)
             for (int j = 0; j < 8; j++) v[j] = _mm512_shuffle_epi8(book, v[j]);
         struct q8_scales s = load_scales(k, w, tile, b);

@@ -32,11 +32,17 @@ FLOAT_INLINE void float_block(const enum pl_dtype t, const int outs, const int r
     vf acc[FLOAT_WIDE > FLOAT_OUT * FLOAT_ROWS ? FLOAT_WIDE : FLOAT_OUT * FLOAT_ROWS];
 #pragma GCC unroll 24
     for (int k = 0; k < outs * rows; k++) acc[k] = vf_set1(0.0f);
+    const size_t each = t == PL_F32 ? 4 : 2, ahead = 2048 / each;
     size_t i = 0;
     for (; i + VW <= in; i += VW) {
         vf wv[FLOAT_WIDE];
+        /* of this row, or of the one that follows the last of this block */
+        const size_t next = (i + ahead < in ? i + ahead : i + ahead + (size_t)(outs - 1) * in) * each;
 #pragma GCC unroll 8
-        for (int o = 0; o < outs; o++) wv[o] = weight_load(t, w[o], i);
+        for (int o = 0; o < outs; o++) {
+            wv[o] = weight_load(t, w[o], i);
+            if (VW > 1) __builtin_prefetch((const unsigned char *)w[o] + next);
+        }
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
             vf xv = vf_load(x + (size_t)r * x_stride + i);
