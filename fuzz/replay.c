@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv) __attribute__((weak)); /* a target may have one */
 
 static int run_file(const char *path) {
     FILE *f = fopen(path, "rb");
@@ -45,6 +46,7 @@ static int run_place(const char *path, int *files) {
 
 int main(int argc, char **argv) {
     int bad = 0;
+    if (LLVMFuzzerInitialize != NULL) (void)LLVMFuzzerInitialize(&argc, &argv);
     printf("1..%d\n", argc - 1);
     for (int i = 1; i < argc; i++) {
         int files = 0, rc = run_place(argv[i], &files);
