@@ -144,9 +144,9 @@ static void print_text(struct inspect *in) {
         pl_out_printf("%-14s ", plain[i]);
         print_value(json_object_get(in->info, plain[i]));
     }
-    pl_out_printf("memory         weights %.1f MB mapped, up to %.1f MB repacked; KV cache %.1f MB; working space %.1f MB\n"
+    pl_out_printf("memory         weights %.1f MB, in memory up to %.1f MB; KV cache %.1f MB; working space %.1f MB\n"
                   "               at most %.1f MB of %.1f MB allowed\n",
-                  mb(memory, "weights_mapped_bytes"), mb(memory, "weights_owned_bytes_max"), mb(memory, "kv_bytes"),
+                  mb(memory, "weights_mapped_bytes"), mb(memory, "weights_resident_bytes_max"), mb(memory, "kv_bytes"),
                   mb(memory, "scratch_bytes"), mb(memory, "total_bytes_max"), mb(memory, "limit_bytes"));
     pl_out_printf("\ntensor types\n");
     json_object_foreach(in->dtypes, key, v) {

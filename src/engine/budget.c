@@ -110,15 +110,14 @@ static double mb(uint64_t bytes) { return (double)bytes / 1e6; }
 enum pl_status pl_engine_check_budget(const struct plumb_engine *e, struct pl_err *err) {
     const struct pl_memory_budget *b = &e->budget;
     uint64_t total = 0;
-    const uint64_t parts[] = {b->weight_bytes_mapped, b->weight_bytes_owned, b->kv_bytes, b->scratch_bytes};
+    const uint64_t parts[] = {b->weight_bytes_resident, b->kv_bytes, b->scratch_bytes};
     for (size_t i = 0; i < PL_COUNT_OF(parts); i++) {
         if (!pl_add_u64(total, parts[i], &total)) PL_FAIL(err, PL_LIMIT, "the sizes of this model overflow");
     }
     if (total <= e->memory_limit) return PL_OK;
-    PL_FAIL(
-        err, PL_LIMIT,
-        "%.300s needs %.0f MB (weights %.0f, repacked up to %.0f, KV cache of %u x %u tokens %.0f, working space %.0f) but "
-        "%.0f MB may be used: lower --context or --sessions, or take a smaller model",
-        e->model_path, mb(total), mb(b->weight_bytes_mapped), mb(b->weight_bytes_owned), e->max_sessions, e->context,
-        mb(b->kv_bytes), mb(b->scratch_bytes), mb(e->memory_limit));
+    PL_FAIL(err, PL_LIMIT,
+            "%.300s needs up to %.0f MB (weights %.0f, KV cache of %u x %u tokens %.0f, working space %.0f) but "
+            "%.0f MB may be used: lower --context or --sessions, or take a smaller model",
+            e->model_path, mb(total), mb(b->weight_bytes_resident), e->max_sessions, e->context, mb(b->kv_bytes),
+            mb(b->scratch_bytes), mb(e->memory_limit));
 }

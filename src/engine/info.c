@@ -13,10 +13,11 @@ static json_t *sizes_json(const struct pl_model_config *c) {
 
 static json_t *memory_json(const struct plumb_engine *e) {
     const struct pl_memory_budget *b = &e->budget;
-    uint64_t total = b->weight_bytes_mapped + b->weight_bytes_owned + b->kv_bytes + b->scratch_bytes;
-    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "weights_mapped_bytes", (json_int_t)b->weight_bytes_mapped,
-                          "weights_owned_bytes_max", (json_int_t)b->weight_bytes_owned, "kv_bytes", (json_int_t)b->kv_bytes,
-                          "scratch_bytes", (json_int_t)b->scratch_bytes, "total_bytes_max", (json_int_t)total, "limit_bytes",
+    uint64_t total = b->weight_bytes_resident + b->kv_bytes + b->scratch_bytes;
+    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weights_mapped_bytes", (json_int_t)b->weight_bytes_mapped,
+                          "weights_owned_bytes_max", (json_int_t)b->weight_bytes_owned, "weights_resident_bytes_max",
+                          (json_int_t)b->weight_bytes_resident, "kv_bytes", (json_int_t)b->kv_bytes, "scratch_bytes",
+                          (json_int_t)b->scratch_bytes, "total_bytes_max", (json_int_t)total, "limit_bytes",
                           (json_int_t)PL_MIN(e->memory_limit, (uint64_t)INT64_MAX));
     if (o != NULL && e->model != NULL)
         json_object_set_new(o, "weights_owned_bytes", json_integer((json_int_t)pl_model_bytes_owned(e->model)));

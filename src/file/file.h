@@ -40,6 +40,9 @@ const struct pl_tensor *pl_file_tensor_at(const struct pl_file *f, size_t i);
 const struct pl_tensor *pl_file_tensor(const struct pl_file *f, const char *name); /* NULL: not there */
 /* Tells the system that all weights will be read soon (madvise); harmless. */
 void pl_file_will_need(const struct pl_file *f);
+/* The tensor's pages may leave this process's memory until somebody reads them again: for a weight that has been copied.
+ * Does nothing for files in memory. */
+void pl_file_forget(const struct pl_file *f, const struct pl_tensor *t);
 
 /* Refuses NaN and infinite scales of quantised blocks anywhere in the file: reads all quantised weights once, spread over
  * the pool (NULL: this thread). The first bad tensor in file order is named, whatever the thread count. */

@@ -188,6 +188,27 @@ void pl_file_will_need(const struct pl_file *f) {
     }
 }
 
+/* Whole pages inside the span only: its ends may be shared with neighbours. */
+static void forget_span(const struct pl_file *f, const void *data, uint64_t bytes) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)data;
+    for (size_t i = 0; i < f->part_count; i++) {
+        const struct pl_part *p = &f->parts[i];
+        const uintptr_t base = (uintptr_t)p->data;
+        if (!p->mapped || at < base || at - base > p->len || bytes > p->len - (at - base)) continue;
+        uintptr_t first = (at + page - 1) / page * page, end = (at + (uintptr_t)bytes) / page * page;
+        if (end > first) madvise((void *)first, end - first, MADV_DONTNEED);
+    }
+}
+
+void pl_file_forget(const struct pl_file *f, const struct pl_tensor *t) {
+    if (t->data != NULL) forget_span(f, t->data, t->bytes);
+    if (t->dtype != PL_MLX) return;
+    uint64_t groups = pl_tensor_rows(t) * (pl_tensor_cols(t) / t->group);
+    uint64_t bytes = groups * pl_dtype_info(t->scale_dtype)->block_bytes;
+    forget_span(f, t->scales, bytes);
+    forget_span(f, t->biases, bytes);
+}
+
 const json_t *pl_file_json(const struct pl_file *f, enum pl_file_json which) {
     return (unsigned)which < PL_JSON_COUNT ? f->json[which] : NULL;
 }

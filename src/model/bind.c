@@ -97,7 +97,9 @@ static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uin
     PL_TRY(pl_ops_weight_create(m->ops, t, use, &w, d->err));
     char *base = b->per_layer ? (char *)&m->layers[layer] : (char *)m;
     memcpy(base + b->slot, &w, sizeof w);
-    m->bytes_owned += pl_ops_weight_bytes_owned(m->ops, w);
+    uint64_t owned = pl_ops_weight_bytes_owned(m->ops, w);
+    if (owned > 0) pl_file_forget(d->f, t); /* held once: the copy is what products read */
+    m->bytes_owned += owned;
     d->done_bytes += t->bytes;
     if (d->opt->progress != NULL) d->opt->progress(d->opt->progress_user, d->done_bytes, pl_file_bytes(d->f));
     return PL_OK;

@@ -121,15 +121,31 @@ static bool scratch_bytes(const struct pl_model_config *c, const struct pl_model
     return pl_add_u64(sum, part, out);
 }
 
+/* What a repacked copy takes at most: rows padded to tiles of 16, codes or scales kept a little wider. Floats stay views. */
+static bool owned_bound(const struct pl_tensor *t, uint64_t *out) {
+    *out = 0;
+    uint64_t rows = pl_tensor_rows(t), bytes = t->bytes;
+    if (t->dtype == PL_MLX) {
+        uint64_t scale_bytes = 2 * rows * (pl_tensor_cols(t) / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
+        if (!pl_add_u64(bytes, scale_bytes, &bytes)) return false;
+    } else if (pl_dtype_info(t->dtype)->block_elems == 1) {
+        return true;
+    }
+    uint64_t padding = rows > 0 ? (0 - rows) % 16 * (bytes / rows) : 0;
+    return pl_add_u64(bytes, t->dtype == PL_TQ1_0 ? bytes / 4 : bytes / 16, &bytes) && pl_add_u64(bytes, padding, out);
+}
+
 enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_config *c, const struct pl_model_options *opt,
                                const struct pl_kv_shape *kv, struct pl_memory_budget *out, struct pl_err *err) {
     struct pl_memory_budget b = {0};
     for (size_t i = 0; i < pl_file_tensor_count(f); i++) {
         const struct pl_tensor *t = pl_file_tensor_at(f, i);
-        if (!pl_add_u64(b.weight_bytes_mapped, t->bytes, &b.weight_bytes_mapped))
+        uint64_t owned = 0;
+        if (!owned_bound(t, &owned) || !pl_add_u64(b.weight_bytes_mapped, t->bytes, &b.weight_bytes_mapped) ||
+            !pl_add_u64(b.weight_bytes_owned, owned, &b.weight_bytes_owned) ||
+            !pl_add_u64(b.weight_bytes_resident, owned > 0 ? owned : t->bytes, &b.weight_bytes_resident))
             PL_FAIL(err, PL_LIMIT, "the weights overflow");
     }
-    b.weight_bytes_owned = b.weight_bytes_mapped;
     if (kv != NULL) b.kv_bytes = pl_kv_shape_bytes(kv);
     if (kv != NULL && b.kv_bytes == 0)
         PL_FAIL(err, PL_LIMIT, "a KV cache of %zu pages of %zu tokens is larger than any memory", kv->page_count,

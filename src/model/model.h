@@ -63,10 +63,12 @@ enum pl_status pl_model_forward(struct pl_model *m, const struct pl_batch *b, st
                                 const struct pl_activation **logits) PL_MUST_CHECK;
 /* What a model of this config needs, before anything is allocated. */
 struct pl_memory_budget {
-    uint64_t weight_bytes_mapped, weight_bytes_owned, kv_bytes, scratch_bytes;
+    uint64_t weight_bytes_mapped;   /* in the file */
+    uint64_t weight_bytes_owned;    /* the most that repacked copies can take */
+    uint64_t weight_bytes_resident; /* the most that stays in memory: a weight is a view or a copy, never both */
+    uint64_t kv_bytes, scratch_bytes;
 };
-/* kv may be NULL. weight_bytes_owned is the most that repacked copies can take, not what they will. PL_LIMIT: the sums
- * overflow. */
+/* kv may be NULL. PL_LIMIT: the sums overflow. */
 enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_config *c, const struct pl_model_options *opt,
                                const struct pl_kv_shape *kv, struct pl_memory_budget *out, struct pl_err *err) PL_MUST_CHECK;
 /* Private copies this model really holds (weights, rotary tables, activations). */

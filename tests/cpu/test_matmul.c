@@ -15,22 +15,29 @@ static bool is_q8(const struct pl_cpu *c, const struct pl_cpu_weight *w) {
 }
 
 static void multiply(struct pl_cpu *c, const struct pl_cpu_weight *w, const float *bias, const float *x, size_t x_stride,
-                     size_t rows, bool accumulate, float *y, size_t y_stride) {
-    struct pl_cpu_matmul m = {1, rows, &w, &bias, x, x_stride, &y, &y_stride, accumulate, false};
+                     size_t rows, bool accumulate, bool fine, float *y, size_t y_stride) {
+    struct pl_cpu_matmul m = {1, rows, &w, &bias, x, x_stride, &y, &y_stride, accumulate, fine};
     pl_cpu_matmul(c, &m);
 }
 
-/* x as 8-bit kernels see it, and the most each element was moved by rounding. */
-static float *as_quantised(const float *x, size_t stride, size_t rows, size_t cols, float *half_step) {
+/* x as 8-bit kernels see it, in one term or in two, and the most each element was moved by rounding. */
+static float *as_quantised(const float *x, size_t stride, size_t rows, size_t cols, bool fine, float *half_step) {
     size_t blocks = (cols + 31) / 32;
-    float *out = malloc(rows * stride * sizeof *out), *scale = malloc(blocks * sizeof *scale);
+    float *out = malloc(rows * stride * sizeof *out), *scale = malloc(blocks * sizeof *scale),
+          *lost = malloc(cols * sizeof *lost);
     int8_t *q = malloc(blocks * 32);
     for (size_t r = 0; r < rows; r++) {
+        float *y = out + r * stride;
         pl_ref_quantize(x + r * stride, cols, q, scale);
-        for (size_t i = 0; i < cols; i++) out[r * stride + i] = (float)q[i] * scale[i / 32];
+        for (size_t i = 0; i < cols; i++) y[i] = (float)q[i] * scale[i / 32];
+        if (fine) {
+            for (size_t i = 0; i < cols; i++) lost[i] = x[r * stride + i] - y[i];
+            pl_ref_quantize(lost, cols, q, scale);
+            for (size_t i = 0; i < cols; i++) y[i] += (float)q[i] * scale[i / 32];
+        }
         for (size_t i = 0; i < cols; i++) half_step[r * stride + i] = 0.5f * scale[i / 32];
     }
-    free(scale), free(q);
+    free(scale), free(q), free(lost);
     return out;
 }
 
@@ -52,6 +59,7 @@ static struct pl_tensor without_rounding(const struct pl_tensor *t) {
 
 struct shape {
     size_t out, in, rows;
+    bool fine;
 };
 
 static void check_product(struct pl_cpu *c, const struct weight_case *wc, struct shape s, bool with_bias, bool accumulate) {
@@ -77,8 +85,8 @@ static void check_product(struct pl_cpu *c, const struct weight_case *wc, struct
     bool q8 = is_q8(c, w);
     float *half = malloc(s.rows * xs * sizeof *half), *unused = malloc(s.rows * ys * sizeof *unused);
     double *moved = malloc(s.rows * s.out * sizeof *moved);
-    float *xq = as_quantised(x, xs, s.rows, s.in, half);
-    multiply(c, w, with_bias ? bias : NULL, x, xs, s.rows, accumulate, y.x, ys);
+    float *xq = as_quantised(x, xs, s.rows, s.in, s.fine, half);
+    multiply(c, w, with_bias ? bias : NULL, x, xs, s.rows, accumulate, s.fine, y.x, ys);
     assert_int_equal(pl_ref_matmul(&unrounded, with_bias ? bias : NULL, x, xs, s.rows, accumulate, want.x, ys, mag, row),
                      PL_OK);
     if (q8)
@@ -93,8 +101,8 @@ static void check_product(struct pl_cpu *c, const struct weight_case *wc, struct
                 if (!accumulate) assert_true(y.x[at] == POISON);
                 continue;
             }
-            snprintf(what, sizeof what, "%s %zux%zu rows %zu: row %zu out %zu", pl_cpu_weight_kernel(c, w, s.rows), s.out,
-                     s.in, s.rows, r, o);
+            snprintf(what, sizeof what, "%s%s %zux%zu rows %zu: row %zu out %zu", pl_cpu_weight_kernel(c, w, s.rows),
+                     s.fine ? " fine" : "", s.out, s.in, s.rows, r, o);
             double m = mag[r * s.out + o] + 1e-3 + (with_bias ? fabs((double)bias[o]) : 0) + fabs((double)before[at]);
             check_close(what, y.x[at], (double)want.x[at], 1e-6,
                         TOL_MATMUL_F32 * m + (q8 ? TOL_MATMUL_Q8 * moved[r * s.out + o] : 0));
@@ -115,12 +123,56 @@ static void every_type_every_row_count(void **state) {
             size_t grain = case_grain(&weight_cases[k]);
             for (size_t rows = 1; rows <= 64; rows += isa == PL_ISA_SCALAR ? 9 : 1) {
                 size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
-                check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows}, rows % 2,
+                check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, false}, rows % 2,
                               rows % 3 == 0);
             }
         }
         pl_cpu_destroy(c);
     }
+}
+
+/* Two 8-bit terms: exactly their sum, so a hundred times nearer to the product of what was given. Tables without 8-bit
+ * products take no notice. */
+static void fine_products(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        struct pl_cpu *c = cpu_make(isa, 2);
+        for (size_t k = 0; k < WEIGHT_CASES; k++) {
+            size_t grain = case_grain(&weight_cases[k]);
+            for (size_t rows = 1; rows <= 64; rows += rows < 9 ? 1 : isa == PL_ISA_SCALAR ? 26 : 5) {
+                size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
+                check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, true}, rows % 2,
+                              rows % 3 == 0);
+            }
+        }
+        pl_cpu_destroy(c);
+    }
+}
+
+/* The same bits for any neighbours and thread count, as for one term. */
+static void fine_rows_stand_alone(void **state) {
+    (void)state;
+    enum { ROWS = 21, OUT = 35, IN = 256 };
+    struct pl_tensor t = tensor_random(&weight_cases[4], OUT, IN, 3);
+    uint64_t rng = 9;
+    float x[ROWS * IN], all[ROWS * OUT], one[OUT];
+    rng_fill(&rng, x, ROWS * IN);
+    FOR_EACH_ISA(isa) {
+        for (int threads = 1; threads <= 3; threads++) {
+            struct pl_cpu *c = cpu_make(isa, threads);
+            struct pl_err err = {0};
+            assert_int_equal(pl_cpu_reserve(c, ROWS, IN, 128, &err), PL_OK);
+            struct pl_cpu_weight *w = weight_make(c, &t);
+            multiply(c, w, NULL, x, IN, ROWS, false, true, all, OUT);
+            for (size_t r = 0; r < ROWS; r++) {
+                multiply(c, w, NULL, x + r * IN, IN, 1, false, true, one, OUT);
+                assert_memory_equal(all + r * OUT, one, sizeof one);
+            }
+            pl_cpu_weight_destroy(w);
+            pl_cpu_destroy(c);
+        }
+    }
+    tensor_free(&t);
 }
 
 static void odd_widths(void **state) {
@@ -130,8 +182,8 @@ static void odd_widths(void **state) {
         for (size_t k = 0; k < WEIGHT_CASES; k++) {
             size_t grain = case_grain(&weight_cases[k]), limit = grain == 1 ? 1025 : 16 * grain;
             for (size_t in = grain; in <= limit; in += grain == 1 && in > 70 ? 53 : grain)
-                check_product(c, &weight_cases[k], (struct shape){17, in, 1 + in / grain % 6}, false, false);
-            check_product(c, &weight_cases[k], (struct shape){33, grain >= 32 ? 2048 : 2053, 3}, true, true);
+                check_product(c, &weight_cases[k], (struct shape){17, in, 1 + in / grain % 6, false}, false, false);
+            check_product(c, &weight_cases[k], (struct shape){33, grain >= 32 ? 2048 : 2053, 3, false}, true, true);
         }
         pl_cpu_destroy(c);
     }
@@ -153,11 +205,11 @@ static void threads_and_rows_change_nothing(void **state) {
                 struct pl_err err = {0};
                 assert_int_equal(pl_cpu_reserve(c, ROWS, IN, 128, &err), PL_OK);
                 struct pl_cpu_weight *w = weight_make(c, &t);
-                multiply(c, w, NULL, x, IN, ROWS, false, threads == 1 ? first : y, OUT);
+                multiply(c, w, NULL, x, IN, ROWS, false, false, threads == 1 ? first : y, OUT);
                 if (threads > 1) assert_memory_equal(first, y, ROWS * OUT * sizeof *y);
                 for (size_t r = 0; r < ROWS; r += threads == 1 ? 1 : 7) {
                     size_t n = PL_MIN((size_t)threads, ROWS - r);
-                    multiply(c, w, NULL, x + r * IN, IN, n, false, y, OUT);
+                    multiply(c, w, NULL, x + r * IN, IN, n, false, false, y, OUT);
                     assert_memory_equal(first + r * OUT, y, n * OUT * sizeof *y);
                 }
                 pl_cpu_weight_destroy(w);
@@ -198,7 +250,7 @@ static void several_matrices_share_the_activations(void **state) {
             struct pl_cpu_matmul m = {3, rows, w, biases, x, 256, yp, strides, false, false};
             pl_cpu_matmul(c, &m);
             for (size_t i = 0; i < 3; i++) {
-                multiply(c, w[i], biases[i], x, 256, rows, false, alone, outs[i]);
+                multiply(c, w[i], biases[i], x, 256, rows, false, false, alone, outs[i]);
                 assert_memory_equal(alone, y[i].x, rows * outs[i] * sizeof(float));
                 guarded_free(&y[i]);
                 pl_cpu_weight_destroy((struct pl_cpu_weight *)(uintptr_t)w[i]);
@@ -238,6 +290,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_every_row_count),
         cmocka_unit_test(odd_widths),
+        cmocka_unit_test(fine_products),
+        cmocka_unit_test(fine_rows_stand_alone),
         cmocka_unit_test(threads_and_rows_change_nothing),
         cmocka_unit_test(several_matrices_share_the_activations),
         cmocka_unit_test(embedding_rows),

@@ -660,6 +660,60 @@ static void every_failure_is_survived(void **state) {
     temp_drop(&t);
 }
 
+/* --- forgetting --- */
+
+static long resident_kib(void) {
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    char line[256];
+    long kib = -1;
+    while (fgets(line, sizeof line, f) != NULL) sscanf(line, "RssFile: %ld kB", &kib);
+    fclose(f);
+    return kib;
+}
+
+static uint64_t sum_of(const struct pl_tensor *t) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < t->bytes; i++) sum = sum * 31 + ((const uint8_t *)t->data)[i];
+    return sum;
+}
+
+/* Its pages leave, the neighbours' do not, and what is read afterwards is what was there. */
+static void forgotten_tensors_come_back(void **state) {
+    (void)state;
+    struct craft c = craft_new();
+    craft_string(&c, "general.architecture", "llama");
+    craft_tensor(&c, "small", 33, 3, PL_F32);
+    craft_tensor(&c, "large", 4096, 512, PL_F32);
+    craft_tensor(&c, "other", 4096, 512, PL_F32);
+    struct pl_buf bytes = {0};
+    craft_bytes(&c, &bytes);
+    struct pl_file *in_memory = NULL, *f = NULL;
+    struct pl_err err = {0};
+    assert_int_equal(pl_gguf_open_memory(pl_buf_cstr(&bytes), bytes.len, &in_memory, &err), PL_OK);
+    const struct pl_tensor *t = pl_file_tensor(in_memory, "large");
+    uint64_t before = sum_of(t);
+    pl_file_forget(in_memory, t); /* memory of our own: it must not be touched */
+    assert_true(sum_of(t) == before);
+    pl_file_close(in_memory);
+    struct temp temp;
+    temp_make(&temp);
+    temp_buf(&temp, "m.gguf", &bytes);
+    assert_int_equal(pl_file_open(temp_path(&temp, "m.gguf"), &f, &err), PL_OK);
+    uint64_t small = sum_of(pl_file_tensor(f, "small")), other = sum_of(pl_file_tensor(f, "other"));
+    t = pl_file_tensor(f, "large");
+    assert_true(sum_of(t) == before);
+    long full = resident_kib();
+    pl_file_forget(f, t);
+    long less = resident_kib();
+    if (full >= 0 && !(full - less > 7000 && full - less < 8300)) fail_msg("%ld KiB before, %ld after", full, less);
+    pl_file_forget(f, pl_file_tensor(f, "small"));
+    assert_true(sum_of(t) == before);
+    assert_true(sum_of(pl_file_tensor(f, "small")) == small && sum_of(pl_file_tensor(f, "other")) == other);
+    pl_file_close(f);
+    temp_drop(&temp);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_valid_file_reads_back),
@@ -680,6 +734,7 @@ int main(void) {
         cmocka_unit_test(parts_open_by_any_name),
         cmocka_unit_test(parts_that_do_not_fit_are_refused),
         cmocka_unit_test(every_failure_is_survived),
+        cmocka_unit_test(forgotten_tensors_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,9 +187,32 @@ static void budgets_add_up(void **state) {
     uint64_t row = 64 + 64 + 64 + 32 + 32 + 64 + 64 + 64, logit = 64 + 64 + 96;
     assert_int_equal(b.scratch_bytes, 4 * (8 * row + 2 * logit) + 64 * 16 * 4);
     assert_true(b.weight_bytes_mapped > 0 && b.weight_bytes_mapped <= pl_file_bytes(f));
+    assert_int_equal(b.weight_bytes_owned, 0); /* f16 and f32 stay where they are */
+    assert_int_equal(b.weight_bytes_resident, b.weight_bytes_mapped);
     kv.page_count = SIZE_MAX / 2;
     assert_int_equal(pl_model_budget(f, &c, &mo, &kv, &b, &err), PL_LIMIT);
     pl_file_close(f);
+}
+
+/* What repacked weights really take stays within what was announced, and a weight is counted once. */
+static void budgets_hold(void **state) {
+    (void)state;
+    static const char *const paths[] = {"tests/golden/model/llama2-q.gguf", "tests/golden/model/qwen3-mlx3",
+                                        "tests/golden/model/gemma3-mlx6", "tests/golden/model/llama3-mlx4"};
+    for (size_t i = 0; i < PL_COUNT_OF(paths); i++) {
+        struct rig r;
+        struct pl_err err = {0};
+        rig_open(&r, paths[i], NULL, PL_F16, 32);
+        struct pl_model_options mo = {.max_context = 128, .max_rows = 32, .max_logits = 32};
+        struct pl_memory_budget b;
+        RIG_OK(pl_model_budget(r.file, pl_model_config(r.model), &mo, NULL, &b, &err), err);
+        uint64_t owned = pl_model_bytes_owned(r.model);
+        if (owned > b.weight_bytes_owned + b.scratch_bytes + (1u << 13)) /* vectors become f32 */
+            fail_msg("%s: %llu bytes owned, %llu announced", paths[i], (unsigned long long)owned,
+                     (unsigned long long)(b.weight_bytes_owned + b.scratch_bytes));
+        assert_true(b.weight_bytes_resident < b.weight_bytes_mapped + b.weight_bytes_owned);
+        rig_close(&r);
+    }
 }
 
 int main(void) {
@@ -200,6 +223,7 @@ int main(void) {
         cmocka_unit_test(launches_are_counted),
         cmocka_unit_test(every_failed_allocation_is_survived),
         cmocka_unit_test(budgets_add_up),
+        cmocka_unit_test(budgets_hold),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
