@@ -24,7 +24,7 @@ endif
 
 # --- Optional libraries: tools/configure.sh looks once and says what is left out. ------------------------------------
 CONFIG := $(BUILD)/gen/config.mk
-NO_BUILD_GOALS := help clean deps deps-check format format-check
+NO_BUILD_GOALS := help clean deps deps-check demo check format format-check # these build through a make of their own
 NEEDS_CONFIG := $(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD_GOALS),$(MAKECMDGOALS)),all)
 ifneq ($(NEEDS_CONFIG),)
 -include $(CONFIG)
