@@ -24,7 +24,7 @@ endif
 
 # --- Optional libraries: tools/configure.sh looks once and says what is left out. ------------------------------------
 CONFIG := $(BUILD)/gen/config.mk
-NO_BUILD_GOALS := help clean deps deps-check demo check format format-check # these build through a make of their own
+NO_BUILD_GOALS := help clean deps deps-check demo check soak fuzz format format-check
 NEEDS_CONFIG := $(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD_GOALS),$(MAKECMDGOALS)),all)
 ifneq ($(NEEDS_CONFIG),)
 -include $(CONFIG)
@@ -182,7 +182,8 @@ deps-check:
 	@sh tools/install_deps.sh check
 
 ## make demo         packages, build, fetch a small model (90 MB), ask it a question, name the kernels that ran
-demo: deps
+demo:
+	@sh tools/install_deps.sh demo
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@sh tools/demo.sh $(BUILD)/plumb
 
