@@ -18,6 +18,7 @@ static struct request *request_of(struct pl_service *s, uint64_t number) {
 void service_request_free(struct request *r) {
     if (r == NULL) return;
     pl_sampler_destroy(r->sampler);
+    pl_constraint_destroy(r->constraint);
     pl_free(r->tokens);
     pl_free(r->bias);
     pl_free(r);
@@ -317,7 +318,10 @@ enum pl_status pl_service_submit(struct pl_service *s, const struct pl_service_r
     PL_TRY(make_request(s, q, &r, err));
     pthread_mutex_lock(&s->lock);
     enum pl_status st = enqueue(s, r, q->priority, err);
-    if (st == PL_OK) *number = r->number;
+    if (st == PL_OK) {
+        *number = r->number;
+        r->constraint = q->constraint; /* under lock: the engine thread has not seen it yet */
+    }
     pthread_mutex_unlock(&s->lock);
     if (st != PL_OK) service_request_free(r);
     return st;

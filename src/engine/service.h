@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "ops/ops.h"
 #include "plumb.h"
+#include "sample/constraint.h"
 #include "sample/sample.h"
 
 struct pl_service;
@@ -59,6 +60,7 @@ struct pl_service_request {
     bool want_logprobs;
     uint32_t top_logprobs; /* <= PL_EVENT_TOP_MAX */
     bool ignore_eos;
+    struct pl_constraint *constraint; /* may be NULL; the service's own once the submit is PL_OK */
     void (*on_event)(void *user, const struct pl_event *e);
     void *user;
 };

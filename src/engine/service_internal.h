@@ -17,6 +17,7 @@ struct request {
     uint64_t number;
     uint32_t *tokens, known, prompt, fresh_max, generated, cached;
     struct pl_sampler *sampler;
+    struct pl_constraint *constraint; /* NULL: any text */
     struct pl_logit_bias *bias;
     bool want_logprobs, ignore_eos, admitted, cancelled, failed;
     uint32_t top_logprobs;

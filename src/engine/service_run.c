@@ -56,19 +56,41 @@ static void read_logprobs(const struct request *r, const float *logits, uint32_t
         d->top->count = (uint32_t)pl_top_logprobs(logits, vocab, r->top_logprobs, d->top->ids, d->top->logprobs);
 }
 
+/* What the noise and the sampler choose among all tokens is, when it is allowed, what they would choose among the allowed
+ * ones, so the mask is only made when it is not. copy holds the model's own logits. */
+static enum pl_status draw_constrained(struct request *r, float *logits, const float *copy, uint32_t vocab, uint32_t *id) {
+    bool allowed = false;
+    PL_TRY(pl_sampler_draw(r->sampler, logits, r->known, id));
+    PL_TRY(pl_constraint_allows(r->constraint, *id, &allowed));
+    if (!allowed) {
+        memcpy(logits, copy, vocab * sizeof *logits);
+        PL_TRY(pl_constraint_mask(r->constraint, logits, vocab));
+        PL_TRY(pl_sampler_draw(r->sampler, logits, r->known, id));
+    }
+    return pl_constraint_accept(r->constraint, *id);
+}
+
 /* Log-probabilities are of the model's own distribution, so they are read before the sampler changes the logits; which
  * token they are of is known only after it. Hence the copy, and only for requests that ask. */
 static struct draw draw_one(struct pl_service *s, struct request *r, float *logits, float *copy) {
     uint32_t vocab = s->engine->config.vocab;
     struct draw d = {0};
-    if (r->want_logprobs && copy != NULL) memcpy(copy, logits, vocab * sizeof *logits);
-    enum pl_status st = pl_sampler_draw(r->sampler, logits, r->known, &d.id);
+    if ((r->want_logprobs || r->constraint != NULL) && copy != NULL) memcpy(copy, logits, vocab * sizeof *logits);
+    enum pl_status st = PL_NO_MEMORY;
+    if (r->constraint == NULL)
+        st = pl_sampler_draw(r->sampler, logits, r->known, &d.id);
+    else if (copy != NULL)
+        st = draw_constrained(r, logits, copy, vocab, &d.id);
     if (st != PL_OK) {
-        (void)pl_err_set(&r->err, __FILE__, __LINE__, st, "the model gave no usable logits at token %u", r->known);
+        const char *why = st == PL_NO_MEMORY      ? "no memory for the choice"
+                          : r->constraint != NULL ? "the grammar allows none of the model's tokens"
+                                                  : "the model gave no usable logits";
+        (void)pl_err_set(&r->err, __FILE__, __LINE__, st, "%s at token %u", why, r->known);
         return d;
     }
     d.ok = true;
-    d.is_end = !r->ignore_eos && s->engine->tok != NULL && pl_tokenizer_is_eog(s->engine->tok, d.id);
+    bool may_end = !r->ignore_eos || r->constraint != NULL; /* where a grammar ends nothing else can follow */
+    d.is_end = may_end && s->engine->tok != NULL && pl_tokenizer_is_eog(s->engine->tok, d.id);
     if (r->want_logprobs && copy != NULL) read_logprobs(r, copy, vocab, &d);
     return d;
 }

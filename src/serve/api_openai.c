@@ -413,8 +413,9 @@ static enum pl_status read_prompts(struct exchange *x, struct job *j, const json
 }
 
 static enum pl_status completion_read(struct exchange *x, struct job *j, json_t *body, struct param_error *pe) {
-    json_t *prompt = json_incref(json_object_get(body, "prompt"));
+    json_t *prompt = json_incref(json_object_get(body, "prompt")), *grammar = json_incref(json_object_get(body, "grammar"));
     json_object_del(body, "prompt");
+    json_object_del(body, "grammar");
     const json_t *best_of = json_object_get(body, "best_of");
     enum pl_status st = PL_OK;
     if (best_of != NULL && !json_is_null(best_of) && !(json_is_integer(best_of) && json_integer_value(best_of) == 1)) {
@@ -430,7 +431,9 @@ static enum pl_status completion_read(struct exchange *x, struct job *j, json_t 
         st = pl_err_set(&pe->err, __FILE__, __LINE__, PL_INVALID, "echo together with logprobs is not supported yet");
     }
     if (st == PL_OK) st = read_prompts(x, j, prompt, pe);
+    if (st == PL_OK && !json_is_null(grammar)) st = answer_grammar(NULL, grammar, j, pe);
     json_decref(prompt);
+    json_decref(grammar);
     return st;
 }
 

@@ -13,6 +13,7 @@ void chat_request_deinit(struct chat_request *q) {
     json_decref(q->tools);
     json_decref(q->tool_choice);
     json_decref(q->response_format);
+    json_decref(q->grammar);
     json_decref(q->extra);
     *q = (struct chat_request){0};
 }
@@ -30,6 +31,8 @@ enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct pa
     q->tools = take(body, "tools");
     q->tool_choice = take(body, "tool_choice");
     q->extra = take(body, "chat_template_kwargs");
+    q->response_format = take(body, "response_format");
+    q->grammar = take(body, "grammar");
     json_t *parallel = take(body, "parallel_tool_calls"), *format = take(body, "reasoning_format");
     bool wrong = parallel != NULL && !json_is_boolean(parallel);
     const char *name = json_string_value(format);
@@ -143,8 +146,6 @@ static enum pl_status check_request(const struct pl_server *s, struct chat_reque
     PL_TRY(messages_normalise(s, q->messages, pe));
     if (q->tools != NULL) PL_TRY(check_tools(q->tools, pe));
     PL_TRY(read_choice(q, pe));
-    if (q->choice == CHOICE_REQUIRED || q->choice == CHOICE_NAMED)
-        return param_bad(pe, "tool_choice", PL_INVALID, "tool_choice that forces a call is not supported yet");
     if (q->choice == CHOICE_NONE || json_array_size(q->tools) == 0) {
         json_decref(q->tools);
         q->tools = NULL;
@@ -242,6 +243,7 @@ enum pl_status chat_request_prepare(const struct pl_server *s, struct chat_reque
     if (st == PL_OK)
         st = pl_tokenizer_encode(s->tokenizer, pl_buf_cstr(&r.text), r.text.len, &opt, &j->prompts[0], &pe->err);
     if (st == PL_OK) st = setup_reply(s, q, &r, j, pe);
+    if (st == PL_OK) st = answer_grammar(q, q->grammar, j, pe);
     pl_rendered_deinit(&r);
     return st;
 }

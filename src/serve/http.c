@@ -375,7 +375,8 @@ enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_op
     read_template(s);
     pl_server_reopen_logs(s);
     enum pl_status st = PL_NO_MEMORY;
-    if (s->model_name != NULL && s->key_active != NULL) st = pl_service_create(e, &s->opt.service, &s->service, err);
+    if (s->model_name != NULL && s->key_active != NULL) st = pl_constraint_vocab_create(s->tokenizer, &s->vocab, err);
+    if (st == PL_OK) st = pl_service_create(e, &s->opt.service, &s->service, err);
     if (st == PL_OK) st = start_daemon(s, err);
     if (st == PL_OK && pthread_create(&s->sweeper, NULL, sweep_main, s) == 0) s->sweeper_started = true;
     if (st == PL_OK && s->opt.access_log != NULL && s->log_file == NULL)
@@ -412,6 +413,7 @@ void pl_server_destroy(struct pl_server *s) {
     if (s->log_file != NULL && s->log_file != stderr) fclose(s->log_file);
     pthread_mutex_destroy(&s->jobs_lock);
     pthread_mutex_destroy(&s->log_lock);
+    pl_constraint_vocab_destroy(s->vocab);
     pl_free(s->model_name);
     pl_free((void *)s->key_active);
     pl_free(s);

@@ -30,6 +30,7 @@ struct pl_server {
     struct MHD_Daemon *daemon;
     struct pl_serve_options opt;
     struct server_counts counts;
+    struct pl_constraint_vocab *vocab;
     char *model_name;
     enum pl_reply_kind reply_kind; /* how this model writes tool calls */
     bool template_tools;           /* its template shows tools to it; otherwise a system text does */
@@ -60,6 +61,7 @@ struct gen_params {
     uint32_t top_logprobs;
     struct pl_reply_options reply; /* chat only; names are owned */
     bool parse_reply;
+    struct pl_buf grammar; /* GBNF the answer must follow; empty: any text */
 };
 void gen_params_deinit(struct gen_params *p);
 
@@ -154,7 +156,7 @@ enum pl_status params_rest(enum api_kind api, const json_t *body, struct param_e
 
 /* --- chat requests in OpenAI's form, whatever API they came through (chat_request.c) --- */
 struct chat_request { /* all owned, each may be NULL */
-    json_t *messages, *tools, *tool_choice, *response_format, *extra;
+    json_t *messages, *tools, *tool_choice, *response_format, *grammar, *extra;
     bool single_call; /* parallel_tool_calls: false */
     bool no_reasoning, no_generation_prompt;
     enum { CHOICE_AUTO, CHOICE_NONE, CHOICE_REQUIRED, CHOICE_NAMED } choice; /* read from tool_choice */
@@ -170,6 +172,10 @@ enum pl_status chat_request_render(const struct pl_server *s, struct chat_reques
                                    struct param_error *pe) PL_MUST_CHECK;
 /* Every message in the form templates expect: content one string, arguments objects. (messages.c) */
 enum pl_status messages_normalise(const struct pl_server *s, json_t *messages, struct param_error *pe) PL_MUST_CHECK;
+/* Writes the grammar of the answer into the job's parameters. q may be NULL. (format.c) */
+enum pl_status answer_grammar(const struct chat_request *q, const json_t *grammar, struct job *j,
+                              struct param_error *pe) PL_MUST_CHECK;
+enum pl_status make_constraint(const struct job *j, struct pl_constraint **out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status param_bad(struct param_error *pe, const char *name, enum pl_status st, const char *fmt, ...) PL_PRINTF(4, 5);
 
 /* --- jobs (job.c) --- */

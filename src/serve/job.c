@@ -29,6 +29,7 @@ void gen_params_deinit(struct gen_params *p) {
     for (size_t i = 0; i < p->reply.name_count; i++) pl_free((void *)(uintptr_t)p->reply.names[i]);
     pl_free((void *)(uintptr_t)p->reply.names);
     pl_free(p->bias);
+    pl_buf_deinit(&p->grammar);
     pl_stops_deinit(&p->stops);
     *p = (struct gen_params){0};
 }
@@ -352,10 +353,12 @@ static enum pl_status submit_choice(struct job *j, uint32_t index, struct pl_err
         .user = &j->choice_refs[index],
     };
     r.sampling.seed += index; /* each choice its own stream, the first that of a single request */
+    PL_TRY(make_constraint(j, &r.constraint, err));
     j->refs++;
     j->open++;
     enum pl_status st = pl_service_submit(j->server->service, &r, &c->number, err);
     if (st != PL_OK) {
+        pl_constraint_destroy(r.constraint);
         j->open--;
         j->refs--;
         return st;

@@ -168,6 +168,60 @@ def test_messages_of_every_form(s):
         assert status == 400 and body["error"]["param"] == "messages" and word in body["error"]["message"], (bad, body)
 
 
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "minimum": 0, "maximum": 99},
+          "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3}}, "required": ["name", "age", "tags"]}
+
+
+def test_answers_follow_a_schema(s):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    for seed in range(4):  # a random model: what comes out right came out right because of the grammar
+        status, r, _ = s.post("/v1/chat/completions", chat("hi", response_format=form, temperature=1.5, seed=seed, max_tokens=300))
+        assert status == 200 and r["choices"][0]["finish_reason"] == "stop", r
+        v = json.loads(r["choices"][0]["message"]["content"])
+        assert list(v) == ["name", "age", "tags"] and len(v["name"]) <= 6 and 0 <= v["age"] <= 99, v
+        assert 1 <= len(v["tags"]) <= 3 and set(v["tags"]) <= {"a", "b"}
+    events = s.stream("/v1/chat/completions", chat("hi", response_format=form, temperature=1.5, seed=3, max_tokens=300))
+    text = "".join(c["delta"].get("content") or "" for e in events for c in e["choices"])
+    assert json.loads(text) == v
+    bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
+    for extra, name in (({"response_format": bad}, "response_format"), ({"response_format": {"type": "xml"}}, "response_format"),
+                        ({"grammar": "root ::= root"}, "grammar"), ({"grammar": 3}, "grammar"), ({"grammar": "root ::= x", "response_format": form}, "grammar")):
+        status, body, _ = s.post("/v1/chat/completions", chat("x", **extra))
+        assert status == 400 and body["error"]["param"] == name, body
+
+
+def test_grammars(s):
+    for path, ask in (("/v1/completions", completion), ("/v1/chat/completions", chat)):
+        r = s.post(path, ask("x", grammar='root ::= ("yes" | "no") " " [\u00e0-\u00ff]{3}', max_tokens=40))[1]
+        c = r["choices"][0]
+        text = c["text"] if "text" in c else c["message"]["content"]
+        assert re.fullmatch(r"(yes|no) [\u00e0-\u00ff]{3}", text) and c["finish_reason"] == "stop", r
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:  # constrained beside free ones
+        ask = lambda i: s.post("/v1/completions", completion(f"x{i}", max_tokens=24, **({"grammar": "root ::= [a-e]{20}"} if i % 2 else {})))[1]
+        done = list(pool.map(ask, range(8)))
+    assert all(re.fullmatch("[a-e]{20}", d["choices"][0]["text"]) for d in done[1::2]), done
+
+
+def test_forced_tool_calls(s):
+    other = {"type": "function", "function": {"name": "other", "parameters": {}}}
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, names in (("required", {"weather", "other"}), (named, {"weather"})):
+        body = chat("hi", tools=[TOOL, other], tool_choice=choice, temperature=1, seed=7, max_tokens=400, parallel_tool_calls=False)
+        r = s.post("/v1/chat/completions", body)[1]
+        c = r["choices"][0]
+        if c["finish_reason"] == "length":  # a random model may write a long string
+            continue
+        assert c["finish_reason"] == "tool_calls" and c["message"]["content"] is None, r
+        call = c["message"]["tool_calls"][0]
+        assert len(c["message"]["tool_calls"]) == 1 and call["function"]["name"] in names and call["id"] and call["type"] == "function"
+        args = json.loads(call["function"]["arguments"])
+        assert call["function"]["name"] != "weather" or isinstance(args["city"], str), args
+        deltas = [d for e in s.stream("/v1/chat/completions", body) for ch in e["choices"] for d in ch["delta"].get("tool_calls", [])]
+        assert deltas[0]["function"]["name"] == call["function"]["name"] and deltas[0]["id"] and {d["index"] for d in deltas} == {0}
+        assert "".join(d["function"].get("arguments", "") for d in deltas) == call["function"]["arguments"]
+    assert "tool_calls" not in s.post("/v1/chat/completions", chat("hi", tools=[TOOL], tool_choice="none"))[1]["choices"][0]["message"]
+
+
 def test_errors_name_the_parameter(s):
     cases = [({"temperature": 3}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 0}, "top_p"),
              ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1e30}, "max_tokens"),

@@ -1,0 +1,26 @@
+/* grammar_internal - nodes of the automaton, shared by grammar.c (text to nodes) and grammar_run.c (states). */
+#ifndef PL_SAMPLE_GRAMMAR_INTERNAL_H
+#define PL_SAMPLE_GRAMMAR_INTERNAL_H
+
+#include "sample/grammar.h"
+
+enum node_kind { NODE_BYTES, NODE_SPLIT, NODE_CALL, NODE_RETURN };
+struct node {
+    uint8_t kind, low, high; /* BYTES: low..high, then a */
+    uint32_t a, b;           /* SPLIT: a or b; CALL: rule a, then b */
+};
+struct rule {
+    char *name;
+    uint32_t start; /* node; NODE_NONE while undefined */
+};
+#define NODE_NONE UINT32_MAX
+
+struct pl_grammar {
+    struct node *nodes;
+    size_t node_count, node_cap;
+    struct rule *rules;
+    size_t rule_count, rule_cap;
+    uint32_t root;
+};
+
+#endif

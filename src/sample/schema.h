@@ -1,0 +1,25 @@
+/* schema - JSON schema to GBNF rules (grammar.h). Every text the rules accept is valid under the schema.
+ *
+ * Enforced: type (one or a list), properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum,
+ * const, anyOf, oneOf (as anyOf), allOf of one, $ref into the same document, minLength, maxLength, integer bounds of up to
+ * 512 values or half-open at 0 or 1, number minimum 0. Objects list their properties in the schema's order. Annotations
+ * (title, description, default, examples, format, ..) are passed over; every other keyword is refused by name, as are
+ * schemas beyond the limits. */
+#ifndef PL_SAMPLE_SCHEMA_H
+#define PL_SAMPLE_SCHEMA_H
+
+#include <jansson.h>
+
+#include "base/str.h"
+
+enum { PL_SCHEMA_DEPTH_MAX = 64, PL_SCHEMA_RULES_MAX = 8192 };
+
+/* Appends rules; the one named `name` accepts the schema's values, helpers are named <name>-<number>. schema may be NULL:
+ * any JSON object. */
+enum pl_status pl_schema_rules(const json_t *schema, const char *name, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;
+/* The rules that all schemas share; once per grammar. */
+void pl_schema_common(struct pl_buf *out);
+/* A GBNF literal of any bytes that are UTF-8, with its quotes. */
+void pl_schema_literal(struct pl_buf *out, const char *text, size_t len);
+
+#endif

@@ -1,0 +1,274 @@
+/* Grammars: what they accept, what is refused, schemas, bounds; every allocation may fail. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+// clang-format off
+#include <cmocka.h>
+// clang-format on
+
+#include "base/mem.h"
+#include "sample/grammar.h"
+#include "sample/schema.h"
+
+enum verdict { NO, PREFIX, YES };
+
+static enum verdict run_text(struct pl_grammar_run *r, const char *text, size_t len) {
+    uint32_t state = pl_grammar_start(r);
+    for (size_t i = 0; i < len; i++) {
+        assert_int_equal(pl_grammar_step(r, state, (unsigned char)text[i], &state), PL_OK);
+        (void)pl_grammar_run_trim(r, &state);
+    }
+    return state == PL_GRAMMAR_DEAD ? NO : pl_grammar_accepts(r, state) ? YES : PREFIX;
+}
+
+static enum verdict judge(const char *grammar, const char *text) {
+    struct pl_grammar *g = NULL;
+    struct pl_grammar_run *r = NULL;
+    struct pl_err err = {0};
+    if (pl_grammar_parse(grammar, strlen(grammar), &g, &err) != PL_OK) fail_msg("%s: %s", grammar, err.text);
+    assert_int_equal(pl_grammar_run_create(g, &r, &err), PL_OK);
+    enum verdict v = run_text(r, text, strlen(text));
+    pl_grammar_run_destroy(r);
+    pl_grammar_destroy(g);
+    return v;
+}
+
+static void accepts(void **state) {
+    (void)state;
+    static const struct {
+        const char *grammar, *text;
+        enum verdict want;
+    } cases[] = {
+        {"root ::= \"ab\" | \"ac\"", "ac", YES},
+        {"root ::= \"ab\" | \"ac\"", "a", PREFIX},
+        {"root ::= \"ab\" | \"ac\"", "ad", NO},
+        {"root ::= \"ab\" | \"ac\"", "abc", NO},
+        {"root ::= [a-c]+ # letters\n", "abcabc", YES},
+        {"root ::= [a-c]+", "", PREFIX},
+        {"root ::= [^a-c]*", "xyz\xC3\xA9\xF0\x9F\x98\x80", YES},
+        {"root ::= [^a-c]*", "xb", NO},
+        {"root ::= [^a-c]", "\xC3", PREFIX},
+        {"root ::= [^a-c]", "\xED\xA0\x80", NO}, /* a surrogate is no character */
+        {"root ::= [\\u00e0-\\u00ff]", "\xC3\xA9", YES},
+        {"root ::= [\\u00e0-\\u00ff]", "\xC3\x9F", NO},
+        {"root ::= [\\U0001F600-\\U0001F64F]", "\xF0\x9F\x98\x80", YES},
+        {"root ::= .", "\xE2\x82\xAC", YES},
+        {"root ::= \"a\"{2,3}", "aa", YES},
+        {"root ::= \"a\"{2,3}", "aaaa", NO},
+        {"root ::= \"a\"{2}", "a", PREFIX},
+        {"root ::= \"a\"{2,} \"b\"", "aaaaab", YES},
+        {"root ::= (\"a\" | \"b\"\n \"c\")? \"d\"", "bcd", YES},
+        {"root ::= \"(\" root \")\" | \"\"", "((()))", YES},
+        {"root ::= \"(\" root \")\" | \"\"", "((())", PREFIX},
+        {"root ::= \"(\" root \")\" | \"\"", "(()))", NO},
+        {"root ::= x*\nx ::= \"\" | \"a\"", "aaa", YES}, /* loops over what matches nothing */
+        {"root ::= (\"\"*)* \"a\"", "a", YES},
+        {"root ::= item (\",\" item)* |\n  \"none\"\nitem ::= [0-9]+", "1,22,3", YES},
+        {"root ::= item (\",\" item)* |\n  \"none\"\nitem ::= [0-9]+", "none", YES},
+        {"root ::= \"\\\"\\\\\\n\\x41\"", "\"\\\nA", YES},
+        {"root ::= [\\]\\-^]+", "]-^", YES},
+    };
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++)
+        if (judge(cases[i].grammar, cases[i].text) != cases[i].want) fail_msg("%s on '%s'", cases[i].grammar, cases[i].text);
+}
+
+static void refuses(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", "no rule named root"},
+        {"root = 1", "::="},
+        {"root ::= x", "'x' is used but not defined"},
+        {"root ::= \"a", "not closed"},
+        {"root ::= [a", "not closed"},
+        {"root ::= (\"a\"", "not closed"},
+        {"root ::= root \"a\" | \"b\"", "on its left"},
+        {"root ::= a\na ::= e b\nb ::= a \"x\" | \"y\"\ne ::= \"\" | \"z\"", "on its left"},
+        {"root ::= \"a\"{3,2}", "allows nothing"},
+        {"root ::= \"a\"{9999}", "beyond 4096"},
+        {"root ::= \"a\"\nroot ::= \"b\"", "defined twice"},
+        {"root ::= [b-a]", "ends before"},
+        {"root ::= \"\\q\"", "escape"},
+        {"root ::= \"\\ud800\"", "no Unicode"},
+        {"root ::= \"\xFF\"", "UTF-8"},
+        {"root ::= []", "matches nothing"},
+        {"root ::= ((((\"a\"{4096}){4096}){4096}){4096})", "too large"},
+        {"root ::= \"a\" )", "rule"},
+    };
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        struct pl_grammar *g = NULL;
+        struct pl_err err = {0};
+        if (pl_grammar_parse(cases[i][0], strlen(cases[i][0]), &g, &err) == PL_OK) fail_msg("accepted: %s", cases[i][0]);
+        if (strstr(err.text, cases[i][1]) == NULL) fail_msg("%s: %s", cases[i][0], err.text);
+    }
+}
+
+static void deep_groups_end_soon(void **state) {
+    (void)state;
+    char text[1024];
+    size_t n = (size_t)snprintf(text, sizeof text, "root ::= ");
+    for (int i = 0; i < 199; i++) text[n++] = '(';
+    n += (size_t)snprintf(text + n, sizeof text - n, "\"a\"");
+    for (int i = 0; i < 199; i++) text[n++] = ')';
+    struct pl_grammar *g = NULL;
+    struct pl_err err = {0};
+    enum pl_status st = pl_grammar_parse(text, n, &g, &err);
+    assert_true(st == PL_OK || st == PL_LIMIT);
+    pl_grammar_destroy(g);
+}
+
+static char *schema_grammar(const char *schema) {
+    struct pl_buf b = {0};
+    struct pl_err err = {0};
+    json_t *v = json_loads(schema, JSON_DECODE_ANY, NULL);
+    assert_non_null(v);
+    pl_buf_add_c(&b, "root ::= js-ws answer\n");
+    pl_schema_common(&b);
+    if (pl_schema_rules(v, "answer", &b, &err) != PL_OK) fail_msg("%s: %s", schema, err.text);
+    json_decref(v);
+    return b.data;
+}
+
+static void schemas(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *text;
+        enum verdict want;
+    } cases[] = {
+        {"{\"type\":\"object\"}", "{\"a\": [1, -2.5e3, \"\\u00e9\\n\", null, {}]}", YES},
+        {"{\"type\":\"object\"}", "{\"a\": 01}", NO},
+        {"{\"type\":\"object\"}", "{\"a\" 1}", NO},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":["
+         "\"b\"]}",
+         "{\"b\":\"x\"}", YES},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":["
+         "\"b\"]}",
+         "{\"a\":1,\"b\":\"x\"}", YES},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":["
+         "\"b\"]}",
+         "{\"a\":1}", NO},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}}}", "{}", YES},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}}}", "{\"b\": true}", YES},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}}}", "{,", NO},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":3}", "[1, 2,3]", YES},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":3}", "[1]", NO},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":3}", "[1,2,3,4", NO},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2}", "[1,2,3,4]", YES},
+        {"{\"type\":\"array\",\"maxItems\":0}", "[]", YES},
+        {"{\"enum\":[\"a\",1,null,{\"x\":[]}]}", "{\"x\":[]}", YES},
+        {"{\"const\":\"q\\\"\\u00e9\"}", "\"q\\\"\xC3\xA9\"", YES},
+        {"{\"type\":[\"string\",\"null\"]}", "null", YES},
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}]}", "true", YES},
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"ab\"", YES},
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"abcd", NO},
+        {"{\"type\":\"integer\",\"minimum\":1,\"maximum\":12}", "12", YES},
+        {"{\"type\":\"integer\",\"minimum\":1,\"maximum\":12}", "13", NO},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":0}", "10", YES},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":0}", "0", NO},
+        {"{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"type\":\"object\",\"properties\":{\"n\":{\"anyOf\":[{\"$ref\":\"#/"
+         "$defs/t\"},{\"type\":\"null\"}]}},\"required\":[\"n\"]}}}",
+         "{\"n\":{\"n\":null}}", YES},
+        {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}", "{\"x\":1, \"y\":2}", YES},
+        {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}", "{\"x\":\"", NO},
+        {"{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}]}", "[1,\"a\"]", YES},
+    };
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        char *g = schema_grammar(cases[i].schema);
+        if (judge(g, cases[i].text) != cases[i].want) fail_msg("%s on '%s'\n%s", cases[i].schema, cases[i].text, g);
+        pl_free(g);
+    }
+}
+
+static void schemas_refused(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{\"not\":{}}", "'not'"},
+        {"{\"type\":\"string\",\"pattern\":\"a\"}", "'pattern'"},
+        {"{\"type\":\"thing\"}", "'thing'"},
+        {"{\"$ref\":\"#/x\"}", "nowhere"},
+        {"{\"$ref\":\"http://x\"}", "same document"},
+        {"{\"$ref\":\"#\"}", "left"},
+        {"{\"anyOf\":[]}", "no list"},
+        {"{\"type\":\"integer\",\"minimum\":-5}", "bounds"},
+        {"{\"type\":\"array\",\"minItems\":9999}", "4096"},
+        {"{\"items\":3}", "no object"},
+    };
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        struct pl_buf b = {0};
+        struct pl_err err = {0};
+        struct pl_grammar *g = NULL;
+        json_t *v = json_loads(cases[i][0], 0, NULL);
+        pl_buf_add_c(&b, "root ::= answer\n");
+        pl_schema_common(&b);
+        enum pl_status st = pl_schema_rules(v, "answer", &b, &err);
+        if (st == PL_OK) st = pl_grammar_parse(b.data, b.len, &g, &err);
+        if (st == PL_OK || strstr(err.text, cases[i][1]) == NULL) fail_msg("%s: %s", cases[i][0], err.text);
+        pl_buf_deinit(&b);
+        json_decref(v);
+    }
+}
+
+static void long_texts_stay_small(void **state) {
+    (void)state;
+    struct pl_grammar *g = NULL;
+    struct pl_grammar_run *r = NULL;
+    static const char text[] = "root ::= \"(\" root \")\" root | [a-z] root | \"\"";
+    assert_int_equal(pl_grammar_parse(text, sizeof text - 1, &g, NULL), PL_OK);
+    assert_int_equal(pl_grammar_run_create(g, &r, NULL), PL_OK);
+    uint32_t state_now = pl_grammar_start(r), depth = 0, trims = 0;
+    for (uint32_t i = 0; i < 60000; i++) { /* deep enough that the store is emptied several times */
+        bool open = i % 3 != 2 || depth == 0;
+        depth += open ? 1 : UINT32_MAX;
+        assert_int_equal(pl_grammar_step(r, state_now, open ? '(' : ')', &state_now), PL_OK);
+        assert_int_not_equal(state_now, PL_GRAMMAR_DEAD);
+        trims += pl_grammar_run_trim(r, &state_now);
+    }
+    assert_true(trims > 0);
+    for (; depth > 0; depth--) {
+        assert_false(pl_grammar_accepts(r, state_now));
+        assert_int_equal(pl_grammar_step(r, state_now, ')', &state_now), PL_OK);
+        (void)pl_grammar_run_trim(r, &state_now);
+    }
+    assert_true(pl_grammar_accepts(r, state_now));
+    assert_int_equal(pl_grammar_step(r, state_now, ')', &state_now), PL_OK);
+    assert_int_equal(state_now, PL_GRAMMAR_DEAD);
+    pl_grammar_run_destroy(r);
+    pl_grammar_destroy(g);
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    static const char text[] = "root ::= (x | [^a-c]{1,3})+ y*\nx ::= \"abc\" y\ny ::= \"d\"?";
+    for (uint64_t n = 1; n < 10000; n++) {
+        struct pl_grammar *g = NULL;
+        struct pl_grammar_run *r = NULL;
+        struct pl_err err = {0};
+        uint32_t at = 0;
+        pl_mem_fail_at(n);
+        enum pl_status st = pl_grammar_parse(text, sizeof text - 1, &g, &err);
+        if (st == PL_OK) st = pl_grammar_run_create(g, &r, &err);
+        if (st == PL_OK) at = pl_grammar_start(r);
+        for (const char *c = "xyabcdd"; st == PL_OK && *c != '\0'; c++) st = pl_grammar_step(r, at, (unsigned char)*c, &at);
+        pl_mem_fail_at(0);
+        if (st == PL_OK) assert_true(pl_grammar_accepts(r, at));
+        pl_grammar_run_destroy(r);
+        pl_grammar_destroy(g);
+        if (st == PL_OK) return;
+        assert_int_equal(st, PL_NO_MEMORY);
+    }
+    fail();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepts),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(schemas),
+        cmocka_unit_test(schemas_refused),
+        cmocka_unit_test(deep_groups_end_soon),
+        cmocka_unit_test(long_texts_stay_small),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
