@@ -111,8 +111,18 @@ static enum pl_status encode_text(struct eval *v, struct pl_err *err) {
     return s;
 }
 
+static enum pl_status check_ids(const struct eval *v, struct pl_err *err) {
+    for (size_t i = 0; i < v->ids.len; i++) {
+        if (v->ids.data[i] >= v->engine->config.vocab)
+            PL_FAIL(err, PL_INVALID, "id %zu of the list is %u but the vocabulary has %u tokens", i, v->ids.data[i],
+                    v->engine->config.vocab);
+    }
+    return PL_OK;
+}
+
 static enum pl_status work(struct eval *v, struct pl_err *err) {
     if (v->tokens_file == NULL) PL_TRY(encode_text(v, err));
+    PL_TRY(check_ids(v, err));
     PL_TRY(pl_session_create(v->engine, &v->session, err));
     v->logits = pl_alloc((size_t)EVAL_LOGIT_ROWS * v->engine->config.vocab, sizeof *v->logits);
     if (v->logits == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for logits");

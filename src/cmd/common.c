@@ -15,7 +15,7 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
     e->size = sizeof *e;
     const struct pl_arg list[PL_MODEL_ARG_ROWS] = {
         {'m', "model", "MODEL", PL_ARG_STR, &o->model, "file, directory, stored name or hf:owner/repo[:file]", 0, 0, NULL},
-        {'t', "threads", "N", PL_ARG_I32, &e->threads, "CPU threads (0 = all usable)", 0, 1024, NULL},
+        {'t', "threads", "N", PL_ARG_I32, &e->threads, "CPU threads (0 = all usable)", 0, 512, NULL},
         {0, "isa", "NAME", PL_ARG_STR, &e->isa, "CPU instruction set: scalar, avx2, avx512-vnni (default: best)", 0, 0,
          NULL},
         {0, "backend", "NAME", PL_ARG_STR, &e->backend, "auto, cpu, cuda, rocm, opencl", 0, 0, NULL},
@@ -43,11 +43,36 @@ static enum pl_status need_model(const struct pl_model_opts *o, struct pl_err *e
     PL_FAIL(err, PL_USAGE, "-m MODEL is missing: a file, a directory, a stored name or hf:owner/repo[:file]");
 }
 
+static enum pl_status check_name(const char *option, const char *value, const char *const *known, struct pl_err *err) {
+    char list[128] = "";
+    if (value == NULL) return PL_OK;
+    for (size_t i = 0; known[i] != NULL; i++) {
+        if (strcmp(value, known[i]) == 0) return PL_OK;
+        size_t len = strlen(list);
+        snprintf(list + len, sizeof list - len, "%s%s", i == 0 ? "" : ", ", known[i]);
+    }
+    PL_FAIL(err, PL_USAGE, "--%s is '%.40s' but must be one of %s", option, value, list);
+}
+
+/* Values that no model could make right are wrong usage, said before anything is opened. */
+static enum pl_status check_values(const struct plumb_engine_options *e, struct pl_err *err) {
+    static const char *const isas[] = {"auto", "scalar", "avx2", "avx512-vnni", NULL};
+    static const char *const backends[] = {"auto", "cpu", "cuda", "rocm", "opencl", NULL};
+    static const char *const kv_dtypes[] = {"f16", "bf16", "f32", NULL};
+    PL_TRY(check_name("isa", e->isa, isas, err));
+    PL_TRY(check_name("backend", e->backend, backends, err));
+    PL_TRY(check_name("kv-dtype", e->kv_dtype, kv_dtypes, err));
+    if (e->page_tokens != 0 && e->page_tokens != 16 && e->page_tokens != 32 && e->page_tokens != 64)
+        PL_FAIL(err, PL_USAGE, "--page-tokens is %u but must be 16, 32 or 64", e->page_tokens);
+    return PL_OK;
+}
+
 struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code) {
     struct pl_err err = {0};
     struct plumb_engine *e = NULL;
     char *path = NULL;
     enum pl_status s = need_model(o, &err);
+    if (s == PL_OK) s = check_values(&o->engine, &err);
     if (s == PL_OK) s = pl_store_resolve(o->model, &path, &err);
     if (s == PL_OK) {
         o->engine.model = path;
@@ -131,7 +156,8 @@ void pl_sampling_opts_deinit(struct pl_sampling_opts *o) {
 
 enum pl_status pl_sampling_opts_check(const struct pl_sampling_opts *o, struct pl_err *err) {
     struct pl_sampling s = pl_sampling_from_api(&o->s);
-    return pl_sampling_check(&s, UINT32_MAX, err);
+    enum pl_status status = pl_sampling_check(&s, UINT32_MAX, err);
+    return status == PL_INVALID ? PL_USAGE : status;
 }
 
 void pl_sampling_opts_seed(struct pl_sampling_opts *o) {
@@ -166,26 +192,46 @@ enum pl_status pl_cmd_read_text(const char *text, const char *file, struct pl_bu
     return PL_OK;
 }
 
+static size_t skip_space(const char *text, size_t i) { return i + strspn(text + i, " \t\r\n"); }
+
+static enum pl_status one_id(const char *text, size_t *i, struct pl_ids *out, struct pl_err *err) {
+    size_t span = strspn(text + *i, "0123456789");
+    char digits[16];
+    uint64_t id;
+    if (span == 0)
+        PL_FAIL(err, PL_INVALID, "the id list has %s at byte %zu: expected numbers such as [1,2,3]",
+                text[*i] == '\0' ? "its end or a zero byte" : "an unexpected character", *i);
+    snprintf(digits, sizeof digits, "%.*s", (int)PL_MIN(span, sizeof digits - 1), text + *i);
+    if (span >= sizeof digits || !pl_parse_u64(digits, UINT32_MAX, &id))
+        PL_FAIL(err, PL_INVALID, "the id at byte %zu of the list is larger than any token id", *i);
+    if (pl_grow(&out->data, &out->cap, out->len + 1, sizeof *out->data) != PL_OK)
+        PL_FAIL(err, PL_NO_MEMORY, "out of memory for the id list");
+    out->data[out->len++] = (uint32_t)id;
+    *i += span;
+    return PL_OK;
+}
+
+/* A JSON array, whole; or bare numbers with spaces, commas or both between them. */
 enum pl_status pl_cmd_parse_ids(const char *text, size_t len, struct pl_ids *out, struct pl_err *err) {
-    for (size_t i = 0; i < len;) {
-        size_t span = strspn(text + i, "0123456789");
-        char digits[16];
-        uint64_t id;
-        if (span == 0) {
-            if (strchr("[], \t\r\n", text[i]) == NULL || text[i] == '\0')
-                PL_FAIL(err, PL_INVALID,
-                        "the id list has an unexpected character at byte %zu: expected numbers such as [1,2,3]", i);
-            i++;
-            continue;
+    size_t i = skip_space(text, 0);
+    bool array = text[i] == '[', closed = false;
+    if (array) i = skip_space(text, i + 1);
+    for (bool first = true; i < len; first = false) {
+        if (array && text[i] == ']') {
+            closed = true;
+            i = skip_space(text, i + 1);
+            break;
         }
-        snprintf(digits, sizeof digits, "%.*s", (int)PL_MIN(span, sizeof digits - 1), text + i);
-        if (span >= sizeof digits || !pl_parse_u64(digits, UINT32_MAX, &id))
-            PL_FAIL(err, PL_INVALID, "the id at byte %zu of the list is larger than any token id", i);
-        if (pl_grow(&out->data, &out->cap, out->len + 1, sizeof *out->data) != PL_OK)
-            PL_FAIL(err, PL_NO_MEMORY, "out of memory for the id list");
-        out->data[out->len++] = (uint32_t)id;
-        i += span;
+        if (!first && text[i] == ',') {
+            i = skip_space(text, i + 1);
+            if (array && i >= len) break;
+        } else if (!first && array)
+            PL_FAIL(err, PL_INVALID, "the id list has an unexpected character at byte %zu: expected , or ]", i);
+        PL_TRY(one_id(text, &i, out, err));
+        i = skip_space(text, i);
     }
+    if (array && !closed) PL_FAIL(err, PL_INVALID, "the id list ends at byte %zu without its ]: is the file whole?", len);
+    if (i < len) PL_FAIL(err, PL_INVALID, "the id list has more after its ] at byte %zu", i);
     return PL_OK;
 }
 

@@ -1,7 +1,9 @@
 /* main - picks the command. Nothing else happens here. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cmd/args.h"
 #include "cmd/cmd.h"
@@ -47,7 +49,17 @@ static int unknown_command(const char *typed) {
     return PL_EXIT_USAGE;
 }
 
+/* A standard stream that the caller closed must not become the number of a file we open: messages would land in it. In
+ * its place stands a descriptor that cannot be written, so that losing output is still an error. */
+static bool hold_standard_streams(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", O_RDONLY) != fd) return false;
+    }
+    return true;
+}
+
 int main(int argc, char **argv) {
+    if (!hold_standard_streams()) return PL_EXIT_FAILED;
     signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe is an error value, seen in out.c */
     if (argc < 2) {
         fprintf(stderr, "plumb: a command is missing ('plumb --help' lists the commands)\n");

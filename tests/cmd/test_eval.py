@@ -2,8 +2,9 @@
 import json
 import math
 import random
+import subprocess
 
-from tests.cmd.support import GOLDEN, path, run, tiny
+from tests.cmd.support import GOLDEN, PLUMB, path, run, tiny
 from tests.tap import case, main
 
 IDS = [random.Random(4).randrange(96) for _ in range(100)]
@@ -78,11 +79,25 @@ def impossible_requests():
                                (["--tokens", path("huge.json", "[99999999999999]")], b"larger", 1),
                                (["--tokens", path("neg.json", "[-1]")], b"byte 1", 1),
                                (["--tokens", path("long.json", json.dumps(IDS * 2))], b"200", 1),
+                               (["--tokens", FILE, "--dump", "-", "--tokens", path("bad.json", "[1,96]")], b"96", 1),
+                               (["--tokens", path("cut.json", "[1,2,3")], b"]", 1),
                                (["--tokens", FILE, "--window", "1"], b"window", 64),
                                (["--tokens", FILE, "--window", "10", "--stride", "10"], b"stride", 64),
                                (["--tokens", FILE, "--dump", "/no/such/dir/x"], b"/no/such/dir", 1)):
         out = run("eval", "-m", GOLDEN, *args, check=code)
         assert expect in out.stderr and out.stdout == b"", (args, out)
+
+
+@case
+def a_closed_stream_is_not_a_file():
+    """The dump must not get the number of a stream that the caller closed, or messages would land in it."""
+    want = dump()
+    for closed, code in (("2>&-", 0), (">&-", 1), ("<&-", 0)):
+        out = path("closed.jsonl")
+        shell = f'exec "$0" eval -m "$1" --tokens "$2" --dump "$3" {closed}'
+        done = subprocess.run(["sh", "-c", shell, PLUMB, GOLDEN, FILE, out], capture_output=True)
+        assert done.returncode == code, (closed, done)
+        assert [json.loads(line) for line in open(out)] == want, closed
 
 
 @case

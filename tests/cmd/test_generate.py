@@ -96,17 +96,17 @@ def an_end_token_ends_the_text():
 @case
 def numbers_out_of_range_name_the_option():
     for option, value, code in (("-n", "-1", 64), ("-n", "99999999999999999999", 64), ("-n", "3x", 64), ("-n", "", 64),
-                                ("--temp", "-0.1", 64), ("--temp", "nan", 64), ("--temp", "1e9", 64), ("--top-p", "0", 1),
-                                ("--top-p", "1.5", 64), ("--min-p", "1", 1), ("--typical-p", "0", 1), ("--top-k", "-5", 64),
-                                ("--repeat-penalty", "0", 1), ("--presence-penalty", "3", 64), ("--seed", "-1", 64),
+                                ("--temp", "-0.1", 64), ("--temp", "nan", 64), ("--temp", "1e9", 64), ("--top-p", "0", 64),
+                                ("--top-p", "1.5", 64), ("--min-p", "1", 64), ("--typical-p", "0", 64), ("--top-k", "-5", 64),
+                                ("--repeat-penalty", "0", 64), ("--presence-penalty", "3", 64), ("--seed", "-1", 64),
                                 ("--logprobs", "21", 64), ("--logit-bias", "x=1", 64), ("--logit-bias", "1=nan", 64),
                                 ("--logit-bias", "5000=1", 1), ("--threads", "-2", 64), ("--context", "1000000", 1),
-                                ("--kv-dtype", "q4", 1), ("--isa", "mmx", 1), ("--backend", "abacus", 1),
-                                ("--page-tokens", "17", 1), ("--memory-limit", "1", 1)):
+                                ("--kv-dtype", "q4", 64), ("--isa", "mmx", 64), ("--backend", "abacus", 64),
+                                ("--page-tokens", "17", 64), ("--threads", "513", 64), ("--memory-limit", "1", 1)):
         extra = ["--json"] if option == "--logprobs" else []
         out = gen("-p", "hello", option, value, *extra, check=code)
         assert out.stdout == b"", (option, value)
-        name = {"-n": "count", "--isa": "instruction set", "--memory-limit": "MB", "--repeat-penalty": "repetition_penalty",
+        name = {"-n": "count", "--memory-limit": "MB", "--repeat-penalty": "repetition_penalty",
                 "--logit-bias": "logit"}.get(option, option.lstrip("-").split("-")[0])
         assert name.encode() in out.stderr, (option, value, out.stderr)
 

@@ -39,10 +39,16 @@ def bytes_that_are_no_text():
 
 @case
 def wrong_ids():
-    for text, expect in (("[1,99999]", b"99999"), ("[1;2]", b"byte 2"), ("-4", b"byte 0"), ("[123456789012]", b"larger")):
+    for text, expect in (("[1,99999]", b"99999"), ("[1;2]", b"byte 2"), ("-4", b"byte 0"), ("[123456789012]", b"larger"),
+                         ("[1,2", b"without its ]"), ("[1][2]", b"byte 3"), ("[1 2]", b"byte 3"), ("[1,,2]", b"byte 3"),
+                         ("[1,]", b"byte 3"), ("1,,2", b"byte 2"), ("[", b"without"), ("1]", b"byte 1"), ("[1,", b"without"), ("1,", b"byte 2")):
         out = run("detokenize", "-m", MODEL, "-p", text, check=1)
         assert expect in out.stderr and out.stdout == b""
-    assert run("detokenize", "-m", MODEL, "-p", "[]", check=0).stdout == b""
+    for text in ("[]", "", " [ ] "):
+        assert run("detokenize", "-m", MODEL, "-p", text, check=0).stdout == b""
+    assert run("detokenize", "-m", MODEL, stdin=b"[1,\0 2]", check=1).stdout == b""
+    one = [run("detokenize", "-m", MODEL, "-p", text, check=0).stdout for text in ("[40,41]", "40 41", "40, 41", " [40 ,\t41]\n")]
+    assert one[0] != b"" and one == one[:1] * 4
     assert b"no tokenizer" in run("tokenize", "-m", GOLDEN, "-p", "x", check=1).stderr
 
 
