@@ -174,6 +174,42 @@ static void bad_documents_are_refused(void **state) {
     temp_drop(&t);
 }
 
+/* Python writes 10^30 as an integer into tokenizer_config.json; it must not stop a model. */
+static void integers_of_any_size_are_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        double want;
+        bool whole;
+    } cases[] = {
+        {"[1000000000000000019884624838656]", 1e30, false},
+        {"[-1000000000000000019884624838656]", -1e30, false},
+        {"[9223372036854775808 ]", 9223372036854775808.0, false},
+        {"[9223372036854775807]", 9223372036854775807.0, true},
+        {"[-9223372036854775807]", -9223372036854775807.0, true},
+        {"[0.12345678901234567890123]", 0.12345678901234567890123, false},
+        {"[12345678901234567890123.5]", 12345678901234567890123.5, false},
+        {"[12345678901234567890123E1]", 12345678901234567890123e1, false},
+        {"[3,\"\\\"99999999999999999999\",99999999999999999999]", 3.0, true},
+    };
+    struct temp t;
+    temp_make(&t);
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        struct pl_err err = {0};
+        json_t *root = NULL;
+        temp_text(&t, "n.json", cases[i].text);
+        if (pl_json_load(temp_path(&t, "n.json"), 1000, &root, &err) != PL_OK) fail_msg("%s: %s", cases[i].text, err.text);
+        json_t *v = json_array_get(root, 0);
+        assert_int_equal(json_is_integer(v), cases[i].whole);
+        double got = json_number_value(v), off = got / cases[i].want - 1.0;
+        if (!(off < 1e-15 && off > -1e-15)) fail_msg("%s: %.17g", cases[i].text, got);
+        if (json_array_size(root) > 1)
+            assert_string_equal(json_string_value(json_array_get(root, 1)), "\"99999999999999999999");
+        json_decref(root);
+    }
+    temp_drop(&t);
+}
+
 /* --- chat templates --- */
 static void expect_template(const char *dir, const char *name, const char *want) {
     struct pl_file *f = open_ok(dir);
@@ -350,6 +386,7 @@ int main(void) {
         cmocka_unit_test(bad_indexes_are_refused),
         cmocka_unit_test(incomplete_directories_are_refused),
         cmocka_unit_test(bad_documents_are_refused),
+        cmocka_unit_test(integers_of_any_size_are_read),
         cmocka_unit_test(chat_templates_come_from_the_first_place),
         cmocka_unit_test(triplets_become_one_tensor),
         cmocka_unit_test(packings_that_do_not_fit_are_refused),
