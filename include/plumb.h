@@ -3,6 +3,7 @@
  * Usable from any language through FFI: plain structs, C strings in UTF-8, no callbacks but the streaming one.
  * Threads: an engine may be used from one thread at a time; different engines are independent.
  * Ownership: every *_create has its *_destroy; strings returned through char ** are released with plumb_string_free.
+ * Sessions are destroyed before their engine. A NULL handle or out-pointer is PLUMB_INVALID; destroying NULL does nothing.
  * Errors: functions return 0 or a plumb_status code; the sentence is in struct plumb_error, which may be NULL.
  * Structs that may grow carry their own size first: set it with sizeof, zero the rest, defaults apply. */
 #ifndef PLUMB_H
@@ -128,7 +129,7 @@ struct plumb_generate_options {
                      const double *top_logprobs, size_t top_count);
     void *user;
 };
-/* Samples from the session's logits, appends, repeats. *generated tokens were appended. */
+/* Samples from the session's logits, appends, repeats. *generated tokens were appended. generated and finish may be NULL. */
 PLUMB_API int plumb_session_generate(struct plumb_session *s, const struct plumb_generate_options *opt, uint32_t *generated,
                                      enum plumb_finish *finish, struct plumb_error *err);
 

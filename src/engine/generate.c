@@ -45,6 +45,8 @@ static enum pl_status check_options(const struct plumb_session *s, const struct 
         PL_FAIL(err, PL_INVALID, "plumb_generate_options.size is %zu but must be %zu", opt->size, sizeof *opt);
     if (opt->sampling.size != 0 && opt->sampling.size != sizeof opt->sampling)
         PL_FAIL(err, PL_INVALID, "plumb_sampling.size is %zu but must be %zu", opt->sampling.size, sizeof opt->sampling);
+    if (opt->sampling.size != 0 && opt->sampling.bias_count > 0 && opt->sampling.bias == NULL)
+        PL_FAIL(err, PL_INVALID, "bias_count is %zu but bias is NULL", opt->sampling.bias_count);
     if (opt->logprobs > LOGPROBS_MAX)
         PL_FAIL(err, PL_INVALID, "logprobs is %u but must be at most %d", opt->logprobs, LOGPROBS_MAX);
     if (opt->max_tokens > 0 && !s->has_logits)

@@ -360,6 +360,62 @@ static bool cancel_now(struct plumb_engine *e) {
     atomic_store(&e->cancel, true);
     return true;
 }
+static void null_pointers_are_invalid_values(void **state) {
+    (void)state;
+    struct plumb_engine_options o = options(LLAMA);
+    struct plumb_engine *e = open_with(&o);
+    struct plumb_session *s = session_of(e), *other;
+    struct plumb_error err = {0};
+    struct plumb_generate_options g = {.size = sizeof g, .max_tokens = 1};
+    uint32_t id = 1;
+    size_t count;
+    char *text;
+#define INVALID(call, name)                          \
+    do {                                             \
+        assert_int_equal(call, PLUMB_INVALID);       \
+        assert_non_null(strstr(err.text, name));     \
+        assert_int_equal(err.status, PLUMB_INVALID); \
+    } while (0)
+    INVALID(plumb_engine_create(NULL, &e, &err), "opt");
+    INVALID(plumb_engine_create(&o, NULL, &err), "out");
+    INVALID(plumb_engine_info(NULL, &text, &err), "e is");
+    INVALID(plumb_engine_info(e, NULL, &err), "json");
+    INVALID(plumb_engine_witness(NULL, true, &text, &err), "e is");
+    INVALID(plumb_engine_witness(e, true, NULL, &err), "json");
+    INVALID(plumb_tokenize(NULL, "a", 1, true, true, &id, 1, &count, &err), "e is");
+    INVALID(plumb_tokenize(e, NULL, 1, true, true, &id, 1, &count, &err), "text");
+    INVALID(plumb_tokenize(e, "a", 1, true, true, NULL, 1, &count, &err), "ids");
+    INVALID(plumb_tokenize(e, "a", 1, true, true, &id, 1, NULL, &err), "count");
+    INVALID(plumb_detokenize(NULL, &id, 1, true, &text, &err), "e is");
+    INVALID(plumb_detokenize(e, NULL, 1, true, &text, &err), "ids");
+    INVALID(plumb_detokenize(e, &id, 1, true, NULL, &err), "text");
+    INVALID(plumb_chat_render(NULL, "[]", NULL, true, &text, &err), "e is");
+    INVALID(plumb_chat_render(e, "[]", NULL, true, NULL, &err), "text");
+    INVALID(plumb_chat_tokenize(NULL, "[]", NULL, true, &id, 1, &count, &err), "e is");
+    INVALID(plumb_chat_tokenize(e, "[]", NULL, true, NULL, 1, &count, &err), "ids");
+    INVALID(plumb_session_create(NULL, &other, &err), "e is");
+    INVALID(plumb_session_create(e, NULL, &err), "out");
+    INVALID(plumb_session_truncate(NULL, 0, &err), "s is");
+    INVALID(plumb_session_append(NULL, &id, 1, &err), "s is");
+    INVALID(plumb_session_append(s, NULL, 1, &err), "ids");
+    INVALID(plumb_session_generate(NULL, &g, NULL, NULL, &err), "s is");
+    INVALID(plumb_session_generate(s, NULL, NULL, NULL, &err), "opt");
+    assert_int_equal(plumb_session_append(s, &id, 1, &err), PLUMB_OK);
+    plumb_sampling_default(&g.sampling);
+    g.sampling.bias_count = 2;
+    INVALID(plumb_session_generate(s, &g, NULL, NULL, &err), "bias is NULL");
+#undef INVALID
+    assert_int_equal(plumb_session_append(s, NULL, 0, &err), PLUMB_OK);
+    assert_int_equal(plumb_session_length(NULL), 0);
+    assert_null(plumb_session_logits(NULL, NULL));
+    plumb_sampling_default(NULL);
+    plumb_session_destroy(NULL);
+    plumb_session_destroy(s);
+    plumb_engine_destroy(NULL);
+    plumb_engine_destroy(e);
+    plumb_string_free(NULL);
+}
+
 static void cancel_at_half(void *user, uint64_t done, uint64_t total) {
     if (done * 2 >= total) (void)cancel_now(user);
 }
@@ -437,6 +493,7 @@ int main(void) {
         cmocka_unit_test(generation_ends_for_the_stated_reason),
         cmocka_unit_test(seeds_decide_the_text),
         cmocka_unit_test(info_and_witness_are_json),
+        cmocka_unit_test(null_pointers_are_invalid_values),
         cmocka_unit_test(a_cancelled_prefill_leaves_the_session_as_it_was),
         cmocka_unit_test(every_failed_allocation_is_a_clear_error),
     };

@@ -1,5 +1,6 @@
 """The C and Python examples build against the public header and library alone and hold a conversation."""
 import atexit
+import ctypes
 import os
 import shutil
 import subprocess
@@ -53,6 +54,25 @@ def a_missing_model_is_a_sentence():
         out = subprocess.run(argv, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
                              env={**os.environ, "PLUMB_LIB": LIB})
         assert out.returncode == 1 and "no-such.gguf" in out.stderr and "Traceback" not in out.stderr, out
+
+
+@case
+def ids_beyond_the_vocabulary_are_refused():
+    lib = ctypes.CDLL(LIB)
+
+    class Options(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("model", ctypes.c_char_p), ("rest", ctypes.c_uint64 * 11)]
+
+    engine, text = ctypes.c_void_p(), ctypes.c_void_p()
+    options = Options(ctypes.sizeof(Options), MODEL.encode())
+    assert lib.plumb_engine_create(ctypes.byref(options), ctypes.byref(engine), None) == 0
+    for ids, status in (([5, 6], 0), ([5, 2**32 - 1], 2), ([100000], 2), ([], 0)):
+        array = (ctypes.c_uint32 * max(1, len(ids)))(*ids)
+        got = lib.plumb_detokenize(engine, array, ctypes.c_size_t(len(ids)), True, ctypes.byref(text), None)
+        assert got == status, (ids, got)
+        if status == 0:
+            lib.plumb_string_free(text)
+    lib.plumb_engine_destroy(engine)
 
 
 main()
