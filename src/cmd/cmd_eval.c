@@ -41,10 +41,14 @@ static void dump_row(struct eval *v, size_t pos, const float *logits) {
 }
 
 /* Scores the id at pos by the logits of the row before it. */
-static void score(struct eval *v, size_t pos, const float *logits) {
-    v->sum += pl_logprob(logits, v->engine->config.vocab, v->ids.data[pos]);
+static enum pl_status score(struct eval *v, size_t pos, const float *logits, struct pl_err *err) {
+    double logprob = pl_logprob(logits, v->engine->config.vocab, v->ids.data[pos]);
+    if (!isfinite(logprob))
+        PL_FAIL(err, PL_FORMAT, "the logits at position %zu are not numbers: the weights or a kernel are broken", pos - 1);
+    v->sum += logprob;
     v->scored++;
     if (v->dump != NULL) dump_row(v, pos, logits);
+    return PL_OK;
 }
 
 /* Ids [begin, end) through an empty session; ids at `first` and later (first > begin) are scored. */
@@ -59,7 +63,7 @@ static enum pl_status run_window(struct eval *v, size_t begin, size_t end, size_
         struct pl_step_part part = {.session = v->session, .ids = v->ids.data + at, .count = n, .logits = scores ? n : 0};
         PL_TRY(pl_engine_step(e, &part, 1, v->logits, err));
         for (uint32_t i = 0; scores && i < n && at + i + 1 < end; i++)
-            score(v, at + i + 1, v->logits + (size_t)i * e->config.vocab);
+            PL_TRY(score(v, at + i + 1, v->logits + (size_t)i * e->config.vocab, err));
         at += n;
         pl_progress("evaluating", at, v->ids.len, false);
     }

@@ -1,11 +1,14 @@
 """plumb eval, inspect and bench over a tiny model."""
 import json
 import math
+import os
 import random
+import struct
 import subprocess
 
-from tests.cmd.support import GOLDEN, PLUMB, path, run, tiny
+from tests.cmd.support import GOLDEN, PLUMB, WORK, path, run, tiny
 from tests.tap import case, main
+from tests.tiny_chat_model import write
 
 IDS = [random.Random(4).randrange(96) for _ in range(100)]
 FILE = path("ids.json", json.dumps(IDS))
@@ -86,6 +89,23 @@ def impossible_requests():
                                (["--tokens", FILE, "--dump", "/no/such/dir/x"], b"/no/such/dir", 1)):
         out = run("eval", "-m", GOLDEN, *args, check=code)
         assert expect in out.stderr and out.stdout == b"", (args, out)
+
+
+@case
+def logits_that_are_not_numbers_are_an_error():
+    """One infinite weight: no 'nan' in the output, no perplexity, and a sentence that says why."""
+    model = os.path.join(WORK, "broken")
+    write(model)
+    weights = os.path.join(model, "model.safetensors")
+    with open(weights, "r+b") as f:
+        head = struct.unpack("<Q", f.read(8))[0]
+        spec = json.loads(f.read(head))["model.norm.weight"]
+        bits = {"F32": b"\0\0\x80\x7f", "F16": b"\0\x7c", "BF16": b"\x80\x7f"}[spec["dtype"]]
+        f.seek(8 + head + spec["data_offsets"][0])
+        f.write(bits)
+    for args in (["--dump", "-"], ["--json"], []):
+        out = run("eval", "-m", model, "--tokens", FILE, *args, check=1)
+        assert b"not numbers" in out.stderr and b"nan" not in out.stdout and b"perplexity" not in out.stdout, (args, out)
 
 
 @case
