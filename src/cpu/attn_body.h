@@ -42,17 +42,28 @@ static void widen(const void *src, enum pl_dtype dtype, size_t at, float *dst, s
     for (; i < d_pad; i++) dst[i] = 0.0f;
 }
 
+static size_t kv_slot(const struct cpu_attn_tile *t, size_t tok) {
+    size_t page = t->a->kv->page_tokens;
+    return (size_t)t->seq->pages[tok / page] * page + tok % page;
+}
+
 /* Tokens [begin, end) of a group starting at t0, one KV head, into group[ATTN_GROUP][d_pad]; other slots are zeroed. */
 static void load_group(const struct cpu_attn_tile *t, const void *side, size_t t0, size_t begin, size_t end, float *group,
                        size_t d_pad) {
     const struct pl_cpu_kv *kv = t->a->kv;
+    const size_t row = kv->head_dim * pl_dtype_info(kv->dtype)->block_bytes;
     for (size_t i = 0; i < ATTN_GROUP; i++) {
         size_t tok = t0 + i;
         if (tok < begin || tok >= end) {
             memset(group + i * d_pad, 0, d_pad * sizeof *group);
             continue;
         }
-        size_t slot = (size_t)t->seq->pages[tok / kv->page_tokens] * kv->page_tokens + tok % kv->page_tokens;
+        size_t slot = kv_slot(t, tok);
+        if (tok + ATTN_GROUP < end) { /* the next group's tokens lie apart: no hardware foresees them */
+            const unsigned char *next =
+                (const unsigned char *)side + (kv_slot(t, tok + ATTN_GROUP) * kv->kv_heads + t->kv_head) * row;
+            for (size_t b = 0; b < row; b += 64) __builtin_prefetch(next + b);
+        }
         widen(side, kv->dtype, (slot * kv->kv_heads + t->kv_head) * kv->head_dim, group + i * d_pad, kv->head_dim, d_pad);
     }
 }

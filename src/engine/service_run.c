@@ -95,13 +95,39 @@ static struct draw draw_one(struct pl_service *s, struct request *r, float *logi
     return d;
 }
 
+struct sampling {
+    struct pl_service *s;
+    const struct pl_sched_plan *plan;
+};
+
+/* The item whose logits are row `row`. */
+static uint32_t item_of_row(const struct pl_sched_plan *p, size_t row) {
+    uint32_t i = 0;
+    while (!p->items[i].wants_token || row-- > 0) i++;
+    return i;
+}
+
+static void sample_row(void *arg, size_t row) {
+    const struct sampling *a = arg;
+    uint32_t i = item_of_row(a->plan, row);
+    struct request *r = a->s->item_request[i];
+    if (!r->want_logprobs) a->s->drawn[i] = draw_one(a->s, r, a->s->logits + row * a->s->engine->config.vocab, NULL);
+}
+
+/* Requests share nothing but the tokenizer, which is only read, so they are drawn on the backend's threads; those that
+ * want log-probabilities share `copy` and come one after the other. */
 static void sample_all(struct pl_service *s, const struct pl_sched_plan *p, float *copy) {
-    size_t vocab = s->engine->config.vocab, row = 0;
+    struct sampling a = {s, p};
+    size_t vocab = s->engine->config.vocab, rows = 0;
     for (uint32_t i = 0; i < p->item_count; i++) {
         s->drawn[i] = (struct draw){0};
-        if (!p->items[i].wants_token) continue;
-        s->drawn[i] = draw_one(s, s->item_request[i], s->logits + row * vocab, copy);
-        row++;
+        rows += p->items[i].wants_token ? 1 : 0;
+    }
+    pl_ops_share(s->engine->ops, rows, sample_row, &a);
+    for (size_t row = 0; row < rows; row++) {
+        uint32_t i = item_of_row(p, row);
+        struct request *r = s->item_request[i];
+        if (r->want_logprobs) s->drawn[i] = draw_one(s, r, s->logits + row * vocab, copy);
     }
 }
 

@@ -148,6 +148,14 @@ enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, uin
     return from == to ? PL_OK : o->impl->kv_copy_page(o, kv, from, to);
 }
 
+void pl_ops_share(struct pl_ops *o, size_t units, void (*fn)(void *arg, size_t unit), void *arg) {
+    if (o->impl->share != NULL && units > 1) {
+        o->impl->share(o, units, fn, arg);
+        return;
+    }
+    for (size_t i = 0; i < units; i++) fn(arg, i);
+}
+
 enum pl_status pl_ops_rope_create(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
                                   struct pl_rope **out, struct pl_err *err) {
     if (positions == 0 || dim == 0 || dim % 2 != 0)

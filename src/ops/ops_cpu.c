@@ -1,4 +1,5 @@
 /* The CPU backend: activations are host arrays, weights wrap what src/cpu prepared, every call runs at once. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -186,6 +187,25 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     struct cpu_kv *kv = (struct cpu_kv *)store;
     pl_free(kv->data);
     pl_free(kv);
+}
+
+struct share_job {
+    void (*fn)(void *arg, size_t unit);
+    void *arg;
+    size_t units;
+    _Atomic size_t next;
+};
+
+static void share_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct share_job *j = arg;
+    for (size_t i; (i = atomic_fetch_add(&j->next, 1)) < j->units;) j->fn(j->arg, i);
+}
+
+static void share(struct pl_ops *o, size_t units, void (*fn)(void *arg, size_t unit), void *arg) {
+    struct share_job j = {.fn = fn, .arg = arg, .units = units};
+    pl_pool_run_any(pl_cpu_pool(cpu_of(o)->cpu), share_worker, &j);
 }
 
 /* One layer's pages: the layers follow each other, K before V. */
@@ -436,6 +456,7 @@ static const struct pl_ops_impl cpu_impl = {
     .activation_read = activation_read,
     .kv_create = kv_create,
     .kv_destroy = kv_destroy,
+    .share = share,
     .kv_copy_page = kv_copy_page,
     .rope_create = rope_create,
     .rope_destroy = rope_destroy,

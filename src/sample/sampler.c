@@ -133,19 +133,44 @@ static void apply_bias_and_penalties(const struct pl_sampler *s, float *logits) 
     }
 }
 
+enum { MAX_LANES = 32 }; /* independent maxima, so that the compiler makes vectors of them */
+
+/* The largest logit; false when one is NaN or +inf. */
+static bool largest(const float *logits, uint32_t vocab, float *out) {
+    float max[MAX_LANES], top = -INFINITY;
+    uint32_t bad[MAX_LANES] = {0}, any = 0, i = 0;
+    for (uint32_t k = 0; k < MAX_LANES; k++) max[k] = -INFINITY;
+    for (; i + MAX_LANES <= vocab; i += MAX_LANES)
+        for (uint32_t k = 0; k < MAX_LANES; k++) {
+            float x = logits[i + k];
+            bad[k] |= x < INFINITY ? 0u : 1u;
+            max[k] = x > max[k] ? x : max[k];
+        }
+    for (; i < vocab; i++) {
+        any |= logits[i] < INFINITY ? 0u : 1u;
+        max[0] = logits[i] > max[0] ? logits[i] : max[0];
+    }
+    for (uint32_t k = 0; k < MAX_LANES; k++) {
+        any |= bad[k];
+        top = max[k] > top ? max[k] : top;
+    }
+    *out = top;
+    return any == 0;
+}
+
 /* The largest logit's lowest id. */
 static enum pl_status find_max(const float *logits, uint32_t vocab, uint32_t *id) {
-    uint32_t best = UINT32_MAX;
-    float max = -INFINITY;
-    for (uint32_t i = 0; i < vocab; i++) {
-        if (!(logits[i] < INFINITY)) return PL_DEVICE; /* NaN or +inf: the model or its kernel is broken */
-        if (logits[i] > max) {
-            max = logits[i];
-            best = i;
-        }
+    float max;
+    uint32_t i = 0;
+    if (!largest(logits, vocab, &max)) return PL_DEVICE; /* NaN or +inf: the model or its kernel is broken */
+    if (max == -INFINITY) return PL_INVALID;
+    for (; i + MAX_LANES <= vocab; i += MAX_LANES) {
+        uint32_t found = 0;
+        for (uint32_t k = 0; k < MAX_LANES; k++) found |= logits[i + k] == max ? 1u : 0u;
+        if (found != 0) break;
     }
-    if (best == UINT32_MAX) return PL_INVALID;
-    *id = best;
+    while (logits[i] != max) i++;
+    *id = i;
     return PL_OK;
 }
 
