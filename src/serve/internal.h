@@ -116,7 +116,10 @@ struct job {
     bool suspended, ready, failed; /* ready: the answer can be made (not streaming) */
     struct pl_buf out;             /* streaming: bytes to send */
     size_t out_sent;
-    uint32_t event_index; /* numbering of APIs that number their events */
+    uint32_t event_index;                                              /* numbering of APIs that number their events */
+    enum { BLOCK_NONE, BLOCK_TEXT, BLOCK_THINKING, BLOCK_CALL } block; /* APIs whose events come in blocks: the open one */
+    size_t block_from;                                                 /* where its text begins */
+    json_t *echo, *items; /* responses: request fields repeated, output so far */
     struct pl_err err;
     int key_index; /* -1: none */
 };
@@ -200,7 +203,7 @@ struct api_shape {
     void (*stream_error)(struct job *j, unsigned status, const char *message);
     json_t *(*whole)(struct job *j); /* the body of a non-streaming answer */
 };
-extern const struct api_shape shape_chat, shape_completion;
+extern const struct api_shape shape_chat, shape_completion, shape_messages, shape_responses;
 const struct api_shape *api_shape(enum api_kind api);
 /* A JSON string of any bytes; what is no UTF-8 becomes U+FFFD. */
 json_t *text_value(const char *text, size_t len);
@@ -211,6 +214,9 @@ enum pl_status one_prompt(struct job *j, uint32_t count) PL_MUST_CHECK;
 /* --- endpoints --- */
 enum MHD_Result handle_chat(struct exchange *x, json_t *body);
 enum MHD_Result handle_completion(struct exchange *x, json_t *body);
+enum MHD_Result handle_messages(struct exchange *x, json_t *body);
+enum MHD_Result handle_count_tokens(struct exchange *x, json_t *body);
+enum MHD_Result handle_responses(struct exchange *x, json_t *body);
 enum MHD_Result handle_tokenize(struct exchange *x, json_t *body);
 enum MHD_Result handle_detokenize(struct exchange *x, json_t *body);
 enum MHD_Result handle_apply_template(struct exchange *x, json_t *body);

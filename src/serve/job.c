@@ -19,8 +19,8 @@ const struct api_shape *api_shape(enum api_kind api) {
     switch (api) {
     case API_CHAT: return &shape_chat;
     case API_COMPLETION: return &shape_completion;
-    case API_MESSAGES:
-    case API_RESPONSES: break;
+    case API_MESSAGES: return &shape_messages;
+    case API_RESPONSES: return &shape_responses;
     }
     return &shape_chat;
 }
@@ -56,6 +56,8 @@ static void job_free(struct job *j) {
         if (j->prompt_texts != NULL) pl_free(j->prompt_texts[i]);
     }
     gen_params_deinit(&j->params);
+    json_decref(j->echo);
+    json_decref(j->items);
     pl_free(j->prompts);
     pl_free((void *)j->prompt_texts);
     pl_free(j->choices);

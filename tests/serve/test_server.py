@@ -222,6 +222,27 @@ def test_forced_tool_calls(s):
     assert "tool_calls" not in s.post("/v1/chat/completions", chat("hi", tools=[TOOL], tool_choice="none"))[1]["choices"][0]["message"]
 
 
+def test_messages_and_responses(s):
+    ask = {"model": "x", "max_tokens": 8, "temperature": 0, "ignore_eos": True, "messages": [{"role": "user", "content": "hello"}]}
+    text = s.post("/v1/chat/completions", chat("hello", max_tokens=8))[1]["choices"][0]["message"]["content"]
+    status, m, _ = s.post("/v1/messages", ask)
+    assert status == 200 and m["content"] == [{"type": "text", "text": text}] and m["stop_reason"] == "max_tokens", m
+    raw = s.post("/v1/messages", {**ask, "stream": True})[1].decode()
+    events = [(e.split("\n")[0][7:], json.loads(e.split("\n")[1][6:])) for e in raw.split("\n\n") if e]
+    assert all(name == data["type"] for name, data in events)
+    kinds = [name for name, _ in events if name not in ("ping", "content_block_delta")]
+    assert kinds == ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"], kinds
+    assert "".join(d["delta"]["text"] for n, d in events if n == "content_block_delta") == text
+    status, bad, _ = s.post("/v1/messages", {"messages": ask["messages"]})
+    assert status == 400 and bad["type"] == "error" and "max_tokens" in bad["error"]["message"]
+    r = s.post("/v1/responses", {"input": "hello", "temperature": 0, "max_output_tokens": 8, "ignore_eos": True})[1]
+    assert r["output"][0]["content"][0]["text"] == text and r["incomplete_details"] == {"reason": "max_output_tokens"}, r
+    for extra, name in (({"previous_response_id": "r"}, "previous_response_id"), ({"background": True}, "background"), ({"input": 3}, "input"),
+                        ({"input": [{"type": "image"}]}, "input"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"tools": [{"type": "web_search"}]}, "tools")):
+        status, body, _ = s.post("/v1/responses", {"input": "x", **extra})
+        assert status == 400 and body["error"]["param"] == name, (extra, body)
+
+
 def test_errors_name_the_parameter(s):
     cases = [({"temperature": 3}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 0}, "top_p"),
              ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1e30}, "max_tokens"),

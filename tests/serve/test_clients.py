@@ -1,0 +1,163 @@
+"""The public Python clients against the server: openai and anthropic, with jsonschema as the judge of structured answers.
+Skipped, and said so, where they are not installed (tools/requirements-test.txt names them)."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+import tap  # noqa: E402
+import tiny_chat_model  # noqa: E402
+
+PLUMB = os.environ.get("PLUMB", "build/plumb")
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
+USER = [{"role": "user", "content": "hello"}]
+server = {}
+
+
+def client(name):
+    try:
+        module = __import__(name)
+    except ImportError:
+        raise tap.Skip(f"the Python package {name} is not installed") from None
+    base = f"http://127.0.0.1:{server['port']}"
+    if name == "openai":
+        return module, module.OpenAI(base_url=base + "/v1", api_key="key", max_retries=0)
+    return module, module.Anthropic(base_url=base, api_key="key", max_retries=0)
+
+
+@tap.case
+def openai_chat():
+    _, c = client("openai")
+    one = c.chat.completions.create(model="x", messages=USER, temperature=0, max_tokens=8)
+    parts = list(c.chat.completions.create(model="x", messages=USER, temperature=0, max_tokens=8, stream=True, stream_options={"include_usage": True}))
+    assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == one.choices[0].message.content
+    assert parts[-1].usage.completion_tokens == one.usage.completion_tokens
+    assert c.models.list().data[0].id == c.models.retrieve(c.models.list().data[0].id).id
+    assert c.completions.create(model="x", prompt="a", max_tokens=3, logprobs=1).choices[0].logprobs.tokens
+
+
+@tap.case
+def openai_errors():
+    module, c = client("openai")
+    for call, kind in ((lambda: c.chat.completions.create(model="x", messages=USER, temperature=9), module.BadRequestError),
+                       (lambda: c.responses.create(model="x", input="a", previous_response_id="resp_1"), module.BadRequestError),
+                       (lambda: c.models.retrieve("nothing"), module.NotFoundError)):
+        try:
+            call()
+        except kind as e:
+            assert e.status_code in (400, 404) and str(e)
+        else:
+            raise AssertionError("no error came")
+
+
+@tap.case
+def openai_tools_and_schema():
+    _, c = client("openai")
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}]
+    r = c.chat.completions.create(model="x", messages=USER, tools=tools, tool_choice="required", max_tokens=200, parallel_tool_calls=False)
+    call = r.choices[0].message.tool_calls[0]
+    assert r.choices[0].finish_reason == "tool_calls" and "city" in json.loads(call.function.arguments)
+    again = USER + [r.choices[0].message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "sun"}]
+    assert c.chat.completions.create(model="x", messages=again, tools=tools, max_tokens=4).choices
+    form = {"type": "json_schema", "json_schema": {"name": "w", "strict": True, "schema": WEATHER}}
+    text = c.chat.completions.create(model="x", messages=USER, response_format=form, max_tokens=200).choices[0].message.content
+    try:
+        import jsonschema
+    except ImportError:
+        raise tap.Skip("the Python package jsonschema is not installed") from None
+    jsonschema.validate(json.loads(text), WEATHER)
+
+
+@tap.case
+def openai_responses():
+    _, c = client("openai")
+    r = c.responses.create(model="x", input="hello", instructions="be brief", temperature=0, max_output_tokens=8, extra_body={"ignore_eos": True})
+    assert r.status == "incomplete" and r.incomplete_details.reason == "max_output_tokens" and r.usage.output_tokens == 8, r
+    events = list(c.responses.create(model="x", input=USER, instructions="be brief", temperature=0, max_output_tokens=8, extra_body={"ignore_eos": True}, stream=True))
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    assert events[0].type == "response.created" and events[-1].type == "response.incomplete"
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == r.output_text == events[-1].response.output_text
+    tools = [{"type": "function", "name": "weather", "parameters": WEATHER}]
+    called = list(c.responses.create(model="x", input="hello", tools=tools, tool_choice="required", max_output_tokens=200,
+                                     parallel_tool_calls=False, stream=True))
+    item = called[-1].response.output[0]
+    assert item.type == "function_call" and "city" in json.loads(item.arguments), called[-1]
+    assert "".join(e.delta for e in called if e.type == "response.function_call_arguments.delta") == item.arguments
+    back = [*USER, item.model_dump(exclude_none=True), {"type": "function_call_output", "call_id": item.call_id, "output": "sun"}]
+    assert c.responses.create(model="x", input=back, max_output_tokens=4).output
+    form = {"format": {"type": "json_schema", "name": "w", "schema": WEATHER}}
+    assert "city" in json.loads(c.responses.create(model="x", input="a", text=form, max_output_tokens=200).output_text)
+
+
+@tap.case
+def anthropic_messages():
+    module, c = client("anthropic")
+    r = c.messages.create(model="x", max_tokens=8, messages=USER, system="be brief", extra_body={"temperature": 0, "ignore_eos": True})
+    assert r.stop_reason in ("max_tokens", "end_turn") and r.content[0].type == "text" and r.usage.output_tokens > 0
+    with c.messages.stream(model="x", max_tokens=8, messages=USER, system="be brief", extra_body={"temperature": 0, "ignore_eos": True}) as stream:
+        assert "".join(stream.text_stream) == r.content[0].text
+        assert stream.get_final_message().stop_reason == r.stop_reason
+    counted = c.messages.count_tokens(model="x", messages=USER, system="be brief").input_tokens
+    assert counted == r.usage.input_tokens + (r.usage.cache_read_input_tokens or 0)
+    stop = r.content[0].text[2:4]
+    if stop:
+        cut = c.messages.create(model="x", max_tokens=8, messages=USER, system="be brief", extra_body={"temperature": 0, "ignore_eos": True}, stop_sequences=[stop])
+        assert cut.stop_reason == "stop_sequence" and cut.stop_sequence == stop
+    for bad in (dict(max_tokens=0, messages=USER), dict(max_tokens=4, messages=[])):
+        try:
+            c.messages.create(model="x", **bad)
+        except module.BadRequestError as e:
+            assert e.body["type"] == "error" and e.body["error"]["type"] == "invalid_request_error"
+        else:
+            raise AssertionError("no error came")
+
+
+@tap.case
+def anthropic_tools():
+    _, c = client("anthropic")
+    tools = [{"name": "weather", "description": "d", "input_schema": WEATHER}]
+    ask = dict(model="x", max_tokens=200, messages=USER, tools=tools, tool_choice={"type": "any", "disable_parallel_tool_use": True})
+    r = c.messages.create(**ask)
+    use = r.content[-1]
+    assert r.stop_reason == "tool_use" and use.type == "tool_use" and use.name == "weather" and "city" in use.input, r
+    with c.messages.stream(**ask) as stream:
+        final = stream.get_final_message()
+    assert final.content[-1].type == "tool_use" and "city" in final.content[-1].input, final
+    back = USER + [{"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in r.content]},
+                   {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "sun"}]}]
+    assert c.messages.create(model="x", max_tokens=4, messages=back, tools=tools).content is not None
+
+
+@tap.case
+def curl():
+    try:
+        out = subprocess.run(["curl", "-sN", f"http://127.0.0.1:{server['port']}/v1/chat/completions", "-d",
+                              json.dumps({"messages": USER, "max_tokens": 3, "stream": True})], capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        raise tap.Skip("curl is not installed") from None
+    assert out.stdout.endswith("data: [DONE]\n\n"), out.stdout
+
+
+def main():
+    with tempfile.TemporaryDirectory() as directory:
+        model = os.path.join(directory, "tiny")
+        tiny_chat_model.write(model, context=1024)
+        process = subprocess.Popen([PLUMB, "serve", "-m", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+        for line in process.stderr:
+            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                server["port"] = int(found.group(1))
+                break
+        try:
+            tap.main()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+
+
+if __name__ == "__main__":
+    main()
