@@ -238,9 +238,10 @@ int pl_cmd_run(int argc, char **argv) {
         .about = "Chat with a model. Without MODEL the demo model (" DEMO_MODEL ") is used. /help lists what can be typed\n"
                  "besides messages; Ctrl-C stops an answer, Ctrl-D leaves. Defaults: --temp 0.8 --top-k 40 --top-p 0.95 "
                  "--min-p 0.05.",
-        .examples = "  plumb run\n"
-                    "  plumb run smollm2.gguf -p 'What is the capital of France?' --temp 0\n"
-                    "  plumb run qwen3.gguf --system 'Answer in one sentence.' --context 8192\n",
+        .examples =
+            "  plumb run\n"
+            "  plumb run smollm2.gguf --system 'You are a helpful assistant.' -p 'What is the capital of France?' --temp 0\n"
+            "  plumb run qwen3.gguf --system 'Answer in one sentence.' --context 8192\n",
         .groups = (const struct pl_arg *const[]){own, model, r.sampling_rows, NULL},
         .positional_max = 1,
         .positional = &positional,
