@@ -70,12 +70,14 @@ static enum pl_status draw_constrained(struct request *r, float *logits, const f
     return pl_constraint_accept(r->constraint, *id);
 }
 
+static bool needs_copy(const struct request *r) { return r->want_logprobs || r->constraint != NULL; }
+
 /* Log-probabilities are of the model's own distribution, so they are read before the sampler changes the logits; which
  * token they are of is known only after it. Hence the copy, and only for requests that ask. */
 static struct draw draw_one(struct pl_service *s, struct request *r, float *logits, float *copy) {
     uint32_t vocab = s->engine->config.vocab;
     struct draw d = {0};
-    if ((r->want_logprobs || r->constraint != NULL) && copy != NULL) memcpy(copy, logits, vocab * sizeof *logits);
+    if (needs_copy(r) && copy != NULL) memcpy(copy, logits, vocab * sizeof *logits);
     enum pl_status st = PL_NO_MEMORY;
     if (r->constraint == NULL)
         st = pl_sampler_draw(r->sampler, logits, r->known, &d.id);
@@ -111,11 +113,11 @@ static void sample_row(void *arg, size_t row) {
     const struct sampling *a = arg;
     uint32_t i = item_of_row(a->plan, row);
     struct request *r = a->s->item_request[i];
-    if (!r->want_logprobs) a->s->drawn[i] = draw_one(a->s, r, a->s->logits + row * a->s->engine->config.vocab, NULL);
+    if (!needs_copy(r)) a->s->drawn[i] = draw_one(a->s, r, a->s->logits + row * a->s->engine->config.vocab, NULL);
 }
 
 /* Requests share nothing but the tokenizer, which is only read, so they are drawn on the backend's threads; those that
- * want log-probabilities share `copy` and come one after the other. */
+ * want log-probabilities or are constrained share `copy` and come one after the other. */
 static void sample_all(struct pl_service *s, const struct pl_sched_plan *p, float *copy) {
     struct sampling a = {s, p};
     size_t vocab = s->engine->config.vocab, rows = 0;
@@ -127,7 +129,7 @@ static void sample_all(struct pl_service *s, const struct pl_sched_plan *p, floa
     for (size_t row = 0; row < rows; row++) {
         uint32_t i = item_of_row(p, row);
         struct request *r = s->item_request[i];
-        if (r->want_logprobs) s->drawn[i] = draw_one(s, r, s->logits + row * vocab, copy);
+        if (needs_copy(r)) s->drawn[i] = draw_one(s, r, s->logits + row * vocab, copy);
     }
 }
 
