@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
 #include "cmd/out.h"
+#include "cmd/serve_env.h"
 #include "serve/serve.h"
 
 enum { KEYS_MAX = 256 };
@@ -174,7 +176,9 @@ int pl_cmd_serve(int argc, char **argv) {
     s.opt.service.max_running = 4;
     s.opt.service.max_waiting = 256;
     normalise(argc, argv);
-    int code = parse(&s, argc, argv);
+    struct pl_serve_argv args = {0};
+    if (pl_serve_env_read(argc, argv, environ, &args, &err) != PL_OK) return pl_cmd_fail("serve", &err);
+    int code = parse(&s, args.argc, args.argv);
     if (code < 0) {
         if (prepare(&s, &err) != PL_OK)
             code = pl_cmd_fail("serve", &err);
@@ -182,5 +186,6 @@ int pl_cmd_serve(int argc, char **argv) {
             code = serve(&s);
     }
     for (size_t i = 0; i < s.key_count; i++) pl_free(s.keys[i]);
+    pl_serve_env_free(&args); /* values are views into it */
     return code;
 }

@@ -378,6 +378,21 @@ def test_start_errors(_, model):
         assert r.returncode in (1, 64) and word in r.stderr and "Traceback" not in r.stderr, (flags, r)
 
 
+def test_environment(_, model):
+    run = lambda **env: subprocess.run([PLUMB, "serve", "--paralel", "1"], capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+    r = run(LLAMA_ARG_CTX_SIZ="5")
+    assert r.returncode != 0 and "LLAMA_ARG_CTX_SIZ " in r.stderr and "LLAMA_ARG_CTX_SIZE" in r.stderr, r
+    assert "PLUMB_ARG_METRICS" in run(PLUMB_ARG_METRICS="maybe").stderr
+    os.environ.update(LLAMA_ARG_MODEL=model, LLAMA_ARG_ENDPOINT_METRICS="1", PLUMB_ARG_API_KEY="k", LLAMA_ARG_PORT="1")
+    try:
+        s = Server(model)  # its --port 0 wins
+    finally:
+        for name in ("LLAMA_ARG_MODEL", "LLAMA_ARG_ENDPOINT_METRICS", "PLUMB_ARG_API_KEY", "LLAMA_ARG_PORT"):
+            del os.environ[name]
+    assert s.call("GET", "/metrics")[0] == 401 and s.call("GET", "/metrics", headers={"x-api-key": "k"})[0] == 200
+    assert s.stop() == 0
+
+
 def main():
     with tempfile.TemporaryDirectory() as directory:
         model = os.path.join(directory, "tiny")
