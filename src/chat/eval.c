@@ -262,6 +262,7 @@ static struct tj_val eval_concat(struct tj_rt *R, const struct tj_node *n) {
 static struct tj_val eval_cond(struct tj_rt *R, const struct tj_node *n) {
     if (tj_truth(R, tj_eval(R, n->a))) return tj_eval(R, n->b);
     if (n->c != NULL) return tj_eval(R, n->c);
+    R->folding = false; /* jinja2 leaves such an output to the run */
     struct tj_str *hint = tj_str_printf(
         R, false, "the inline if-expression on line %u evaluated to false and no else section was defined.", n->line);
     struct tj_val u = tj_undef_hint(R, "");

@@ -482,8 +482,7 @@ static void check_known(struct ctx *c, const struct tj_node *n, const struct fra
 static void not_constant(struct ctx *c, void *arg, struct tj_node *n) {
     bool *constant = arg;
     tj_charge(c->R, 1);
-    if (n->kind == TJ_N_NAME || n->kind == TJ_N_CALL || n->kind > TJ_N_DATA || (n->kind == TJ_N_COND && n->c == NULL))
-        *constant = false;
+    if (n->kind == TJ_N_NAME || n->kind == TJ_N_CALL || n->kind > TJ_N_DATA) *constant = false;
     if (*constant) children(c, n, not_constant, arg);
 }
 
