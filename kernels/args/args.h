@@ -67,4 +67,13 @@ struct pl_args_attention {
 PL_ARGS_CHECK(pl_args_attention, softcap, 20);
 PL_ARGS_SIZE(pl_args_attention, 32);
 
+/* Rows [row0, row0 + rows) of the step: consecutive positions of one sequence. */
+struct pl_args_tiles {
+    u32 heads, kv_heads, window, stride;
+    f32 scale, softcap;
+    u32 row0, rows;
+};
+PL_ARGS_CHECK(pl_args_tiles, rows, 28);
+PL_ARGS_SIZE(pl_args_tiles, 32);
+
 #endif

@@ -145,7 +145,7 @@ int pl_rt_launch(void *state, void *s, const struct pl_device_launch *l) {
 
 int pl_rt_capture_begin(void *state, void *s) {
     ENTER(state);
-    return rt->api->capture_begin(s, 1 /* only this thread is restricted meanwhile */);
+    return rt->api->capture_begin(s, 2 /* nothing is restricted: libraries load their code when first used */);
 }
 int pl_rt_capture_end(void *state, void *s, void **out) {
     ENTER(state);

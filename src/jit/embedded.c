@@ -5,18 +5,20 @@
 #include "base/str.h"
 #include "jit/jit.h"
 
-#define FILES(X)                      \
-    X(dialect, "dialect.h")           \
-    X(weights, "weights.h")           \
-    X(kv, "kv.h")                     \
-    X(args, "args/args.h")            \
-    X(elementwise, "elementwise.k.c") \
-    X(norm, "norm.k.c")               \
-    X(embed, "embed.k.c")             \
-    X(linear, "linear.k.c")           \
-    X(rope, "rope.k.c")               \
-    X(attention, "attention.k.c")     \
-    X(cuda_gemv, "cuda/gemv.k.c")     \
+#define FILES(X)                                        \
+    X(dialect, "dialect.h")                             \
+    X(weights, "weights.h")                             \
+    X(kv, "kv.h")                                       \
+    X(args, "args/args.h")                              \
+    X(elementwise, "elementwise.k.c")                   \
+    X(norm, "norm.k.c")                                 \
+    X(embed, "embed.k.c")                               \
+    X(linear, "linear.k.c")                             \
+    X(rope, "rope.k.c")                                 \
+    X(attention, "attention.k.c")                       \
+    X(cuda_gemv, "cuda/gemv.k.c")                       \
+    X(cuda_pack, "cuda/pack.k.c")                       \
+    X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \
     X(cuda_attention_split, "cuda/attention_split.k.c")
 
 #define EMBED(id, path)                                                      \

@@ -2,6 +2,7 @@
 #ifndef PL_OPS_DEVICE_OPS_H
 #define PL_OPS_DEVICE_OPS_H
 
+#include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 #include "ops/impl.h"
 #include "ops/launch.h"
@@ -10,7 +11,7 @@
 struct dev_format {
     struct dev_format *next;
     struct pl_device_weight w; /* no data: dtype, bits, group, scales' type */
-    struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX];
+    struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack;
     char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48];
 };
 struct dev_weight {
@@ -29,6 +30,7 @@ struct dev_kv {
     size_t side_count;
     struct pl_kernel attention, rope[16];
     struct pl_split_attention split; /* made when first used */
+    struct pl_kernel tiles;          /* likewise */
 };
 struct dev_rope {
     struct pl_rope base;
@@ -45,6 +47,8 @@ struct dev_ops {
     struct pl_device_event uploaded;
     bool upload_pending;
     struct pl_device_buffer parts, lse; /* scratch of split attention */
+    struct pl_dense dense;
+    uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */
 };
 
 #endif

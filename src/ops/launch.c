@@ -41,6 +41,7 @@ void pl_kernels_close(struct pl_kernels *ks) {
         pl_buf_deinit(&ks->cache[i].list);
     }
     pl_buf_deinit(&ks->list);
+    pl_gemm_close(ks->gemm);
     pl_device_stream_destroy(ks->device, &ks->stream);
     pl_jit_destroy(ks->jit);
     pl_device_close(ks->device);
@@ -77,7 +78,8 @@ enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *
     return PL_OK;
 }
 
-/* --- the collected list: records of fixed head and arguments padded to eight bytes --- */
+/* --- the collected list: records of fixed head and arguments padded to eight bytes; a product of the library has no
+ * function and one argument, the call --- */
 
 struct record {
     struct pl_device_function function;
@@ -122,11 +124,16 @@ static enum pl_status replay_one(struct pl_kernels *ks, const char *at, size_t *
         args[i] = head.size == 0 ? (struct pl_device_arg){.buffer = &buffers[i]}
                                  : (struct pl_device_arg){.value = values[i], .size = head.size};
     }
+    *used = pos;
+    if (r.function.handle == NULL) {
+        struct pl_gemm_call call;
+        memcpy(&call, values[0], sizeof call);
+        return pl_gemm_run(ks->gemm, ks->stream, &call, &ks->err);
+    }
     struct pl_device_launch l = {
         .function = r.function, .shared_bytes = r.shared_bytes, .args = args, .arg_count = r.arg_count};
     memcpy(l.grid, r.grid, sizeof l.grid);
     memcpy(l.group, r.group, sizeof l.group);
-    *used = pos;
     return pl_device_launch(ks->device, ks->stream, &l, &ks->err);
 }
 
@@ -205,4 +212,12 @@ enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint
         return PL_OK;
     }
     return pl_device_launch(ks->device, ks->stream, &l, &ks->err);
+}
+
+enum pl_status pl_kernel_gemm(struct pl_kernels *ks, const struct pl_gemm_call *c) {
+    struct pl_device_arg arg = PL_ARG_VALUE(*c);
+    struct pl_device_launch l = {.args = &arg, .arg_count = 1};
+    if (!ks->recording) return pl_gemm_run(ks->gemm, ks->stream, c, &ks->err);
+    collect(ks, &l);
+    return PL_OK;
 }

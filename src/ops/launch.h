@@ -9,6 +9,7 @@
 #define PL_OPS_LAUNCH_H
 
 #include "device/device.h"
+#include "device/gemm.h"
 #include "jit/jit.h"
 #include "kernels/args/args.h"
 #include "tensor/tensor.h"
@@ -30,6 +31,7 @@ struct pl_kernel_graph {
 struct pl_kernels {
     struct pl_device *device;
     struct pl_jit *jit;
+    struct pl_gemm *gemm; /* NULL: not opened */
     struct pl_device_stream stream;
     uint32_t wide;         /* group size of elementwise kernels */
     uint32_t norm;         /* of norms */
@@ -55,6 +57,9 @@ enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *
                                  struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint32_t gx, uint32_t gy, uint32_t shared_bytes,
                                 const struct pl_device_arg *args, size_t count) PL_MUST_CHECK;
+
+/* A product of the vendor's library (ks->gemm is open), enqueued or collected like a launch. */
+enum pl_status pl_kernel_gemm(struct pl_kernels *ks, const struct pl_gemm_call *c) PL_MUST_CHECK;
 
 /* A weight on the device; scales and biases of MLX weights in buffers of their own. */
 struct pl_device_weight {

@@ -107,6 +107,10 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
         PL_TRY(put(d, t->biases, n, &w->w.biases, err));
         w->bytes += 2 * n;
     }
+    if (pl_dense_declines(&d->ks, &w->w, SIZE_MAX) == NULL) {
+        d->dense_cols = PL_MAX(d->dense_cols, w->w.cols);
+        d->dense_bytes = PL_MAX(d->dense_bytes, pl_dense_unpacked_bytes(&w->w));
+    }
     return format_of(d, &w->w, &w->format, err);
 }
 
@@ -137,11 +141,17 @@ static enum pl_status linear_kernel(struct dev_ops *d, struct dev_format *f, uin
     return PL_OK;
 }
 
+#define DENSE_NAME "cuda/cublaslt/bf16"
+static bool dense_applies(const struct dev_ops *d, const struct dev_weight *w, size_t rows) {
+    return d->dense.why_not[0] == 0 && pl_dense_declines(&d->ks, &w->w, rows) == NULL;
+}
+
 static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *w, size_t rows) {
     const struct dev_weight *dw = weight_of(w);
     uint32_t tile_rows, tile = pl_tile_of(rows, &tile_rows);
     if (dw->format == NULL) return "none";
     struct dev_format *f = dw->format;
+    if (dense_applies((const struct dev_ops *)o, dw, rows)) return DENSE_NAME;
     if (rows > 0 && pl_gemv_declines(&((const struct dev_ops *)o)->ks, &dw->w, rows) == NULL) {
         rows = PL_MIN(rows, (size_t)PL_GEMV_ROWS_MAX);
         if (f->gemv_names[rows - 1][0] == 0) pl_kernel_gemv_name(&f->w, (uint32_t)rows, f->gemv_names[rows - 1]);
@@ -199,6 +209,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     for (size_t i = 0; i < kv->side_count; i++) pl_device_free(d, &kv->sides[i]);
     for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]);
     pl_kernel_free(ks, &kv->attention);
+    pl_kernel_free(ks, &kv->tiles);
     pl_kernel_free(ks, &kv->split.split);
     pl_kernel_free(ks, &kv->split.merge);
     pl_free(kv->sides);
@@ -321,6 +332,10 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     if (b->rows == 0) return PL_OK;
     enum pl_status st = upload_step(d, b);
     if (st != PL_OK) return report(d, st);
+    if (b->rows >= PL_DENSE_ROWS && d->dense_cols > 0) { /* now: nothing may be allocated while launches are collected */
+        st = pl_dense_ready(&d->ks, &d->dense, 2 * d->dense_cols * d->stride, d->dense_bytes, &d->ks.err);
+        if (st != PL_OK) return report(d, st);
+    }
     d->longest = 0;
     for (uint32_t i = 0; i < b->seq_count; i++) d->longest = PL_MAX(d->longest, b->seqs[i].past + b->seqs[i].rows);
     if (b->rows == b->seq_count) pl_kernels_record_begin(&d->ks);
@@ -417,12 +432,48 @@ static enum pl_status gemv(struct pl_ops *o, enum pl_op op, size_t count, const 
     return PL_OK;
 }
 
+/* Matrices that share x, which is packed once. */
+static enum pl_status dense(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                            const struct pl_weight *const *bias, const struct pl_activation *x,
+                            struct pl_activation *const *y) {
+    struct dev_ops *d = dev_of(o);
+    enum pl_status st = pl_launch_pack(&d->ks, &d->dense, data_of(x), (uint64_t)x->rows * x->cols);
+    PL_TRY(done(o, op, &d->dense.pack, 0, st));
+    for (size_t i = 0; i < count; i++) {
+        const struct dev_weight *dw = weight_of(w[i]);
+        struct pl_kernel *k = &dw->format->unpack;
+        bool packed = dw->w.dtype != PL_BF16;
+        if (packed && k->jit == NULL) st = pl_kernel_unpack(&d->ks, &dw->format->w, k, &d->ks.err);
+        const struct pl_device_buffer *b = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL;
+        if (st == PL_OK) {
+            st = pl_launch_dense(&d->ks, &d->dense, k, &dw->w, b, data_of(y[i]), x->rows, op == PL_OP_linear_add);
+        }
+        if (st != PL_OK) return report(d, st);
+        if (packed) pl_ops_count(o, op, k->name, 1, 0);
+        pl_ops_count(o, op, DENSE_NAME, 1, dw->bytes);
+    }
+    return PL_OK;
+}
+static size_t dense_run(struct dev_ops *d, size_t count, const struct pl_weight *const *w, size_t at, size_t rows) {
+    size_t n = 0;
+    if (!d->dense.tried) return 0;
+    while (at + n < count && dense_applies(d, weight_of(w[at + n]), rows)) n++;
+    if (n == 0 && d->dense.why_not[0] != 0 && pl_dense_declines(&d->ks, &weight_of(w[at])->w, rows) == NULL) {
+        pl_ops_count(&d->base, PL_OP_linear, "declined: cuBLASLt is missing", 1, 0);
+    }
+    return n;
+}
+
 static enum pl_status linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
                              const struct pl_weight *const *bias, const struct pl_activation *x,
                              struct pl_activation *const *y) {
     for (size_t i = 0; i < count;) {
-        size_t n = gemv_run(dev_of(o), count, w, i, x->rows);
-        if (n > 0) {
+        size_t n = dense_run(dev_of(o), count, w, i, x->rows), many = n;
+        if (n == 0) n = gemv_run(dev_of(o), count, w, i, x->rows);
+        if (many > 0) {
+            PL_TRY(dense(o, PL_OP_linear, n, w + i, bias != NULL ? bias + i : NULL, x, y + i));
+            i += n;
+        } else if (n > 0) {
             PL_TRY(gemv(o, PL_OP_linear, n, w + i, bias != NULL ? bias + i : NULL, x, y + i));
             i += n;
         } else {
@@ -434,6 +485,7 @@ static enum pl_status linear(struct pl_ops *o, size_t count, const struct pl_wei
 }
 static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
                                  struct pl_activation *y) {
+    if (dense_run(dev_of(o), 1, &w, 0, x->rows) > 0) return dense(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
     if (gemv_run(dev_of(o), 1, &w, 0, x->rows) > 0) return gemv(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
     return product(o, PL_OP_linear_add, w, NULL, x, y);
 }
@@ -510,6 +562,29 @@ static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_a
     return done(o, PL_OP_attention, &kv->split.split, bytes, st);
 }
 
+/* One launch a sequence, when some sequence has enough rows. */
+static bool wants_tiles(const struct dev_ops *d, const struct pl_launch_attention *a) {
+    const struct pl_kv_shape *s = &d->base.kv->shape;
+    if (d->ks.recording || pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads) != NULL) return false;
+    for (uint32_t i = 0; i < d->base.batch->seq_count; i++) {
+        if (d->base.batch->seqs[i].rows >= PL_TILES_ROWS) return true;
+    }
+    return false;
+}
+static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    enum pl_status st = PL_OK;
+    if (kv->tiles.jit == NULL) st = pl_kernel_tiles(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->tiles, &d->ks.err);
+    for (uint32_t i = 0; i < o->batch->seq_count && st == PL_OK; i++) {
+        const struct pl_batch_seq *q = &o->batch->seqs[i];
+        st = pl_launch_tiles(&d->ks, &kv->tiles, a, s->head_dim, q->first_row, q->rows);
+        if (st == PL_OK && i > 0) pl_ops_count(o, PL_OP_attention, kv->tiles.name, 1, 0);
+    }
+    return done(o, PL_OP_attention, &kv->tiles, bytes, st);
+}
+
 static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out) {
     struct dev_ops *d = dev_of(o);
@@ -530,6 +605,7 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
     uint64_t bytes = 2 * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
+    if (wants_tiles(d, &a)) return tiled_attention(o, &a, bytes);
     if (pl_split_declines(&d->ks, s->dtype, s->head_dim, p->heads, s->kv_heads, q->rows) == NULL) {
         return split_attention(o, &a, bytes);
     }
@@ -565,6 +641,7 @@ static void destroy(struct pl_ops *o) {
         pl_device_free(dev, &d->step);
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);
+        pl_dense_deinit(&d->ks, &d->dense);
         pl_device_host_free(dev, d->staging);
         pl_device_event_destroy(dev, &d->uploaded);
         for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&d->ks, &d->elementwise[i]);
@@ -576,6 +653,7 @@ static void destroy(struct pl_ops *o) {
             for (int i = 0; i < PL_TILE_COUNT; i++) pl_kernel_free(&d->ks, &f->linear[i]);
             for (int i = 0; i < PL_GEMV_ROWS_MAX; i++) pl_kernel_free(&d->ks, &f->gemv[i]);
             pl_kernel_free(&d->ks, &f->embed);
+            pl_kernel_free(&d->ks, &f->unpack);
             pl_free(f);
         }
         pl_kernels_close(&d->ks);

@@ -6,6 +6,7 @@
  * test-timeout: 600 */
 #include "kit.h"
 
+#include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 
 struct shape {
@@ -18,7 +19,7 @@ struct shape {
 };
 
 enum { SEQS = 3, STRIDE = 96, PAGES = 80 };
-static const uint32_t pasts[SEQS] = {0, 37, 70}, lengths[SEQS] = {9, 1, 4};
+static uint32_t pasts[SEQS] = {0, 37, 70}, lengths[SEQS] = {9, 1, 4};
 
 static float round_kv(enum pl_dtype t, float v) {
     return t == PL_F16 ? pl_f16_to_f32(pl_f32_to_f16(v)) : t == PL_BF16 ? pl_bf16_to_f32(pl_f32_to_bf16(v)) : v;
@@ -82,11 +83,11 @@ static void one(const struct shape *s) {
     make_step(s, step, tables);
     float *q = kit_random(nq, 1), *k = kit_random(nk, 1), *v = kit_random(nk, 1), *qn = kit_random(D, 1),
           *kn = kit_random(D, 1);
-    float *cs = kit_random(80 * PL_MAX(s->rope_dim, (size_t)2), 1);
+    float *cs = kit_random(128 * PL_MAX(s->rope_dim, (size_t)2), 1);
     uint8_t *hk = malloc(pool * size), *hv = malloc(pool * size);
     for (size_t i = 0; i < pool; i++) pack_kv(s->kv, kit_f32(), hk + i * size), pack_kv(s->kv, kit_f32(), hv + i * size);
     struct pl_device_buffer bq = kit_up(q, nq * 4), bk = kit_up(k, nk * 4), bv = kit_up(v, nk * 4), bqn = kit_up(qn, D * 4),
-                            bkn = kit_up(kn, D * 4), bcs = kit_up(cs, 80 * PL_MAX(s->rope_dim, (size_t)2) * 4),
+                            bkn = kit_up(kn, D * 4), bcs = kit_up(cs, 128 * PL_MAX(s->rope_dim, (size_t)2) * 4),
                             bs = kit_up(step, sizeof step), bhk = kit_up(hk, pool * size), bhv = kit_up(hv, pool * size),
                             bo = kit_out(nq * 4);
     struct pl_kernel rope = {0}, attn = {0};
@@ -130,7 +131,22 @@ static void one(const struct shape *s) {
         pl_kernel_free(&ks, &split.split);
         pl_kernel_free(&ks, &split.merge);
     }
+    struct pl_kernel tiles = {0};
+    struct pl_device_buffer bo3 = {0};
+    if (pl_tiles_declines(&ks, s->kv, D, s->heads, s->kv_heads) == NULL) { /* the same on tensor cores */
+        CHECK(pl_kernel_tiles(&ks, s->kv, D, s->page_tokens, &tiles, &err));
+        bo3 = kit_out(nq * 4);
+        a.out = &bo3;
+        for (uint32_t i = 0, at = 0; i < SEQS; at += lengths[i++])
+            CHECK(pl_launch_tiles(&ks, &tiles, &a, D, at, lengths[i]));
+        pl_kernel_free(&ks, &tiles);
+    }
     float *gq = kit_down(&bq), *out = kit_down(&bo);
+    if (bo3.handle != NULL) { /* q and the weights are rounded to the cache's type */
+        float *other = kit_down(&bo3);
+        kit_near("tiled attention", other, out, nq, s->kv == PL_F16 ? 2e-3 : 1.6e-2, 0.5);
+        free(other);
+    }
     if (bo2.handle != NULL) {
         float *other = kit_down(&bo2);
         kit_near("split attention", other, out, nq, 2e-5, 0.05);
@@ -215,6 +231,23 @@ static void groups(void) {
     }
 }
 
+/* More than one tile of rows and of tokens. */
+static void long_sequences(void) {
+    static const uint32_t past2[SEQS] = {10, 0, 75}, length2[SEQS] = {80, 11, 5};
+    uint32_t past1[SEQS], length1[SEQS];
+    memcpy(past1, pasts, sizeof pasts), memcpy(length1, lengths, sizeof lengths);
+    memcpy(pasts, past2, sizeof pasts), memcpy(lengths, length2, sizeof lengths);
+    static const struct shape shapes[] = {{6, 2, 64, 16, PL_F16, 0, 0, false, false, true, 64},
+                                          {4, 2, 128, 32, PL_F16, 0, 20, false, false, true, 128},
+                                          {4, 1, 128, 16, PL_BF16, 33, 0, false, false, true, 64}};
+    for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) one(&shapes[i]);
+    memcpy(pasts, past1, sizeof pasts), memcpy(lengths, length1, sizeof lengths);
+}
+
+static void test_long(void **state) {
+    (void)state;
+    kit_each(long_sequences);
+}
 static void test_shapes(void **state) {
     (void)state;
     kit_each(all_shapes);
@@ -225,6 +258,7 @@ static void test_groups(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_groups)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_long)};
     return cmocka_run_group_tests_name("rope and attention", tests, NULL, NULL);
 }

@@ -88,6 +88,21 @@ static void only_cuda(struct gate *g) {
             compile(g, &s);
         }
     }
+    struct pl_jit_spec pack = spec("cuda/pack.k.c", "pk_pack", 256);
+    compile(g, &pack);
+    static const enum pl_dtype packed[] = {PL_F16, PL_Q4_0, PL_Q4_K, PL_Q6_K, PL_IQ4_XS, PL_MXFP4};
+    for (size_t i = 0; i < PL_COUNT_OF(packed); i++) {
+        struct pl_device_weight w = {.dtype = packed[i]};
+        struct pl_jit_spec s = spec("cuda/pack.k.c", "pk_unpack", 256);
+        pl_jit_set(&s, "UNPACK", "1");
+        pl_jit_set_weight(&s, &w);
+        compile(g, &s);
+    }
+    for (uint32_t d = 64; d <= 128; d *= 2) {
+        struct pl_jit_spec s = spec("cuda/attention_tiles.k.c", "pk_attention_tiles", 128);
+        assert_int_equal(pl_jit_set_kv(&s, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
+        compile(g, &s);
+    }
     for (uint32_t d = 64; d <= 256; d *= 2) {
         struct pl_jit_spec s = spec("cuda/attention_split.k.c", "pk_attention_split", 128);
         pl_jit_set_u32(&s, "HEADS", d == 64 ? 8 : 4);

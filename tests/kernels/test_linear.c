@@ -5,6 +5,7 @@
  * test-timeout: 600 */
 #include "kit.h"
 
+#include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 
 struct made {
@@ -256,8 +257,58 @@ static void test_mlx(void **state) {
     kit_each(mlx_types);
 }
 
+/* Products of many rows on tensor cores: inputs, and weights where unpacked, are rounded to 8 bits of mantissa. */
+static void one_dense(enum pl_dtype dtype, size_t out, size_t in, size_t rows, bool use_bias, bool add) {
+    struct made m = make_tensor(dtype, out, in, 0, 0, PL_F32);
+    struct pl_device_weight w = upload(&m);
+    if (pl_dense_declines(&ks, &w, rows) == NULL) {
+        struct pl_dense dense = {0};
+        struct pl_kernel unpack = {0};
+        CHECK(pl_dense_ready(&ks, &dense, 2 * rows * in, PL_MAX(pl_dense_unpacked_bytes(&w), (uint64_t)2), &err));
+        if (dense.why_not[0] != 0) print_message("# %s\n", dense.why_not);
+        assert_int_equal(dense.why_not[0], 0);
+        if (dtype != PL_BF16) CHECK(pl_kernel_unpack(&ks, &w, &unpack, &err));
+        float *x = kit_random(rows * in, 1), *bias = kit_random(out, 1), *want = kit_random(rows * out, 1),
+              *row = malloc(in * 4 + 4);
+        double *magnitude = malloc(rows * out * sizeof *magnitude);
+        struct pl_device_buffer bx = kit_up(x, rows * in * 4), bb = kit_up(bias, out * 4);
+        struct pl_device_buffer by = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
+        CHECK(pl_launch_pack(&ks, &dense, &bx, rows * in));
+        CHECK(pl_launch_dense(&ks, &dense, &unpack, &w, use_bias ? &bb : NULL, &by, rows, add));
+        CHECK(pl_ref_matmul(&m.t, use_bias ? bias : NULL, x, in, rows, add, want, out, magnitude, row));
+        float *y = kit_down(&by);
+        for (size_t i = 0; i < rows * out; i++) {
+            double off = fabs((double)y[i] - (double)want[i]);
+            if (off <= 4e-3 * (magnitude[i] + fabs((double)want[i]) + 1e-6)) continue;
+            print_message("# dense %s rows %zu of %zu x %zu: element %zu is %.9g, expected %.9g\n", pl_dtype_name(dtype),
+                          rows, out, in, i, (double)y[i], (double)want[i]);
+            fail();
+        }
+        free(y), free(x), free(bias), free(want), free(row), free(magnitude);
+        kit_drop(&bx), kit_drop(&bb);
+        pl_kernel_free(&ks, &unpack);
+        pl_dense_deinit(&ks, &dense);
+        pl_gemm_close(ks.gemm);
+        ks.gemm = NULL;
+    }
+    kit_drop(&w.data);
+    free(m.data);
+}
+static void dense(void) {
+    static const enum pl_dtype types[] = {PL_BF16, PL_F16, PL_Q4_0, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_IQ4_XS};
+    for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
+        one_dense(types[i], 72, 512, 40, i % 2 == 0, false);
+        one_dense(types[i], 200, 768, 65, false, true);
+    }
+}
+static void test_dense(void **state) {
+    (void)state;
+    kit_each(dense);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_blocks),
-                                       cmocka_unit_test(test_mlx), cmocka_unit_test(test_gemv)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dense), cmocka_unit_test(test_plain),
+                                       cmocka_unit_test(test_blocks), cmocka_unit_test(test_mlx),
+                                       cmocka_unit_test(test_gemv)};
     return cmocka_run_group_tests_name("products", tests, NULL, NULL);
 }

@@ -1,0 +1,63 @@
+/* pack - what stands around dense products in bf16 on NVIDIA GPUs: activations from f32, weights from every format.
+ *
+ * pk_pack: y[i] = bf16(x[i]), eight elements a thread; n % 8 == 0. pk_unpack: rows of packed weights to bf16 [rows, in];
+ * in % 32 == 0. Rounding is to nearest even; NaN stays NaN. */
+#include "dialect.h"
+#include "args/args.h"
+
+FN u32 two_bf16(f32 lo, f32 hi) {
+    u32 v;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(hi), "f"(lo));
+    return v;
+}
+
+#ifndef UNPACK
+KERNEL(pack)(const f32 *__restrict__ x, u16 *__restrict__ y, u32 *witness, const u64 n) {
+    count_launch(witness);
+    u64 i = ((u64)GROUP_X * GROUP + LOCAL_X) * 8u;
+    if (i >= n) return;
+    float4 a = *(const float4 *)(x + i), b = *(const float4 *)(x + i + 4u);
+    *(uint4 *)(y + i) = make_uint4(two_bf16(a.x, a.y), two_bf16(a.z, a.w), two_bf16(b.x, b.y), two_bf16(b.z, b.w));
+}
+#else
+#include "weights.h"
+FN void store16(u16 *y, const f32 *v) {
+    *(uint4 *)y = make_uint4(two_bf16(v[0], v[1]), two_bf16(v[2], v[3]), two_bf16(v[4], v[5]), two_bf16(v[6], v[7]));
+    *(uint4 *)(y + 8) = make_uint4(two_bf16(v[8], v[9]), two_bf16(v[10], v[11]), two_bf16(v[12], v[13]), two_bf16(v[14], v[15]));
+}
+/* A thread makes 32 elements. a.rows rows of data from its start. */
+KERNEL(unpack)(const u8 *__restrict__ data, const u8 *__restrict__ scales, const u8 *__restrict__ biases, u16 *__restrict__ y,
+               u32 *witness, const struct pl_args_linear a, const u64 first) {
+    count_launch(witness);
+    u64 unit = (u64)GROUP_X * GROUP + LOCAL_X, row = unit / (a.in / 32u);
+    u32 k = (u32)(unit % (a.in / 32u));
+    if (row >= a.rows) return;
+    u16 *to = y + row * a.in;
+    f32 v[32];
+#ifdef WTYPE_Q4_K
+    /* Eight neighbours share a block of 256: 16 bytes each, half of two sub-blocks. */
+    const u8 *b = data + (first + row) * a.row_bytes + 144u * (u64)(k >> 3);
+    u32 c = k & 7u, pair = c >> 1, half = c & 1u, s0, m0, s1, m1;
+    scale_min(b + 4, 2u * pair, &s0, &m0);
+    scale_min(b + 4, 2u * pair + 1u, &s1, &m1);
+    uint4 q = *(const uint4 *)(b + 16u + 16u * c);
+    u32 u[4] = {q.x, q.y, q.z, q.w};
+    f32 d = f16_load((const u16 *)b), dm = f16_load((const u16 *)b + 1);
+    f32 d0 = d * (f32)s0, d1 = d * (f32)s1, n0 = dm * (f32)m0, n1 = dm * (f32)m1;
+#pragma unroll
+    for (u32 i = 0; i < 16u; i++) {
+        u32 byte = u[i / 4u] >> (8u * (i % 4u));
+        v[i] = d0 * (f32)(byte & 15u) - n0;
+        v[16u + i] = d1 * (f32)((byte >> 4) & 15u) - n1;
+    }
+    to += 256u * (k >> 3) + 64u * pair + 16u * half;
+    store16(to, v);
+    store16(to + 32, v + 16);
+#else
+    struct weight w = {data, scales, biases, a.row_bytes, a.in};
+    dequant32(&w, first + row, k, 32u, v);
+    store16(to + 32u * k, v);
+    store16(to + 32u * k + 16u, v + 16);
+#endif
+}
+#endif

@@ -1,0 +1,151 @@
+#include "ops/cuda_dense.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+enum { PACK_GROUP = 256, TILES_GROUP = 128, TILE_ROWS = 64 };
+
+/* bf16 matrix units and asynchronous copies came with sm_80. */
+static bool has_units(const struct pl_kernels *ks) {
+    const struct pl_device_info *info = pl_device_info(ks->device);
+    return info->kind == PL_DEVICE_CUDA && strncmp(info->target, "sm_", 3) == 0 && atoi(info->target + 3) >= 80;
+}
+
+static enum pl_status room(struct pl_kernels *ks, struct pl_device_buffer *b, uint64_t bytes, struct pl_err *err) {
+    if (b->bytes >= bytes) return PL_OK;
+    PL_TRY(pl_device_stream_wait(ks->device, ks->stream, err)); /* earlier steps may still use it */
+    pl_device_free(ks->device, b);
+    return pl_device_alloc(ks->device, bytes, b, err);
+}
+
+enum pl_status pl_dense_ready(struct pl_kernels *ks, struct pl_dense *dense, uint64_t x_bytes, uint64_t w_bytes,
+                              struct pl_err *err) {
+    if (!dense->tried) {
+        struct pl_err why = {0};
+        enum pl_status st = pl_gemm_open(ks->device, &ks->gemm, &why);
+        if (st == PL_NO_MEMORY) {
+            *err = why;
+            return st;
+        }
+        dense->tried = true;
+        if (st != PL_OK) {
+            snprintf(dense->why_not, sizeof dense->why_not, "%.250s", why.text);
+            pl_log(PL_LOG_WARN, "products of many rows run without tensor cores: %s", dense->why_not);
+        }
+    }
+    if (dense->why_not[0] != 0) return PL_OK;
+    if (dense->pack.jit == NULL) {
+        struct pl_jit_spec s = {.file = "cuda/pack.k.c", .entry = "pk_pack"};
+        pl_jit_set_u32(&s, "GROUP", PACK_GROUP);
+        PL_TRY(pl_kernel_make(ks, &s, PACK_GROUP, "pack/bf16", &dense->pack, err));
+    }
+    PL_TRY(room(ks, &dense->x, x_bytes, err));
+    return w_bytes > 0 ? room(ks, &dense->w, w_bytes, err) : PL_OK;
+}
+
+void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense) {
+    pl_kernel_free(ks, &dense->pack);
+    pl_device_free(ks->device, &dense->x);
+    pl_device_free(ks->device, &dense->w);
+}
+
+const char *pl_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows) {
+    if (!has_units(ks)) return "no bf16 matrix units";
+    if (w->dtype == PL_F32) return "weights of full precision";
+    if (w->cols % 32 != 0 || w->rows % 8 != 0) return "width";
+    if (rows < (w->dtype == PL_BF16 ? PL_DENSE_ROWS : PL_DENSE_ROWS_PACKED)) return "few rows";
+    return NULL;
+}
+
+static uint64_t tile_rows(const struct pl_device_weight *w) {
+    uint64_t n = PL_DENSE_TILE / (2 * w->cols) / 128 * 128;
+    return PL_MIN(PL_MAX(n, (uint64_t)8), w->rows);
+}
+uint64_t pl_dense_unpacked_bytes(const struct pl_device_weight *w) {
+    return w->dtype == PL_BF16 ? 0 : 2 * tile_rows(w) * w->cols;
+}
+
+enum pl_status pl_kernel_unpack(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_kernel *out,
+                                struct pl_err *err) {
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/pack.k.c", .entry = "pk_unpack"};
+    pl_jit_set_u32(&s, "GROUP", PACK_GROUP);
+    pl_jit_set(&s, "UNPACK", "1");
+    pl_jit_set_weight(&s, w);
+    snprintf(name, sizeof name, "unpack/%s", pl_dtype_name(w->dtype));
+    return pl_kernel_make(ks, &s, PACK_GROUP, name, out, err);
+}
+
+enum pl_status pl_launch_pack(struct pl_kernels *ks, struct pl_dense *dense, pl_buffer_in *x, uint64_t count) {
+    PL_ASSERT(dense->x.bytes >= 2 * count && count % 8 == 0);
+    u64 n = count;
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(&dense->x), PL_ARG_BUFFER(&dense->pack.counter),
+                                   PL_ARG_VALUE(n)};
+    uint32_t groups = (uint32_t)((count / 8 + PACK_GROUP - 1) / PACK_GROUP);
+    return pl_kernel_launch(ks, &dense->pack, groups, 1, 0, args, PL_COUNT_OF(args));
+}
+
+static enum pl_status launch_unpack(struct pl_kernels *ks, struct pl_dense *dense, struct pl_kernel *k,
+                                    const struct pl_device_weight *w, u64 first, uint64_t rows) {
+    struct pl_args_linear a = {(u32)rows, (u32)w->cols, (u32)w->rows, 0, w->row_bytes};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data),  PL_ARG_BUFFER(&w->scales),  PL_ARG_BUFFER(&w->biases),
+                                   PL_ARG_BUFFER(&dense->w), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a),
+                                   PL_ARG_VALUE(first)};
+    uint32_t groups = (uint32_t)((rows * (w->cols / 32) + PACK_GROUP - 1) / PACK_GROUP);
+    return pl_kernel_launch(ks, k, groups, 1, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_launch_dense(struct pl_kernels *ks, struct pl_dense *dense, struct pl_kernel *unpack,
+                               const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows,
+                               bool add) {
+    uint64_t step = w->dtype == PL_BF16 ? w->rows : tile_rows(w);
+    for (uint64_t at = 0; at < w->rows; at += step) { /* outputs [at, at + n) */
+        uint64_t n = PL_MIN(step, w->rows - at);
+        if (w->dtype != PL_BF16) PL_TRY(launch_unpack(ks, dense, unpack, w, at, n));
+        struct pl_gemm_call c = {.w = w->dtype == PL_BF16 ? w->data.handle : dense->w.handle,
+                                 .x = dense->x.handle,
+                                 .bias = bias != NULL ? (const float *)bias->handle + at : NULL,
+                                 .y = (float *)y->handle + at,
+                                 .m = (uint32_t)n,
+                                 .n = (uint32_t)rows,
+                                 .k = (uint32_t)w->cols,
+                                 .ldy = (uint32_t)w->rows,
+                                 .add = add};
+        PL_TRY(pl_kernel_gemm(ks, &c));
+    }
+    return PL_OK;
+}
+
+/* --- attention --- */
+
+const char *pl_tiles_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads,
+                              size_t kv_heads) {
+    if (!has_units(ks)) return "no bf16 matrix units";
+    if (kv != PL_F16 && kv != PL_BF16) return "cache type";
+    if (head_dim != 64 && head_dim != 128) return "head size";
+    if (kv_heads == 0 || heads % kv_heads != 0 || heads > 65535) return "head groups";
+    return NULL;
+}
+
+enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                               struct pl_kernel *out, struct pl_err *err) {
+    struct pl_jit_spec s = {.file = "cuda/attention_tiles.k.c", .entry = "pk_attention_tiles"};
+    char name[40];
+    pl_jit_set_u32(&s, "GROUP", TILES_GROUP);
+    if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) PL_FAIL(err, PL_UNSUPPORTED, "cache type of tiled attention");
+    snprintf(name, sizeof name, "attention_tiles/%s/d%zu", pl_dtype_name(kv), head_dim);
+    return pl_kernel_make(ks, &s, TILES_GROUP, name, out, err);
+}
+
+enum pl_status pl_launch_tiles(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *p,
+                               size_t head_dim, uint32_t row0, uint32_t rows) {
+    struct pl_args_tiles a = {p->heads, p->kv_heads, p->window, p->stride, p->scale, p->softcap, row0, rows};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(p->q),    PL_ARG_BUFFER(p->k_pages), PL_ARG_BUFFER(p->v_pages),
+                                   PL_ARG_BUFFER(p->step), PL_ARG_BUFFER(p->out),     PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(a)};
+    uint32_t shared = (uint32_t)(8 * TILE_ROWS * head_dim); /* two stages of K and V, two bytes each */
+    return pl_kernel_launch(ks, k, (rows + TILE_ROWS - 1) / TILE_ROWS, p->heads, shared, args, PL_COUNT_OF(args));
+}

@@ -1,0 +1,44 @@
+/* cuda_dense - products of many rows on NVIDIA's tensor cores: inputs rounded to bf16, weights as they are (bf16) or
+ * unpacked to bf16 tile by tile (kernels/cuda/pack.k.c), the product itself by cuBLASLt with f32 sums. And attention of
+ * many rows of one sequence (kernels/cuda/attention_tiles.k.c). "Does it apply" answers NULL or the reason why not. */
+#ifndef PL_OPS_CUDA_DENSE_H
+#define PL_OPS_CUDA_DENSE_H
+
+#include "ops/launch.h"
+
+enum {
+    PL_DENSE_ROWS = 9,         /* fewer stream the weights once through gemv */
+    PL_DENSE_ROWS_PACKED = 33, /* unpacking costs as much as about four passes of gemv */
+    PL_DENSE_TILE = 256 << 20, /* bytes of unpacked weights at a time */
+    PL_TILES_ROWS = 16         /* rows of one sequence from which tiles pay */
+};
+struct pl_dense {
+    struct pl_kernel pack;
+    struct pl_device_buffer x, w; /* scratch */
+    bool tried;
+    char why_not[256]; /* empty: the library is open */
+};
+/* Opens the library on first use and makes room; a missing library is no failure but why_not. */
+enum pl_status pl_dense_ready(struct pl_kernels *ks, struct pl_dense *dense, uint64_t x_bytes, uint64_t w_bytes,
+                              struct pl_err *err) PL_MUST_CHECK;
+void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense);
+
+/* Whether the format could ever be taken; rows decides when. */
+const char *pl_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows);
+uint64_t pl_dense_unpacked_bytes(const struct pl_device_weight *w); /* scratch one matrix wants, 0 for bf16 */
+enum pl_status pl_kernel_unpack(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_kernel *out,
+                                struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_launch_pack(struct pl_kernels *ks, struct pl_dense *dense, pl_buffer_in *x, uint64_t count) PL_MUST_CHECK;
+/* y = (packed x) * w^T (+ bias), or y += when add. unpack: the format's kernel, unused for bf16. */
+enum pl_status pl_launch_dense(struct pl_kernels *ks, struct pl_dense *dense, struct pl_kernel *unpack,
+                               const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows,
+                               bool add) PL_MUST_CHECK;
+
+const char *pl_tiles_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads, size_t kv_heads);
+enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                               struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+/* Rows [row0, row0 + rows) of the step: one sequence. */
+enum pl_status pl_launch_tiles(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *a,
+                               size_t head_dim, uint32_t row0, uint32_t rows) PL_MUST_CHECK;
+
+#endif
