@@ -87,6 +87,12 @@ static void read_share(void *arg, int index, int count) {
 
 /* Best of a few passes over as many bytes as one token reads, so that caches help both alike. */
 static enum pl_status measure_ceiling(struct bench *b, struct pl_err *err) {
+    static const enum pl_device_kind kinds[PL_BACKEND_COUNT] = {
+        [PL_BACKEND_CUDA] = PL_DEVICE_CUDA, [PL_BACKEND_ROCM] = PL_DEVICE_ROCM, [PL_BACKEND_OPENCL] = PL_DEVICE_OPENCL};
+    enum pl_backend backend = pl_ops_backend(b->engine->ops);
+    if (backend != PL_BACKEND_CPU) {
+        return pl_cmd_read_bandwidth(kinds[backend], b->engine->opt.device, &b->ceiling, err);
+    }
     size_t bytes = (size_t)b->bytes_per_token;
     bytes = PL_MAX(bytes, (size_t)1 << 20);
     struct pl_pool *pool = NULL;

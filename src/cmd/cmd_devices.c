@@ -5,6 +5,7 @@
 
 #include "cmd/args.h"
 #include "cmd/cmd.h"
+#include "cmd/common.h"
 #include "cmd/out.h"
 #include "jit/jit.h"
 #include "ops/launch.h"
@@ -72,6 +73,13 @@ static enum pl_status measure(enum pl_device_kind kind, int index, struct bandwi
     pl_device_free(ks.device, &m.best);
     pl_kernels_close(&ks);
     return st;
+}
+
+enum pl_status pl_cmd_read_bandwidth(enum pl_device_kind kind, int index, double *bytes_per_s, struct pl_err *err) {
+    struct bandwidth b = {0};
+    PL_TRY(measure(kind, index, &b, err));
+    *bytes_per_s = b.read_gbs * 1e9;
+    return PL_OK;
 }
 
 static json_t *device_json(const struct pl_device_info *d, bool measured) {

@@ -6,6 +6,7 @@
 
 #include "base/str.h"
 #include "cmd/args.h"
+#include "device/device.h"
 #include "engine/engine.h"
 
 enum { PL_TEXT_BYTES_MAX = 256 << 20 }; /* of a prompt or text file */
@@ -50,6 +51,9 @@ void pl_cmd_print_ids(const uint32_t *ids, size_t count); /* "[1,2,3]\n" */
 enum pl_status pl_cmd_print_json(json_t *value, struct pl_err *err) PL_MUST_CHECK;
 /* Writes what ran to a file. */
 enum pl_status pl_cmd_write_witness(struct plumb_engine *e, const char *path, struct pl_err *err) PL_MUST_CHECK;
+/* What reading runs at on a device, best of a few passes over up to 2 GiB. */
+enum pl_status pl_cmd_read_bandwidth(enum pl_device_kind kind, int index, double *bytes_per_s,
+                                     struct pl_err *err) PL_MUST_CHECK;
 /* "kernels: a, b, c" on stderr. */
 void pl_cmd_print_kernels(struct plumb_engine *e);
 

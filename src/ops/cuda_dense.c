@@ -56,7 +56,7 @@ const char *pl_dense_declines(const struct pl_kernels *ks, const struct pl_devic
     if (!has_units(ks)) return "no bf16 matrix units";
     if (w->dtype == PL_F32) return "weights of full precision";
     if (w->cols % 32 != 0 || w->rows % 8 != 0) return "width";
-    if (rows < (w->dtype == PL_BF16 ? PL_DENSE_ROWS : PL_DENSE_ROWS_PACKED)) return "few rows";
+    if (rows < PL_DENSE_ROWS) return "few rows";
     return NULL;
 }
 

@@ -7,8 +7,7 @@
 #include "ops/launch.h"
 
 enum {
-    PL_DENSE_ROWS = 9,         /* fewer stream the weights once through gemv */
-    PL_DENSE_ROWS_PACKED = 33, /* unpacking costs as much as about four passes of gemv */
+    PL_DENSE_ROWS = 9, /* up to eight stream the weights once through gemv; unpacking costs less than a second pass */
     PL_DENSE_TILE = 256 << 20, /* bytes of unpacked weights at a time */
     PL_TILES_ROWS = 16         /* rows of one sequence from which tiles pay */
 };
