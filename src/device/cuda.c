@@ -164,6 +164,17 @@ static void close_device(void *state) {
     pl_free(rt);
 }
 
+/* A library that was used in the context keeps handles there: the context must outlive its last user here. */
+int pl_cuda_keep_context(int index) {
+    static uint64_t kept;
+    void *context = NULL;
+    int dev = 0, code = index < 64 && (kept >> index & 1) != 0 ? 0 : api.device_get(&dev, index);
+    if (code != 0 || (index < 64 && (kept >> index & 1) != 0)) return code;
+    code = ctx_retain(&context, dev);
+    if (code == 0 && index < 64) kept |= UINT64_C(1) << index;
+    return code;
+}
+
 static bool is_out_of_memory(int code) { return code == 2; }
 
 static enum pl_status compile(void *state, const char *target, const struct pl_device_source *src, struct pl_buf *image,

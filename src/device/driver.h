@@ -52,6 +52,7 @@ struct pl_driver {
     void (*graph_destroy)(void *state, void *g);
 };
 
+int pl_cuda_keep_context(int index); /* 0: the primary context stays for the life of the process */
 extern const struct pl_driver pl_driver_cuda, pl_driver_rocm, pl_driver_opencl;
 
 /* A list of libraries to try and the symbols wanted from them. */

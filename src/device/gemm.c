@@ -96,6 +96,9 @@ enum pl_status pl_gemm_open(struct pl_device *d, struct pl_gemm **out, struct pl
     if (g == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for dense products");
     g->device = d;
     enum pl_status st = pl_device_alloc(d, WORKSPACE, &g->workspace, err);
+    if (st == PL_OK && pl_cuda_keep_context(pl_device_info(d)->index) != 0) {
+        st = pl_err_set(err, __FILE__, __LINE__, PL_DEVICE, "the device's context could not be kept for cuBLASLt");
+    }
     int code = st == PL_OK ? lt.create(&g->handle) : 0;
     if (code != 0) st = pl_err_set(err, __FILE__, __LINE__, PL_DEVICE, "cuBLASLt does not start: status %d", code);
     if (st != PL_OK) {
