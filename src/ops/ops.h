@@ -42,6 +42,7 @@ struct pl_ops_options {
     int device;      /* index on that backend */
     int threads;     /* CPU; 0 = all */
     const char *isa; /* CPU: NULL = best */
+    bool exact;      /* devices: products keep f32 inputs for any number of rows, no tensor cores (tests, comparisons) */
 };
 enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 /* What "auto" means here: CUDA when its driver finds a device, else ROCm, else the CPU; never OpenCL. why says what was

@@ -28,7 +28,7 @@ static enum pl_status step(struct rig *r, uint32_t done, uint32_t rows, float *t
 }
 
 static enum pl_status load(struct rig *r, enum pl_backend backend, struct pl_err *err) {
-    struct pl_ops_options oo = {.backend = backend};
+    struct pl_ops_options oo = {.backend = backend, .exact = true};
     struct pl_model_options mo = {.max_context = 128, .max_rows = GOLD_TOKENS_MAX, .max_logits = GOLD_TOKENS_MAX};
     enum pl_status st = pl_ops_create(&oo, &r->ops, err);
     if (st == PL_OK) st = pl_model_create(r->file, r->ops, &mo, &r->model, err);
@@ -59,9 +59,8 @@ static enum pl_status life(enum pl_backend backend, struct pl_err *err) {
 static void check_right(enum pl_backend backend) {
     struct pl_err err = {0};
     assert_int_equal(life(backend, &err), PL_OK);
-    double limit = backend == PL_BACKEND_CUDA ? 1e-1 : 1e-4; /* CUDA: inputs of a prompt's products in bf16 */
     for (uint32_t t = 0; t < g.tokens; t++) {
-        assert_true(gold_rms_distance(out + (size_t)t * g.vocab, g.logits[t], g.vocab) < limit);
+        assert_true(gold_rms_distance(out + (size_t)t * g.vocab, g.logits[t], g.vocab) < 1e-4);
     }
 }
 
