@@ -48,6 +48,7 @@ struct dev_ops {
     bool upload_pending;
     struct pl_device_buffer parts, lse; /* scratch of split attention */
     struct pl_dense dense;
+    bool exact;                       /* asked for: products never take dense */
     uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */
 };
 

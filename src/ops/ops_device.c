@@ -143,7 +143,7 @@ static enum pl_status linear_kernel(struct dev_ops *d, struct dev_format *f, uin
 
 #define DENSE_NAME "cuda/cublaslt/bf16"
 static bool dense_applies(const struct dev_ops *d, const struct dev_weight *w, size_t rows) {
-    return d->dense.why_not[0] == 0 && pl_dense_declines(&d->ks, &w->w, rows) == NULL;
+    return !d->exact && d->dense.why_not[0] == 0 && pl_dense_declines(&d->ks, &w->w, rows) == NULL;
 }
 
 static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *w, size_t rows) {
@@ -332,7 +332,8 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     if (b->rows == 0) return PL_OK;
     enum pl_status st = upload_step(d, b);
     if (st != PL_OK) return report(d, st);
-    if (b->rows >= PL_DENSE_ROWS && d->dense_cols > 0) { /* now: nothing may be allocated while launches are collected */
+    if (b->rows >= PL_DENSE_ROWS && d->dense_cols > 0 &&
+        !d->exact) { /* now: nothing may be allocated while launches are collected */
         st = pl_dense_ready(&d->ks, &d->dense, 2 * d->dense_cols * d->stride, d->dense_bytes, &d->ks.err);
         if (st != PL_OK) return report(d, st);
     }
@@ -456,7 +457,7 @@ static enum pl_status dense(struct pl_ops *o, enum pl_op op, size_t count, const
 }
 static size_t dense_run(struct dev_ops *d, size_t count, const struct pl_weight *const *w, size_t at, size_t rows) {
     size_t n = 0;
-    if (!d->dense.tried) return 0;
+    if (!d->dense.tried || d->exact) return 0;
     while (at + n < count && dense_applies(d, weight_of(w[at + n]), rows)) n++;
     if (n == 0 && d->dense.why_not[0] != 0 && pl_dense_declines(&d->ks, &weight_of(w[at])->w, rows) == NULL) {
         pl_ops_count(&d->base, PL_OP_linear, "declined: cuBLASLt is missing", 1, 0);
@@ -694,10 +695,7 @@ static enum pl_status create(enum pl_device_kind kind, const struct pl_ops_optio
     struct dev_ops *d = pl_calloc(1, sizeof *d);
     if (d == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the %s backend", pl_device_kind_name(kind));
     pl_ops_init(&d->base, &impls[kind]);
-    if (opt->exact) {
-        d->dense.tried = true;
-        snprintf(d->dense.why_not, sizeof d->dense.why_not, "switched off");
-    }
+    d->exact = opt->exact;
     enum pl_status st = open_device(d, kind, opt->device, err);
     if (st != PL_OK) {
         pl_ops_destroy(&d->base);
