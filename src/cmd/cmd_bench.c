@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/mem.h"
 #include "base/philox.h"
@@ -11,7 +12,7 @@
 #include "cmd/common.h"
 #include "cmd/out.h"
 
-enum { REPEATS_MAX = 100, CEILING_PASSES = 8 };
+enum { REPEATS_MAX = 100, CEILING_PASSES = 24 };
 
 struct bench {
     struct pl_model_opts model;
@@ -97,11 +98,14 @@ static enum pl_status measure_ceiling(struct bench *b, struct pl_err *err) {
     bytes = PL_MAX(bytes, (size_t)1 << 20);
     struct pl_pool *pool = NULL;
     PL_TRY(pl_pool_create(b->threads, &pool, err));
-    struct read_job job = {.data = pl_alloc_aligned(bytes, 4096), .count = bytes / 8};
+    enum { HUGE_PAGE = 2 << 20 }; /* what packed weights lie in too */
+    bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    struct read_job job = {.data = pl_alloc_aligned(bytes, HUGE_PAGE), .count = bytes / 8};
     if (job.data == NULL) {
         pl_pool_destroy(pool);
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for the bandwidth measurement (%zu bytes)", bytes);
     }
+    (void)madvise((void *)job.data, bytes, MADV_HUGEPAGE);
     memset((void *)job.data, 1, bytes);
     for (int i = 0; i < CEILING_PASSES; i++) {
         uint64_t start = pl_clock_ns();
