@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #ifdef PL_HAVE_EDIT
@@ -14,8 +15,29 @@ static bool interactive(void) { return isatty(STDIN_FILENO) && isatty(STDERR_FIL
 #ifdef PL_HAVE_EDIT
 enum { HISTORY_LINES = 1000 };
 
+static struct termios found; /* the terminal's settings as the user left them */
+static bool have_found;
+
+static void restore_terminal(void) {
+    if (have_found) tcsetattr(STDIN_FILENO, TCSADRAIN, &found);
+}
+
+/* While an answer is written nobody reads the terminal. In line mode a Ctrl-D typed then would be kept as an end of input
+ * that the editor, which reads characters, sees as a NUL and drops; echoed keys would also stand inside the answer. So the
+ * terminal hands over single characters, unechoed, between lines too. Ctrl-C still interrupts. */
+static void await_quietly(void) {
+    if (!have_found) return;
+    struct termios quiet = found;
+    quiet.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    quiet.c_cc[VMIN] = 1;
+    quiet.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &quiet);
+}
+
 void pl_line_init(const char *history_file) {
     if (!interactive()) return;
+    have_found = tcgetattr(STDIN_FILENO, &found) == 0;
+    atexit(restore_terminal);
     rl_initialize();
     rl_outstream = stderr;
     using_history();
@@ -24,12 +46,14 @@ void pl_line_init(const char *history_file) {
 }
 
 void pl_line_deinit(const char *history_file) {
-    if (!interactive() || history_file == NULL) return;
-    write_history(history_file);
+    if (!interactive()) return;
+    restore_terminal();
+    if (history_file != NULL) write_history(history_file);
 }
 
 static char *read_edited(const char *prompt) {
     char *line = readline(prompt);
+    await_quietly();
     if (line != NULL && line[0] != '\0') add_history(line);
     return line;
 }

@@ -138,6 +138,18 @@ def control_c_stops_the_answer_and_not_the_program():
 
 
 @case
+def control_d_typed_ahead_ends_the_talk_after_the_answer():
+    slow = tiny("slow", context=4096)
+    t = Terminal("--temp", "1", "--seed", "3", "-n", "1500", "--context", "4096", *BAN, model=slow)
+    t.until(rb"> ")
+    t.type(b"hello\n")
+    t.until(rb"hello\r?\n(.|\n){40}")  # the answer is being written
+    assert b"answer" not in t.seen
+    assert t.close() == 0
+    assert re.search(rb"answer \d+ tokens", t.seen)
+
+
+@case
 def history_is_kept_between_talks():
     t = Terminal(*FIXED)
     t.until(rb"> ")
