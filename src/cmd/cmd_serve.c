@@ -14,7 +14,7 @@
 #include "cmd/serve_env.h"
 #include "serve/serve.h"
 
-enum { KEYS_MAX = 256 };
+enum { KEYS_MAX = 256, SCORE_ROWS = 64 }; /* rows of a step that may give a prompt's log-probabilities */
 
 struct serve {
     struct pl_model_opts model;
@@ -121,6 +121,7 @@ static enum pl_status prepare(struct serve *s, struct pl_err *err) {
     o->api_key_count = s->key_count;
     o->service.no_prefix_cache = s->no_prefix_cache;
     s->model.engine.max_sessions = o->service.max_running;
+    s->model.engine.logit_rows = o->service.max_running + SCORE_ROWS;
     return PL_OK;
 }
 

@@ -98,7 +98,7 @@ enum pl_status pl_engine_plan(struct plumb_engine *e, struct pl_err *err) {
     PL_TRY(choose_kv(e, err));
     struct pl_model_options mo = {.max_context = e->context, .max_rows = e->batch_rows, .max_logits = e->logit_rows};
     PL_TRY(pl_model_budget(e->file, &e->config, &mo, &e->kv_shape, &e->budget, err));
-    uint64_t logits_bytes = (uint64_t)e->config.vocab * sizeof(float) * (e->max_sessions + 1u);
+    uint64_t logits_bytes = (uint64_t)e->config.vocab * sizeof(float) * (e->logit_rows + 1u);
     if (!pl_add_u64(e->budget.scratch_bytes, logits_bytes, &e->budget.scratch_bytes))
         PL_FAIL(err, PL_LIMIT, "the sizes of this model overflow");
     e->memory_limit = pl_engine_memory_limit(e->opt.memory_limit);

@@ -29,7 +29,8 @@ void service_request_free(struct request *r) {
 static uint32_t cache_adopt(void *user, uint64_t id, struct pl_block_table *table) {
     struct pl_service *s = user;
     struct request *r = request_of(s, id);
-    uint32_t n = pl_prefix_adopt(s->tree, 0, r->tokens, r->known, table);
+    bool fresh = r->score_prompt && r->scored < r->prompt; /* the logits of all its rows are wanted */
+    uint32_t n = fresh ? 0 : pl_prefix_adopt(s->tree, 0, r->tokens, r->known, table);
     if (!r->admitted) r->cached = n;
     r->admitted = true;
     if (r->admitted_ns == 0) r->admitted_ns = pl_clock_ns();
@@ -52,7 +53,9 @@ void service_push(struct pl_service *s, const struct delivery *d) {
     pthread_mutex_lock(&s->out_lock);
     /* A queue that cannot grow loses nothing: END and ERROR of every live request always fit (reserved at submit), and a
      * token that finds no room makes its request fail. */
-    if (pl_grow(&s->out, &s->out_cap, s->out_len + 1 + s->table_cap, sizeof *s->out) != PL_OK && d->kind == PL_EVENT_TOKEN) {
+    if (pl_grow(&s->out, &s->out_cap, s->out_len + 1 + s->table_cap, sizeof *s->out) != PL_OK &&
+        (d->kind == PL_EVENT_TOKEN || d->kind == PL_EVENT_PROMPT)) {
+        pl_free(d->top);
         d->request->failed = true;
         (void)pl_err_set(&d->request->err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the answer's next token");
     } else {
@@ -68,7 +71,7 @@ static void deliver(struct pl_service *s, const struct delivery *d) {
     e.kind = d->kind;
     e.request = r->number;
     e.top_count = 0;
-    if (d->kind == PL_EVENT_TOKEN) {
+    if (d->kind == PL_EVENT_TOKEN || d->kind == PL_EVENT_PROMPT) {
         e.id = d->id;
         e.is_end_token = d->is_end;
         e.logprob = d->logprob;
@@ -91,7 +94,7 @@ static void deliver(struct pl_service *s, const struct delivery *d) {
     }
     r->on_event(r->user, &e);
     pl_free(d->top);
-    if (d->kind == PL_EVENT_TOKEN) return;
+    if (d->kind == PL_EVENT_TOKEN || d->kind == PL_EVENT_PROMPT) return;
     service_request_free(r);
     atomic_fetch_sub(&s->undelivered, 1);
 }
@@ -133,6 +136,7 @@ static void options_with_defaults(const struct plumb_engine *e, const struct pl_
     c->step_tokens = PL_MIN(c->step_tokens, e->batch_rows);
     if (c->prefill_tokens == 0) c->prefill_tokens = PL_MAX(1, c->step_tokens - PL_MIN(c->max_running, c->step_tokens / 2));
     c->reserve_pages = c->max_running;
+    c->score_tokens = PL_MIN(e->logit_rows - c->max_running, c->prefill_tokens);
 }
 
 static enum pl_status make_buffers(struct pl_service *s) {
@@ -142,15 +146,18 @@ static enum pl_status make_buffers(struct pl_service *s) {
     s->table_cap = s->config.max_waiting + s->config.max_running;
     s->table = pl_calloc(s->table_cap, sizeof *s->table);
     s->batch_tokens = pl_alloc(s->config.step_tokens, sizeof *s->batch_tokens);
-    s->batch_logit_rows = pl_alloc(running, sizeof *s->batch_logit_rows);
+    s->batch_logit_rows = pl_alloc(running + s->config.score_tokens, sizeof *s->batch_logit_rows);
     s->batch_seqs = pl_alloc(running, sizeof *s->batch_seqs);
     s->batch_pages = pl_alloc(pages, sizeof *s->batch_pages);
+    s->logit_cap = s->config.max_running + s->config.score_tokens;
     s->item_request = pl_alloc(running, sizeof *s->item_request);
-    s->logits = pl_alloc(running, (size_t)e->config.vocab * sizeof(float));
+    s->item_logit = pl_alloc(running + 1, sizeof *s->item_logit);
+    s->row_item = pl_alloc(s->logit_cap, sizeof *s->row_item);
+    s->logits = pl_alloc(s->logit_cap, (size_t)e->config.vocab * sizeof(float));
     s->ends = pl_calloc(running, sizeof *s->ends);
-    s->drawn = pl_calloc(running, sizeof *s->drawn);
+    s->drawn = pl_calloc(s->logit_cap, sizeof *s->drawn);
     bool ok = s->table && s->batch_tokens && s->batch_logit_rows && s->batch_seqs && s->batch_pages && s->item_request &&
-              s->logits && s->ends && s->drawn;
+              s->item_logit && s->row_item && s->logits && s->ends && s->drawn;
     if (!ok) return PL_NO_MEMORY;
     return pl_grow(&s->out, &s->out_cap, s->table_cap + 1024, sizeof *s->out);
 }
@@ -164,6 +171,8 @@ static void free_service(struct pl_service *s) {
     pl_free(s->batch_seqs);
     pl_free(s->batch_pages);
     pl_free((void *)s->item_request);
+    pl_free(s->item_logit);
+    pl_free(s->row_item);
     pl_free(s->logits);
     pl_free(s->ends);
     pl_free(s->drawn);
@@ -233,7 +242,9 @@ void pl_service_destroy(struct pl_service *s) {
 static enum pl_status check_request(const struct pl_service *s, const struct pl_service_request *q, struct pl_err *err) {
     const struct plumb_engine *e = s->engine;
     if (q->prompt_count == 0) PL_FAIL(err, PL_INVALID, "the prompt has no tokens");
-    if (q->prompt_count >= e->context)
+    if (q->no_answer && q->prompt_count > e->context)
+        PL_FAIL(err, PL_LIMIT, "the prompt has %zu tokens, the context holds %u", q->prompt_count, e->context);
+    if (!q->no_answer && q->prompt_count >= e->context)
         PL_FAIL(err, PL_LIMIT,
                 "the prompt has %zu tokens, the context holds %u and needs room for at least one answer token",
                 q->prompt_count, e->context);
@@ -242,6 +253,8 @@ static enum pl_status check_request(const struct pl_service *s, const struct pl_
             PL_FAIL(err, PL_INVALID, "prompt token %zu is %u, the vocabulary has %u", i, q->prompt[i], e->config.vocab);
     if (q->top_logprobs > PL_EVENT_TOP_MAX)
         PL_FAIL(err, PL_INVALID, "top_logprobs is %u, expected 0 to %d", q->top_logprobs, PL_EVENT_TOP_MAX);
+    if (q->score_prompt && s->config.score_tokens == 0)
+        PL_FAIL(err, PL_UNSUPPORTED, "this engine was made without rows for the prompt's log-probabilities");
     return pl_sampling_check(&q->sampling, e->config.vocab, err);
 }
 
@@ -250,13 +263,16 @@ static enum pl_status make_request(const struct pl_service *s, const struct pl_s
     struct request *r = pl_calloc(1, sizeof *r);
     if (r == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the request");
     uint32_t room = s->engine->context - (uint32_t)q->prompt_count;
-    uint32_t fresh = q->max_tokens == 0 ? room : PL_MIN(q->max_tokens, room);
+    uint32_t fresh = q->no_answer ? 1 : q->max_tokens == 0 ? room : PL_MIN(q->max_tokens, room);
     *r = (struct request){.prompt = (uint32_t)q->prompt_count,
                           .known = (uint32_t)q->prompt_count,
                           .fresh_max = fresh,
                           .want_logprobs = q->want_logprobs,
                           .top_logprobs = q->top_logprobs,
                           .ignore_eos = q->ignore_eos,
+                          .score_prompt = q->score_prompt && q->prompt_count > 1,
+                          .no_answer = q->no_answer,
+                          .scored = 1,
                           .on_event = q->on_event,
                           .user = q->user,
                           .submitted_ns = pl_clock_ns()};
@@ -305,6 +321,7 @@ static enum pl_status enqueue(struct pl_service *s, struct request *r, int32_t p
         s->info.refused++;
         return st;
     }
+    if (r->score_prompt) pl_sched_mark_scored(s->sched, r->number);
     s->info.requests++;
     atomic_fetch_add(&s->undelivered, 1);
     pthread_cond_signal(&s->work);
@@ -365,8 +382,7 @@ void pl_service_info(struct pl_service *s, struct pl_service_info *out) {
     out->finished = st.finished;
     out->cancelled = st.cancelled;
     out->preempted = st.preempted;
-    out->tokens_generated = st.tokens_generated;
-    out->tokens_prefilled = st.tokens_computed - PL_MIN(st.tokens_computed, st.tokens_generated);
+    out->tokens_prefilled = st.tokens_computed - PL_MIN(st.tokens_computed, s->info.tokens_generated);
     if (s->tree != NULL) {
         struct pl_prefix_stats p = pl_prefix_stats(s->tree);
         out->pages_cached = pl_prefix_pages(s->tree);

@@ -4,8 +4,9 @@
  * thread, which calls the request's on_event; HTTP, JSON and detokenising happen there or later, never in a step.
  *
  * Promises
- *  1. on_event is called from the delivery thread, in order, one PL_EVENT_TOKEN per token and then exactly one
- *     PL_EVENT_END or PL_EVENT_ERROR; nothing after it. It must not block and must not call pl_service_destroy.
+ *  1. on_event is called from the delivery thread, in order: one PL_EVENT_PROMPT per prompt token but the first when those
+ *     are wanted, one PL_EVENT_TOKEN per token and then exactly one PL_EVENT_END or PL_EVENT_ERROR; nothing after it. It
+ * must not block and must not call pl_service_destroy.
  *  2. pl_service_cancel returns at once; the request's pages are free after the step that is running. Its END event
  *     (PL_END_CANCELLED) still comes.
  *  3. A request that fails fails alone. A step that fails (device) fails every request in it, with the reason.
@@ -32,16 +33,16 @@ struct pl_service_options {
     bool no_prefix_cache;
 };
 
-enum pl_event_kind { PL_EVENT_TOKEN, PL_EVENT_END, PL_EVENT_ERROR };
+enum pl_event_kind { PL_EVENT_PROMPT, PL_EVENT_TOKEN, PL_EVENT_END, PL_EVENT_ERROR };
 enum pl_end_reason { PL_END_STOP, PL_END_LENGTH, PL_END_CANCELLED };
 enum { PL_EVENT_TOP_MAX = 20 };
 
 struct pl_event {
     enum pl_event_kind kind;
     uint64_t request;  /* number given at submit */
-    uint32_t id;       /* TOKEN */
+    uint32_t id;       /* PROMPT, TOKEN */
     bool is_end_token; /* TOKEN: it ends the text (EOG); it is not part of the text */
-    double logprob;    /* TOKEN, when logprobs were asked for */
+    double logprob;    /* PROMPT; TOKEN, when logprobs were asked for */
     uint32_t top_count;
     uint32_t top_ids[PL_EVENT_TOP_MAX];
     double top_logprobs[PL_EVENT_TOP_MAX];
@@ -59,6 +60,8 @@ struct pl_service_request {
     struct pl_sampling sampling; /* bias copied */
     bool want_logprobs;
     uint32_t top_logprobs; /* <= PL_EVENT_TOP_MAX */
+    bool score_prompt; /* PL_EVENT_PROMPT for each prompt token but the first; nothing of it comes from the prefix cache */
+    bool no_answer;    /* the request ends after its prompt; max_tokens is ignored */
     bool ignore_eos;
     struct pl_constraint *constraint; /* may be NULL; the service's own once the submit is PL_OK */
     void (*on_event)(void *user, const struct pl_event *e);

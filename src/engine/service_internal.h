@@ -19,8 +19,8 @@ struct request {
     struct pl_sampler *sampler;
     struct pl_constraint *constraint; /* NULL: any text */
     struct pl_logit_bias *bias;
-    bool want_logprobs, ignore_eos, admitted, cancelled, failed;
-    uint32_t top_logprobs;
+    bool want_logprobs, ignore_eos, score_prompt, no_answer, admitted, cancelled, failed;
+    uint32_t top_logprobs, scored; /* scored: prompt tokens whose log-probability was pushed, the first counts as one */
     enum pl_end_reason reason;
     void (*on_event)(void *user, const struct pl_event *e);
     void *user;
@@ -43,9 +43,9 @@ struct delivery {
     uint64_t now;
 };
 
-struct draw { /* what one item of a step gave */
+struct draw { /* what one row of logits gave: a new token, or the log-probability of a prompt token */
     uint32_t id;
-    bool ok, is_end;
+    bool ok, is_end, is_prompt;
     double logprob;
     struct top_list *top;
 };
@@ -69,10 +69,12 @@ struct pl_service {
     /* of one step, the engine thread's */
     uint32_t *batch_tokens, *batch_logit_rows, *batch_pages;
     struct pl_batch_seq *batch_seqs;
-    struct request **item_request; /* [items] */
-    float *logits;                 /* [max_running, V] */
-    bool *ends;
-    struct draw *drawn;
+    struct request **item_request;   /* [items] */
+    uint32_t logit_cap, *item_logit; /* [items + 1] an item's first row of logits */
+    uint32_t *row_item;              /* [logit_cap] */
+    float *logits;                   /* [logit_cap, V] */
+    bool *ends;                      /* [items] */
+    struct draw *drawn;              /* [logit_cap] */
     /* to the delivery thread */
     pthread_mutex_t out_lock;
     pthread_cond_t out_ready;

@@ -10,6 +10,14 @@ static struct request *item_request(struct pl_service *s, const struct pl_sched_
     return s->table[number % s->table_cap];
 }
 
+/* Of its part's rows the last one's logits when it gets a token; all of those whose next token is one of the prompt's when
+ * those are scored (a row that was computed again after a preemption was scored already). */
+static uint32_t first_logit(const struct request *r, const struct pl_sched_item *it) {
+    uint32_t last = it->wants_token ? it->count - 1 : it->count;
+    if (!r->score_prompt || r->scored == r->prompt) return last;
+    return r->scored - 1 > it->first ? PL_MIN(r->scored - 1 - it->first, last) : 0;
+}
+
 /* The plan as the model's batch: rows, block tables one after the other, rows whose logits are wanted. Under lock. */
 static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, struct pl_batch *b) {
     uint32_t page_first = 0, logits = 0;
@@ -26,8 +34,13 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
                  pages = tokens / size + (tokens % size != 0);
         memcpy(s->batch_pages + page_first, q->table.pages, pages * sizeof *s->batch_pages);
         page_first += pages;
-        if (it->wants_token) s->batch_logit_rows[logits++] = it->row + it->count - 1;
+        s->item_logit[i] = logits;
+        for (uint32_t k = first_logit(r, it); k < it->count; k++) {
+            s->row_item[logits] = i;
+            s->batch_logit_rows[logits++] = it->row + k;
+        }
     }
+    s->item_logit[p->item_count] = logits;
     *b = (struct pl_batch){.rows = p->rows,
                            .tokens = s->batch_tokens,
                            .seq_count = p->item_count,
@@ -102,68 +115,94 @@ struct sampling {
     const struct pl_sched_plan *plan;
 };
 
-/* The item whose logits are row `row`. */
-static uint32_t item_of_row(const struct pl_sched_plan *p, size_t row) {
-    uint32_t i = 0;
-    while (!p->items[i].wants_token || row-- > 0) i++;
-    return i;
+/* Is row `row` the one an item's new token comes from? Otherwise it tells of a prompt token. */
+static bool row_is_new(const struct pl_service *s, const struct pl_sched_plan *p, size_t row) {
+    uint32_t i = s->row_item[row];
+    return p->items[i].wants_token && row + 1 == s->item_logit[i + 1];
+}
+
+static void score_row(struct pl_service *s, const struct pl_sched_plan *p, size_t row) {
+    uint32_t i = s->row_item[row], vocab = s->engine->config.vocab;
+    const struct request *r = s->item_request[i];
+    uint32_t next = p->items[i].first + (s->batch_logit_rows[row] - p->items[i].row) + 1;
+    struct draw *d = &s->drawn[row];
+    *d = (struct draw){.id = r->tokens[next], .ok = true, .is_prompt = true};
+    read_logprobs(r, s->logits + row * vocab, vocab, d);
 }
 
 static void sample_row(void *arg, size_t row) {
     const struct sampling *a = arg;
-    uint32_t i = item_of_row(a->plan, row);
-    struct request *r = a->s->item_request[i];
-    if (!needs_copy(r)) a->s->drawn[i] = draw_one(a->s, r, a->s->logits + row * a->s->engine->config.vocab, NULL);
+    struct pl_service *s = a->s;
+    struct request *r = s->item_request[s->row_item[row]];
+    if (!row_is_new(s, a->plan, row))
+        score_row(s, a->plan, row);
+    else if (!r->no_answer && !needs_copy(r))
+        s->drawn[row] = draw_one(s, r, s->logits + row * s->engine->config.vocab, NULL);
 }
 
 /* Requests share nothing but the tokenizer, which is only read, so they are drawn on the backend's threads; those that
  * want log-probabilities or are constrained share `copy` and come one after the other. */
 static void sample_all(struct pl_service *s, const struct pl_sched_plan *p, float *copy) {
     struct sampling a = {s, p};
-    size_t vocab = s->engine->config.vocab, rows = 0;
-    for (uint32_t i = 0; i < p->item_count; i++) {
-        s->drawn[i] = (struct draw){0};
-        rows += p->items[i].wants_token ? 1 : 0;
-    }
+    size_t vocab = s->engine->config.vocab, rows = s->item_logit[p->item_count];
+    for (size_t row = 0; row < rows; row++) s->drawn[row] = (struct draw){0};
     pl_ops_share(s->engine->ops, rows, sample_row, &a);
     for (size_t row = 0; row < rows; row++) {
-        uint32_t i = item_of_row(p, row);
-        struct request *r = s->item_request[i];
-        if (needs_copy(r)) s->drawn[i] = draw_one(s, r, s->logits + row * vocab, copy);
+        struct request *r = s->item_request[s->row_item[row]];
+        if (row_is_new(s, p, row) && needs_copy(r) && !r->no_answer)
+            s->drawn[row] = draw_one(s, r, s->logits + row * vocab, copy);
     }
 }
 
-/* Takes the new tokens into their requests and hands them over. Under lock: cancelled requests are told by the scheduler. */
-static void accept_tokens(struct pl_service *s, const struct pl_sched_plan *p, uint64_t now) {
+static void push_draw(struct pl_service *s, struct request *r, struct draw *d, uint64_t now) {
+    service_push(s, &(struct delivery){.request = r,
+                                       .kind = d->is_prompt ? PL_EVENT_PROMPT : PL_EVENT_TOKEN,
+                                       .id = d->id,
+                                       .is_end = d->is_end,
+                                       .logprob = d->logprob,
+                                       .top = d->top,
+                                       .now = now});
+    d->top = NULL;
+}
+
+/* The item's new token, if it gets one. */
+static void accept_token(struct pl_service *s, uint32_t i, struct draw *d, uint64_t now) {
+    struct request *r = s->item_request[i];
+    if (r->first_ns == 0) r->first_ns = now;
+    s->info.last_token_ns = now;
+    if (r->no_answer) {
+        r->reason = PL_END_LENGTH;
+        s->ends[i] = true;
+        return;
+    }
+    r->tokens[r->known++] = d->id;
+    r->generated++;
+    s->info.tokens_generated++;
+    pl_sampler_accept(r->sampler, d->id);
+    s->ends[i] = d->is_end;
+    r->reason = d->is_end ? PL_END_STOP : PL_END_LENGTH;
+    push_draw(s, r, d, now);
+}
+
+/* Takes what the rows gave into their requests and hands it over. Under lock: cancelled requests are told by the
+ * scheduler. */
+static void accept_rows(struct pl_service *s, const struct pl_sched_plan *p, uint64_t now) {
     for (uint32_t i = 0; i < p->item_count; i++) {
         struct request *r = s->item_request[i];
-        struct draw *d = &s->drawn[i];
         s->ends[i] = false;
-        if (!p->items[i].wants_token) continue;
-        if (r->cancelled || r->failed) {
+        for (uint32_t row = s->item_logit[i]; row < s->item_logit[i + 1]; row++) {
+            struct draw *d = &s->drawn[row];
+            bool fresh = row_is_new(s, p, row);
+            if (fresh && !d->ok && !r->no_answer && !r->cancelled) r->failed = true;
+            if (!r->cancelled && !r->failed && fresh) accept_token(s, i, d, now);
+            if (!r->cancelled && !r->failed && d->is_prompt) {
+                r->scored++;
+                push_draw(s, r, d, now);
+            }
             pl_free(d->top);
-            (void)pl_sched_cancel(s->sched, r->number, now);
-            continue;
+            d->top = NULL;
         }
-        if (!d->ok) {
-            r->failed = true;
-            (void)pl_sched_cancel(s->sched, r->number, now);
-            continue;
-        }
-        r->tokens[r->known++] = d->id;
-        r->generated++;
-        if (r->first_ns == 0) r->first_ns = now;
-        pl_sampler_accept(r->sampler, d->id);
-        s->ends[i] = d->is_end;
-        r->reason = d->is_end ? PL_END_STOP : PL_END_LENGTH;
-        s->info.last_token_ns = now;
-        service_push(s, &(struct delivery){.request = r,
-                                           .kind = PL_EVENT_TOKEN,
-                                           .id = d->id,
-                                           .is_end = d->is_end,
-                                           .logprob = d->logprob,
-                                           .top = d->top,
-                                           .now = now});
+        if (r->cancelled || r->failed) (void)pl_sched_cancel(s->sched, r->number, now);
     }
 }
 
@@ -227,7 +266,7 @@ static void step(struct pl_service *s, float *copy) {
     count_step(s, p.item_count, now - start);
     s->kernel_count = pl_ops_witness(s->engine->ops, s->kernels, PL_SERVICE_KERNELS_MAX);
     if (st == PL_OK) {
-        accept_tokens(s, &p, now);
+        accept_rows(s, &p, now);
         pl_sched_commit(s->sched, &p, s->ends, now);
     } else {
         fail_step(s, &p, st);

@@ -113,9 +113,9 @@ static enum pl_status submit_check(const struct pl_sched *s, uint32_t prompt, ui
     if (prompt == 0) PL_FAIL(err, PL_INVALID, "the prompt has no tokens");
     if (new_max == 0) PL_FAIL(err, PL_INVALID, "the number of tokens to generate is 0, expected at least 1");
     uint64_t limit = (uint64_t)prompt + new_max, capacity = (uint64_t)s->pool->page_count * s->pool->page_tokens;
-    if (limit > capacity || limit > UINT32_MAX)
+    if (limit - 1 > capacity || limit > UINT32_MAX) /* the last new token is never computed */
         PL_FAIL(err, PL_LIMIT, "a prompt of %u tokens and %u new ones need room for %llu, the KV cache holds %llu", prompt,
-                new_max, (unsigned long long)limit, (unsigned long long)capacity);
+                new_max, (unsigned long long)limit - 1, (unsigned long long)capacity);
     uint32_t fresh = 0; /* preempted requests had their place already */
     for (uint32_t i = 0; i < s->queue_len; i++) fresh += s->queue[i].preemptions == 0;
     if (fresh >= s->c.max_waiting)
@@ -142,6 +142,11 @@ enum pl_status pl_sched_submit(struct pl_sched *s, uint64_t id, uint32_t prompt,
     enqueue(s, &r);
     s->stats.submitted++;
     return PL_OK;
+}
+
+void pl_sched_mark_scored(struct pl_sched *s, uint64_t id) {
+    for (uint32_t i = s->queue_len; i-- > 0;)
+        if (s->queue[i].id == id) s->queue[i].scored = true;
 }
 
 static void release(struct pl_sched *s, struct pl_sched_request *r) {
@@ -222,7 +227,7 @@ static uint64_t promised_pages(const struct pl_sched *s) {
     for (uint32_t i = 0; i < s->c.max_running; i++) {
         const struct pl_sched_request *q = &s->slots[i];
         if (q->phase != PL_REQ_RUNNING) continue;
-        uint32_t need = pages_for(s, PL_MIN(q->known + 1, q->limit));
+        uint32_t need = pages_for(s, PL_MIN(q->known + 1, q->limit - 1));
         sum += need - PL_MIN(need, q->table.count);
     }
     return sum;
@@ -239,7 +244,7 @@ static void admit(struct pl_sched *s) {
     for (uint32_t i = 0; i < s->c.max_running && s->queue_len > 0; i++) {
         if (s->slots[i].phase == PL_REQ_RUNNING) continue;
         const struct pl_sched_request *r = &s->queue[0];
-        uint64_t need = (uint64_t)pages_for(s, PL_MIN(r->known + 1, r->limit)) + s->c.reserve_pages + promised_pages(s);
+        uint64_t need = (uint64_t)pages_for(s, PL_MIN(r->known + 1, r->limit - 1)) + s->c.reserve_pages + promised_pages(s);
         uint64_t have = s->pool->free_count;
         if (need > have && s->cache.reclaimable != NULL) have += s->cache.reclaimable(s->cache.user);
         if (need > have && pl_sched_running(s) > 0) return; /* alone it may use the reserve too */
@@ -297,12 +302,15 @@ void pl_sched_plan(struct pl_sched *s, struct pl_sched_plan *out) {
         const struct pl_sched_request *r = &s->slots[s->order[i]];
         if (r->phase == PL_REQ_RUNNING && r->known - r->computed == 1) plan_item(s, s->order[i], 1, out);
     }
-    uint32_t budget = PL_MIN(s->c.prefill_tokens, s->c.step_tokens - out->rows);
+    uint32_t budget = PL_MIN(s->c.prefill_tokens, s->c.step_tokens - out->rows), score = s->c.score_tokens;
     for (uint32_t i = 0; i < n && budget > 0; i++) { /* prefill, in chunks */
         const struct pl_sched_request *r = &s->slots[s->order[i]];
         if (r->phase != PL_REQ_RUNNING || r->known - r->computed <= 1) continue;
         uint32_t count = PL_MIN(budget, r->known - r->computed);
-        if (plan_item(s, s->order[i], count, out)) budget -= count;
+        if (r->scored) count = PL_MIN(count, score);
+        if (count == 0 || !plan_item(s, s->order[i], count, out)) continue;
+        budget -= count;
+        if (r->scored) score -= count;
     }
     drop_preempted(s, out);
     out->epoch = s->epoch;

@@ -29,6 +29,7 @@ struct pl_sched_config {
     uint32_t prefill_tokens; /* of them for requests behind; >= 1 */
     uint32_t max_waiting;    /* queue length; more are refused with PL_BUSY */
     uint32_t reserve_pages;  /* kept free at admission, so that running requests can grow before they preempt */
+    uint32_t score_tokens;   /* of prefill_tokens for requests that want the logits of every row (0: there are none) */
 };
 
 /* Pages that outlive their requests (a prefix tree), behind four calls so that the scheduler stays free of token ids.
@@ -58,7 +59,7 @@ struct pl_sched_request {
     uint32_t adopted; /* tokens taken from the cache at its last admission */
     uint32_t limit;   /* known never passes it: prompt + most new tokens */
     uint32_t preemptions;
-    bool cancelled;
+    bool cancelled, scored;                          /* scored: see pl_sched_mark_scored */
     uint64_t submitted_at, first_token_at, ended_at; /* 0: not yet */
     struct pl_block_table table;
 };
@@ -94,6 +95,9 @@ void pl_sched_destroy(struct pl_sched *s); /* gives all pages back */
 /* PL_LIMIT: can never fit; PL_BUSY: the queue is full; PL_INVALID: no tokens, or nothing to generate. */
 enum pl_status pl_sched_submit(struct pl_sched *s, uint64_t id, uint32_t prompt_tokens, uint32_t new_tokens_max,
                                int32_t priority, uint64_t now, struct pl_err *err) PL_MUST_CHECK;
+/* The request just submitted wants the logits of all its rows: it is computed in chunks that share score_tokens rows of a
+ * step with others of its kind. */
+void pl_sched_mark_scored(struct pl_sched *s, uint64_t id);
 /* In any phase, between plan and commit too: its pages are free when the call returns, its item is then ignored. */
 bool pl_sched_cancel(struct pl_sched *s, uint64_t id, uint64_t now);
 

@@ -81,13 +81,14 @@ static void add_token_fields(struct pl_buf *b, const struct job *j, uint32_t id,
 static void add_chat_logprobs(struct pl_buf *b, const struct job *j, const struct choice *c, size_t from, size_t to) {
     pl_buf_add_c(b, "{\"content\":[");
     for (size_t i = from; i < to; i++) {
-        const struct pl_event *e = &c->tokens[i];
+        const struct kept_token *e = &c->tokens[i];
+        const struct kept_top *top = &c->tops[e->top_from];
         pl_buf_add_c(b, i == from ? "{" : ",{");
         add_token_fields(b, j, e->id, e->logprob);
         pl_buf_add_c(b, ",\"top_logprobs\":[");
         for (uint32_t k = 0; k < e->top_count; k++) {
             pl_buf_add_c(b, k == 0 ? "{" : ",{");
-            add_token_fields(b, j, e->top_ids[k], e->top_logprobs[k]);
+            add_token_fields(b, j, top[k].id, top[k].logprob);
             pl_buf_add_char(b, '}');
         }
         pl_buf_add_c(b, "]}");
@@ -95,19 +96,89 @@ static void add_chat_logprobs(struct pl_buf *b, const struct job *j, const struc
     pl_buf_add_c(b, "],\"refusal\":null}");
 }
 
+/* A token that is a part of a character has no text of its own: OpenAI writes its bytes. */
+static void add_piece(struct pl_buf *b, const struct job *j, uint32_t id) {
+    struct pl_str p = piece(j, id);
+    if (pl_utf8_valid(p.data, p.len)) {
+        pl_json_add_string(b, p.data, p.len);
+        return;
+    }
+    pl_buf_add_c(b, "\"bytes:");
+    for (size_t i = 0; i < p.len; i++) pl_buf_printf(b, "\\\\x%02x", (unsigned)(unsigned char)p.data[i]);
+    pl_buf_add_char(b, '"');
+}
+
+static size_t count_chars(const char *s, size_t len) {
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) n += ((unsigned char)s[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* How many bytes of the prompt's text token i stands for: none for those that were put before it, and a space that the
+ * tokenizer added is none of the text's. */
+static size_t prompt_bytes(const struct job *j, const struct choice *c, size_t i) {
+    const char *rest = j->prompt_texts[c->prompt] + c->offset_bytes;
+    struct pl_str p = piece(j, c->tokens[i].id);
+    size_t left = strlen(rest);
+    if (p.len <= left && memcmp(rest, p.data, p.len) == 0) return p.len;
+    if (p.len > 0 && p.len - 1 <= left && p.data[0] == ' ' && memcmp(rest, p.data + 1, p.len - 1) == 0) return p.len - 1;
+    return pl_tokenizer_is_special(j->server->tokenizer, c->tokens[i].id) ? 0 : PL_MIN(p.len, left);
+}
+
+/* In characters from the beginning of the text that is returned. */
+static size_t text_offset(const struct job *j, struct choice *c, size_t token) {
+    for (; c->offset_token < token; c->offset_token++) {
+        size_t i = c->offset_token;
+        if (i < c->scored) {
+            size_t n = prompt_bytes(j, c, i);
+            c->offset_chars += count_chars(j->prompt_texts[c->prompt] + c->offset_bytes, n);
+            c->offset_bytes += n;
+        } else if (!pl_tokenizer_is_special(j->server->tokenizer, c->tokens[i].id)) {
+            struct pl_str p = piece(j, c->tokens[i].id);
+            c->offset_chars += count_chars(p.data, p.len);
+        }
+    }
+    return c->offset_chars;
+}
+
+static void add_legacy_top(struct pl_buf *b, const struct job *j, const struct choice *c, const struct kept_token *t) {
+    bool chosen = false; /* documented: the token itself is always there, so there may be one more */
+    if (isnan(t->logprob)) {
+        pl_buf_add_c(b, "null");
+        return;
+    }
+    pl_buf_add_char(b, '{');
+    for (uint32_t k = 0; k < t->top_count; k++) {
+        const struct kept_top *top = &c->tops[t->top_from + k];
+        chosen |= top->id == t->id;
+        if (k > 0) pl_buf_add_char(b, ',');
+        add_piece(b, j, top->id);
+        pl_buf_add_char(b, ':');
+        pl_json_add_number(b, top->logprob);
+    }
+    if (!chosen) {
+        if (t->top_count > 0) pl_buf_add_char(b, ',');
+        add_piece(b, j, t->id);
+        pl_buf_add_char(b, ':');
+        pl_json_add_number(b, t->logprob);
+    }
+    pl_buf_add_char(b, '}');
+}
+
 /* completions: {"tokens":[], "token_logprobs":[], "top_logprobs":[{text: lp}], "text_offset":[]} */
-static void add_legacy_logprobs(struct pl_buf *b, const struct job *j, const struct choice *c, size_t from, size_t to) {
-    size_t offset = 0;
+static void add_legacy_logprobs(struct pl_buf *b, const struct job *j, struct choice *c, size_t from, size_t to) {
     pl_buf_add_c(b, "{\"tokens\":[");
     for (size_t i = from; i < to; i++) {
-        struct pl_str p = piece(j, c->tokens[i].id);
         if (i > from) pl_buf_add_char(b, ',');
-        pl_json_add_string(b, p.data, p.len);
+        add_piece(b, j, c->tokens[i].id);
     }
     pl_buf_add_c(b, "],\"token_logprobs\":[");
     for (size_t i = from; i < to; i++) {
         if (i > from) pl_buf_add_char(b, ',');
-        pl_json_add_number(b, c->tokens[i].logprob);
+        if (isnan(c->tokens[i].logprob))
+            pl_buf_add_c(b, "null");
+        else
+            pl_json_add_number(b, c->tokens[i].logprob);
     }
     pl_buf_add_c(b, "],\"top_logprobs\":");
     if (j->params.top_logprobs == 0) {
@@ -115,28 +186,17 @@ static void add_legacy_logprobs(struct pl_buf *b, const struct job *j, const str
     } else {
         pl_buf_add_char(b, '[');
         for (size_t i = from; i < to; i++) {
-            pl_buf_add_c(b, i == from ? "{" : ",{");
-            for (uint32_t k = 0; k < c->tokens[i].top_count; k++) {
-                struct pl_str p = piece(j, c->tokens[i].top_ids[k]);
-                if (k > 0) pl_buf_add_char(b, ',');
-                pl_json_add_string(b, p.data, p.len);
-                pl_buf_add_char(b, ':');
-                pl_json_add_number(b, c->tokens[i].top_logprobs[k]);
-            }
-            pl_buf_add_char(b, '}');
+            if (i > from) pl_buf_add_char(b, ',');
+            add_legacy_top(b, j, c, &c->tokens[i]);
         }
         pl_buf_add_char(b, ']');
     }
-    for (size_t i = 0; i < from; i++) offset += piece(j, c->tokens[i].id).len;
     pl_buf_add_c(b, ",\"text_offset\":[");
-    for (size_t i = from; i < to; i++) {
-        pl_buf_printf(b, "%s%zu", i == from ? "" : ",", offset);
-        offset += piece(j, c->tokens[i].id).len;
-    }
+    for (size_t i = from; i < to; i++) pl_buf_printf(b, "%s%zu", i == from ? "" : ",", text_offset(j, c, i));
     pl_buf_add_c(b, "]}");
 }
 
-static json_t *logprobs_object(struct job *j, const struct choice *c) {
+static json_t *logprobs_object(struct job *j, struct choice *c) {
     if (!j->params.logprobs) return json_null();
     struct pl_buf b = {0};
     if (j->api == API_CHAT)
@@ -244,7 +304,7 @@ static json_t *chat_message(const struct choice *c) {
 static json_t *chat_whole(struct job *j) {
     json_t *choices = json_array();
     for (uint32_t i = 0; i < j->choice_count; i++) {
-        const struct choice *c = &j->choices[i];
+        struct choice *c = &j->choices[i];
         json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", chat_message(c),
                                                  "logprobs", logprobs_object(j, c), "finish_reason", finish_text(c)));
     }
@@ -265,14 +325,14 @@ const struct api_shape shape_chat = {.stream_begin = chat_stream_begin,
 
 /* ---------- completions ---------- */
 
-static void completion_chunk(struct job *j, uint32_t index, const char *text, size_t len, const struct choice *c,
-                             const char *finish) {
+static void completion_chunk(struct job *j, uint32_t index, const char *text, size_t len, struct choice *c,
+                             const char *finish, size_t logprobs_to) {
     chunk_begin(j, "text_completion");
     pl_buf_printf(&j->out, ",\"choices\":[{\"index\":%u,\"text\":", index);
     pl_json_add_string(&j->out, text, len);
     pl_buf_add_c(&j->out, ",\"logprobs\":");
     if (j->params.logprobs && finish == NULL)
-        add_legacy_logprobs(&j->out, j, c, c->token_sent, c->token_count);
+        add_legacy_logprobs(&j->out, j, c, c->token_sent, logprobs_to);
     else
         pl_buf_add_c(&j->out, "null");
     if (finish != NULL)
@@ -281,17 +341,25 @@ static void completion_chunk(struct job *j, uint32_t index, const char *text, si
         pl_buf_add_c(&j->out, ",\"finish_reason\":null}]}\n\n");
 }
 
+/* The prompt goes out first, with its log-probabilities as soon as there is something after them. */
+static void stream_echo(struct job *j, struct choice *c, uint32_t index) {
+    if (!j->params.echo || c->echoed) return;
+    const char *text = j->prompt_texts[c->prompt];
+    c->echoed = true;
+    completion_chunk(j, index, text, strlen(text), c, NULL, c->scored);
+    c->token_sent = c->scored;
+}
+
 static void completion_stream_begin(struct job *j) {
-    for (uint32_t i = 0; i < j->choice_count && j->params.echo; i++) {
-        const char *text = j->prompt_texts[j->choices[i].prompt];
-        completion_chunk(j, i, text, strlen(text), &j->choices[i], NULL);
-    }
+    for (uint32_t i = 0; i < j->choice_count && !j->params.logprobs; i++) stream_echo(j, &j->choices[i], i);
 }
 static void completion_stream_delta(struct job *j, struct choice *c, uint32_t index, const char *text, size_t len) {
-    completion_chunk(j, index, text, len, c, NULL);
+    stream_echo(j, c, index);
+    completion_chunk(j, index, text, len, c, NULL, c->token_count);
 }
 static void completion_stream_choice_end(struct job *j, struct choice *c, uint32_t index) {
-    completion_chunk(j, index, "", 0, c, finish_text(c));
+    stream_echo(j, c, index);
+    completion_chunk(j, index, "", 0, c, finish_text(c), 0);
 }
 static void completion_stream_end(struct job *j) { chunk_usage(j, "text_completion"); }
 
@@ -307,7 +375,7 @@ static json_t *completion_text(const struct job *j, const struct choice *c) {
 static json_t *completion_whole(struct job *j) {
     json_t *choices = json_array();
     for (uint32_t i = 0; i < j->choice_count; i++) {
-        const struct choice *c = &j->choices[i];
+        struct choice *c = &j->choices[i];
         json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text", completion_text(j, c),
                                                  "logprobs", logprobs_object(j, c), "finish_reason", finish_text(c)));
     }
@@ -423,13 +491,14 @@ static enum pl_status completion_read(struct exchange *x, struct job *j, json_t 
         st = pl_err_set(&pe->err, __FILE__, __LINE__, PL_INVALID, "best_of is not supported; use n and choose yourself");
     }
     json_object_del(body, "best_of");
+    const json_t *max = json_object_get(body, "max_tokens");
+    if (json_is_integer(max) && json_integer_value(max) == 0) { /* only the prompt, scored when echo and logprobs say so */
+        j->params.no_answer = true;
+        json_object_del(body, "max_tokens");
+    }
     if (st == PL_OK) st = params_read(x->server, API_COMPLETION, body, &j->params, pe);
     if (st == PL_OK && j->params.max_tokens == 0) j->params.max_tokens = 16; /* the documented default of this endpoint */
     if (st == PL_OK) st = params_rest(API_COMPLETION, body, pe);
-    if (st == PL_OK && j->params.echo && j->params.logprobs) {
-        snprintf(pe->param, sizeof pe->param, "echo");
-        st = pl_err_set(&pe->err, __FILE__, __LINE__, PL_INVALID, "echo together with logprobs is not supported yet");
-    }
     if (st == PL_OK) st = read_prompts(x, j, prompt, pe);
     if (st == PL_OK && !json_is_null(grammar)) st = answer_grammar(NULL, grammar, j, pe);
     json_decref(prompt);

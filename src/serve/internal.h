@@ -58,6 +58,7 @@ struct gen_params {
     uint32_t max_tokens; /* 0: what the context leaves */
     uint32_t n;
     bool stream, include_usage, logprobs, echo, ignore_eos, has_seed;
+    bool no_answer; /* completions: max_tokens 0 */
     uint32_t top_logprobs;
     struct pl_reply_options reply; /* chat only; names are owned */
     bool parse_reply;
@@ -70,6 +71,16 @@ struct tool_call {
     struct pl_buf name, arguments;
 };
 
+struct kept_top {
+    uint32_t id;
+    double logprob;
+};
+struct kept_token {
+    uint32_t id, top_count;
+    size_t top_from;
+    double logprob; /* NaN: of the prompt's first token there is none */
+};
+
 struct choice {
     uint64_t number; /* of the service request */
     uint32_t prompt; /* which prompt of the request it belongs to */
@@ -80,8 +91,12 @@ struct choice {
     struct pl_buf reasoning;
     struct tool_call *calls;
     size_t call_count, call_cap;
-    struct pl_event *tokens; /* kept when logprobs are wanted */
-    size_t token_count, token_cap, token_sent;
+    struct kept_token *tokens; /* kept when logprobs are wanted: the prompt's (echo), then the answer's */
+    size_t token_count, token_cap, token_sent, scored; /* scored: how many are the prompt's */
+    struct kept_top *tops;                             /* the alternatives of all of them */
+    size_t top_count, top_cap;
+    size_t offset_token, offset_bytes, offset_chars; /* where the text of token number offset_token begins */
+    bool echoed;                                     /* streaming: the prompt was sent */
     uint32_t generated;
     bool broken;                  /* memory ran out: the answer is incomplete */
     bool started, stopped, ended; /* stopped: a stop string was found, later tokens are ignored */

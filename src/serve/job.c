@@ -4,7 +4,7 @@
  * connection is parked (suspended) while there is nothing to send; whoever produces something wakes it. */
 #include "serve/internal.h"
 
-#include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,6 +47,7 @@ static void choice_deinit(struct choice *c) {
     pl_buf_deinit(&c->reasoning);
     pl_reply_destroy(c->reply);
     pl_free(c->tokens);
+    pl_free(c->tops);
 }
 
 static void job_free(struct job *j) {
@@ -238,8 +239,21 @@ static void release_text(struct job *j, struct choice *c, uint32_t index, size_t
 
 static void keep_token(struct job *j, struct choice *c, const struct pl_event *e) {
     if (!j->params.logprobs) return;
-    if (pl_grow(&c->tokens, &c->token_cap, c->token_count + 1, sizeof *c->tokens) != PL_OK) return;
-    c->tokens[c->token_count++] = *e;
+    if (pl_grow(&c->tokens, &c->token_cap, c->token_count + 1, sizeof *c->tokens) != PL_OK ||
+        pl_grow(&c->tops, &c->top_cap, c->top_count + e->top_count, sizeof *c->tops) != PL_OK) {
+        c->broken = true;
+        return;
+    }
+    c->tokens[c->token_count++] = (struct kept_token){e->id, e->top_count, c->top_count, e->logprob};
+    for (uint32_t i = 0; i < e->top_count; i++)
+        c->tops[c->top_count++] = (struct kept_top){e->top_ids[i], e->top_logprobs[i]};
+}
+
+/* The prompt's tokens, when echo and logprobs are asked for; nothing precedes the first, so nothing tells how likely it is.
+ */
+static void on_prompt_token(struct job *j, struct choice *c, const struct pl_event *e) {
+    keep_token(j, c, e);
+    c->scored = c->token_count;
 }
 
 /* Some models mark calls and reasoning by special tokens, which decoding hides. */
@@ -307,11 +321,12 @@ static void on_event(void *user, const struct pl_event *e) {
     pthread_mutex_lock(&j->lock);
     struct choice *c = &j->choices[ref->index];
     switch (e->kind) {
+    case PL_EVENT_PROMPT: on_prompt_token(j, c, e); break;
     case PL_EVENT_TOKEN: on_token(j, c, ref->index, e); break;
     case PL_EVENT_END: on_end(j, c, ref->index, e); break;
     case PL_EVENT_ERROR: on_error(j, c, e); break;
     }
-    bool last = e->kind != PL_EVENT_TOKEN;
+    bool last = e->kind == PL_EVENT_END || e->kind == PL_EVENT_ERROR;
     if (last && --j->open == 0) finish_job(j);
     if (j->params.stream ? j->out.len > j->out_sent || j->ready : j->ready) wake(j);
     pthread_mutex_unlock(&j->lock);
@@ -331,6 +346,7 @@ static enum pl_status prepare_choices(struct job *j, struct pl_err *err) {
         c->prompt = i / j->params.n;
         c->stop_index = -1;
         pl_decoder_init(&c->decoder, j->server->tokenizer, false);
+        c->decoder.started = true; /* a continuation: the space before its first word is part of the text */
         j->choice_refs[i] = (struct choice_ref){j, i};
         if (!j->params.parse_reply) continue;
         const struct pl_reply_sink sink = {&j->choice_refs[i], on_content, on_reasoning, on_call, on_arguments};
@@ -351,10 +367,13 @@ static enum pl_status submit_choice(struct job *j, uint32_t index, struct pl_err
         .want_logprobs = j->params.logprobs,
         .top_logprobs = j->params.top_logprobs,
         .ignore_eos = j->params.ignore_eos,
+        .score_prompt = j->params.echo && j->params.logprobs,
+        .no_answer = j->params.no_answer,
         .on_event = on_event,
         .user = &j->choice_refs[index],
     };
     r.sampling.seed += index; /* each choice its own stream, the first that of a single request */
+    if (r.score_prompt) on_prompt_token(j, c, &(struct pl_event){.id = prompt->data[0], .logprob = NAN});
     PL_TRY(make_constraint(j, &r.constraint, err));
     j->refs++;
     j->open++;

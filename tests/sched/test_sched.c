@@ -53,6 +53,7 @@ static void submit_some(struct sim *m, uint64_t total) {
             return;
         }
         assert_int_equal(st, PL_OK);
+        if (m->c.score_tokens > 0 && draw(m, 3) == 0) pl_sched_mark_scored(m->s, m->submitted);
         m->submitted++;
     }
 }
@@ -60,7 +61,7 @@ static void submit_some(struct sim *m, uint64_t total) {
 /* Requests one token behind before the step must be in it, unless they were preempted by it. */
 static void check_plan(struct sim *m, const struct pl_sched_plan *p) {
     bool in_plan[64] = {false};
-    uint32_t rows = 0, prefill = 0;
+    uint32_t rows = 0, prefill = 0, scored = 0;
     assert_true(m->c.max_running <= 64);
     for (uint32_t i = 0; i < p->item_count; i++) {
         const struct pl_sched_item *it = &p->items[i];
@@ -74,9 +75,10 @@ static void check_plan(struct sim *m, const struct pl_sched_plan *p) {
         in_plan[it->slot] = true;
         rows += it->count;
         if (r->known - r->computed > 1) prefill += it->count;
+        if (r->known - r->computed > 1 && r->scored) scored += it->count;
     }
     assert_int_equal(rows, p->rows);
-    assert_true(rows <= m->c.step_tokens && prefill <= m->c.prefill_tokens);
+    assert_true(rows <= m->c.step_tokens && prefill <= m->c.prefill_tokens && scored <= m->c.score_tokens);
     for (uint32_t i = 0; i < m->c.max_running; i++) {
         const struct pl_sched_request *r = pl_sched_slot(m->s, i);
         if (r->phase == PL_REQ_RUNNING && r->known - r->computed == 1) assert_true(in_plan[i]);
@@ -179,13 +181,23 @@ static void nobody_is_overtaken(void **state) {
     sim_deinit(&m);
 }
 
+static void scored_requests_share_their_rows(void **state) {
+    (void)state;
+    struct sim m;
+    struct pl_sched_config c = small;
+    c.score_tokens = 10;
+    sim_init(&m, 7, 200, c);
+    simulate(&m, 3000, 7);
+    sim_deinit(&m);
+}
+
 static void refusals_name_the_numbers(void **state) {
     (void)state;
     struct sim m;
     sim_init(&m, 1, 10, small);
     struct pl_err err = {0};
-    assert_int_equal(pl_sched_submit(m.s, 1, 100, 61, 0, 1, &err), PL_LIMIT);
-    assert_non_null(strstr(err.text, "161"));
+    assert_int_equal(pl_sched_submit(m.s, 1, 100, 62, 0, 1, &err), PL_LIMIT);
+    assert_non_null(strstr(err.text, "161")); /* the last new token is never computed */
     assert_non_null(strstr(err.text, "160"));
     assert_int_equal(pl_sched_submit(m.s, 1, UINT32_MAX, UINT32_MAX, 0, 1, &err), PL_LIMIT);
     assert_int_equal(pl_sched_submit(m.s, 1, 0, 1, 0, 1, &err), PL_INVALID);
@@ -230,8 +242,8 @@ static void planted_faults_are_seen(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hundred_thousand_requests), cmocka_unit_test(equal_seeds_give_equal_plans),
-        cmocka_unit_test(nobody_is_overtaken),         cmocka_unit_test(refusals_name_the_numbers),
-        cmocka_unit_test(planted_faults_are_seen),
+        cmocka_unit_test(nobody_is_overtaken),         cmocka_unit_test(scored_requests_share_their_rows),
+        cmocka_unit_test(refusals_name_the_numbers),   cmocka_unit_test(planted_faults_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -137,6 +137,35 @@ def test_logprobs(s):
     assert len(legacy["tokens"]) == len(legacy["token_logprobs"]) == len(legacy["top_logprobs"]) == len(legacy["text_offset"]) == 12
 
 
+def test_prompts_are_scored(s):
+    prompt = "hello the \u00e9\U0001F600 and in the end"
+    r = s.post("/v1/completions", completion(prompt * 5, logprobs=2, echo=True))[1]
+    text, lp = r["choices"][0]["text"], r["choices"][0]["logprobs"]
+    assert r["usage"]["prompt_tokens"] + 12 == len(lp["tokens"]) == len(lp["token_logprobs"]) == len(lp["top_logprobs"]) == len(lp["text_offset"])
+    assert lp["token_logprobs"][0] is None and lp["top_logprobs"][0] is None and lp["text_offset"][0] == 0
+    assert all(v <= 0 for v in lp["token_logprobs"][1:]) and all(t in top and len(top) <= 3 for t, top in zip(lp["tokens"][1:], lp["top_logprobs"][1:]))
+    for token, at in list(zip(lp["tokens"], lp["text_offset"]))[:-12]:  # a random model's answer is no valid UTF-8
+        assert token.startswith("bytes:") or text[at:at + len(token)] == token, (token, at)
+    ids = s.post("/tokenize", {"content": text})[1]["tokens"]
+    if len(ids) == len(lp["tokens"]):  # what was generated is scored as it was when it was generated
+        again = s.post("/v1/completions", completion(text, logprobs=0, echo=True, max_tokens=0))[1]
+        assert again["choices"][0]["text"] == text and again["usage"]["completion_tokens"] == 0 and again["choices"][0]["finish_reason"] == "length"
+        assert again["choices"][0]["logprobs"]["token_logprobs"][1:] == lp["token_logprobs"][1:]
+    events = s.stream("/v1/completions", completion(prompt * 5, logprobs=2, echo=True))
+    parts = [c for e in events for c in e["choices"]]
+    assert "".join(c["text"] for c in parts) == text
+    for key in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+        assert [x for c in parts if c["logprobs"] for x in c["logprobs"][key]] == lp[key], key
+    full = [65 + i % 26 for i in range(512)]  # the whole context: there is room, since nothing is generated
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:  # beside others
+        scored = list(pool.map(lambda i: s.post("/v1/completions", completion(full, logprobs=0, echo=True, max_tokens=0) if i % 2
+                                                else completion(f"x{i}", max_tokens=60)), range(6)))
+    assert all(status == 200 for status, _, _ in scored), scored
+    assert scored[1][1]["choices"][0]["logprobs"] == scored[3][1]["choices"][0]["logprobs"] and len(scored[1][1]["choices"][0]["logprobs"]["tokens"]) == 512
+    assert s.post("/v1/completions", completion("a", max_tokens=0))[1]["choices"][0]["text"] == ""
+    assert s.post("/v1/completions", completion(full, max_tokens=1))[0] == 400
+
+
 def test_seed_and_bias(s):
     ask = lambda seed: s.post("/v1/chat/completions", chat("hello", temperature=1, seed=seed))[1]["choices"][0]["message"]["content"]
     assert ask(5) == ask(5)
