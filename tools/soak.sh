@@ -2,6 +2,8 @@
 # soak.sh BUILD JOBS MINUTES - runs the suite in a new random order until the time is over; stops at the first failure
 # and names the seed.
 set -eu
+# Random programs of the plan and the page pool run longer here than in make check.
+export PLUMB_STEPS="${PLUMB_STEPS:-100000}"
 build=$1 jobs=$2 end=$(($(date +%s) + $3 * 60)) rounds=0
 make --no-print-directory -j"$jobs" BUILD="$build" all tests replay-bins
 make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=asan tests replay-bins

@@ -12,10 +12,10 @@ typedef float f32;
 #ifdef PL_NO_OFFSETOF
 #define PL_ARGS_CHECK(type, field, place) typedef char pl_check_##type##_##field[1]
 #else
-#define PL_ARGS_CHECK(type, field, place)                                                                                     \
+#define PL_ARGS_CHECK(type, field, place) \
     typedef char pl_check_##type##_##field[__builtin_offsetof(struct type, field) == (place) ? 1 : -1]
 #endif
-#define PL_ARGS_SIZE(type, size)           typedef char pl_check_##type##_size[sizeof(struct type) == (size) ? 1 : -1]
+#define PL_ARGS_SIZE(type, size) typedef char pl_check_##type##_size[sizeof(struct type) == (size) ? 1 : -1]
 
 /* Rows of one width. */
 struct pl_args_rows {
@@ -51,6 +51,37 @@ PL_ARGS_SIZE(pl_args_gemv, 32);
 #define PL_STEP_PAGE_FIRST(stride) (2u * (stride))
 #define PL_STEP_LOGIT(stride)      (3u * (stride))
 #define PL_STEP_PAGES(stride)      (4u * (stride))
+
+/* The plan record (src/plan): u32 words. A header of places, then the lists it points at. */
+enum {
+    PL_PLAN_CHUNKS,       /* chunk_count x PL_PLAN_CHUNK_WORDS */
+    PL_PLAN_MEMBERS,      /* rows that read a chunk */
+    PL_PLAN_MERGE_ROW,    /* [merge_count] */
+    PL_PLAN_MERGE_START,  /* [merge_count + 1] */
+    PL_PLAN_STATES,       /* x PL_PLAN_STATE_WORDS */
+    PL_PLAN_PAGE_START,   /* [rows + 1] */
+    PL_PLAN_FIRST_OFFSET, /* [rows] */
+    PL_PLAN_VISIBLE,      /* [rows] */
+    PL_PLAN_DENSE_START,  /* [rows + 1] tokens before each row when all visible ones lie one after the other */
+    PL_PLAN_PAGE_INDEX,   /* physical pages */
+    PL_PLAN_CHUNK_COUNT,
+    PL_PLAN_MERGE_COUNT,
+    PL_PLAN_ROW_COUNT,
+    PL_PLAN_HEADER_WORDS = 16
+};
+/* A chunk: page_first (in the page list), page_count, skip, tokens, member_first, members, part_first, 0. */
+enum { PL_PLAN_CHUNK_WORDS = 8, PL_PLAN_STATE_WORDS = 4 };
+#define PL_PLAN_DIRECT 0xFFFFFFFFu /* as part_first: the row itself is written */
+
+/* Decode attention by plan. q and out [rows, H, D] f32; parts [part, H, D] and their lse_log2 [part, H] f32. Rows of a
+ * shared chunk stand KV-head-major: head row j of KV head g is member j / R, query head g * R + j % R. */
+struct pl_args_paged {
+    u32 heads, kv_heads;
+    f32 scale, softcap;
+    u32 chunks, merges, rows, pad; /* of this launch */
+};
+PL_ARGS_CHECK(pl_args_paged, merges, 20);
+PL_ARGS_SIZE(pl_args_paged, 32);
 
 struct pl_args_rope {
     u32 heads, kv_heads, rope_dim, stride;
