@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent / "tests" / "golden" / "model"
 TOKENS = 48
 COMMON = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
               vocab_size=96, max_position_embeddings=128, rms_norm_eps=1e-5, torch_dtype="bfloat16")
+TINY = dict(COMMON, hidden_size=32, intermediate_size=48, num_hidden_layers=3, head_dim=16, num_attention_heads=4)
 
 # name -> (config.json, GGUF architecture or None)
 CASES = {
@@ -63,6 +64,10 @@ CASES = {
         query_pre_attn_scalar=40, sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
         layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
         vision_config=dict(model_type="siglip_vision_model")), None),
+    "gemma2": (dict(TINY, architectures=["Gemma2ForCausalLM"], model_type="gemma2", rms_norm_eps=1e-6,
+                    hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16,
+                    sliding_window=8, rope_theta=10000.0, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+                    attention_bias=False), "gemma2"),
 }
 # name -> (source case, default bits, group, scale dtype, per-layer overrides)
 MLX_CASES = {
@@ -138,6 +143,12 @@ GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_
               "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
               "input_layernorm": "attn_norm"}
+SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+            "post_feedforward_layernorm": "post_ffw_norm"}
+GGUF_NORMS = {"gemma2": SANDWICH, "gemma3": SANDWICH}
+FLOAT_KEYS = {"gemma2": {"attn_logit_softcapping": "attn_logit_softcapping",
+                         "final_logit_softcapping": "final_logit_softcapping"}}
+PERMUTED = {"llama"}  # architectures whose query and key rows the converter reorders
 
 
 def gguf_name(hf_name, arch):
@@ -147,8 +158,7 @@ def gguf_name(hf_name, arch):
         return flat[hf_name]
     _, _, layer, rest = hf_name.split(".", 3)
     stem, kind = rest.rsplit(".", 1)
-    norms = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
-             "post_feedforward_layernorm": "post_ffw_norm"} if arch == "gemma3" else {"post_attention_layernorm": "ffn_norm"}
+    norms = GGUF_NORMS.get(arch, {"post_attention_layernorm": "ffn_norm"})
     return f"blk.{layer}.{GGUF_NAMES.get(stem) or norms[stem]}.{kind}"
 
 
@@ -196,16 +206,18 @@ def write_gguf(name, config, weights, arch, types=None):
         w.add_rope_scaling_factor(scaling["factor"])
         if kind == "yarn":
             w.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
-    if c["model_type"] in ("mistral", "gemma3_text"):
+    if c["model_type"] in ("mistral", "gemma2", "gemma3_text"):
         w.add_sliding_window(c["sliding_window"])
+    for key, field in FLOAT_KEYS.get(arch, {}).items():
+        w.add_float32(f"{arch}.{key}", c[field])
     used, matrices = {}, 0
     for hf_name, t in weights.items():
         a = t.numpy().copy()
-        if arch == "llama" and "q_proj" in hf_name:
+        if arch in PERMUTED and "q_proj" in hf_name:
             a = permute(a, c["num_attention_heads"])
-        if arch == "llama" and "k_proj" in hf_name:
+        if arch in PERMUTED and "k_proj" in hf_name:
             a = permute(a, c["num_key_value_heads"])
-        if arch == "gemma3" and "norm" in hf_name:
+        if arch in ("gemma2", "gemma3") and "norm" in hf_name:
             a = a + 1
         if a.ndim == 1:
             w.add_tensor(gguf_name(hf_name, arch), a.astype(np.float32))
@@ -219,7 +231,7 @@ def write_gguf(name, config, weights, arch, types=None):
         w.add_tensor(gguf_name(hf_name, arch), packed, raw_dtype=q)
         back = gguf.dequantize(packed, q)
         heads = c["num_attention_heads"] if "q_proj" in hf_name else c["num_key_value_heads"]
-        if arch == "llama" and ("q_proj" in hf_name or "k_proj" in hf_name):
+        if arch in PERMUTED and ("q_proj" in hf_name or "k_proj" in hf_name):
             back = back.reshape(heads, back.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(back.shape)
         used[hf_name] = torch.from_numpy(back.astype(np.float32))
     w.write_header_to_file()
@@ -276,7 +288,7 @@ def make(name, tokens):
     torch.manual_seed(0)
     model = build(config)
     weights = random_weights(model, seed=sum(map(ord, name)))
-    if text_config(config).get("tie_word_embeddings", "gemma3" in config["model_type"]):
+    if text_config(config).get("tie_word_embeddings", config["model_type"].startswith("gemma")):
         weights.pop("lm_head.weight", None)
     load_weights(model, weights)
     write_hf(name, config, weights)

@@ -42,13 +42,50 @@ struct pl_binding {
     enum pl_need need;
 };
 
+/* A number of the configuration that only some architectures have. NULL: that file kind does not say it. */
+struct pl_arch_field {
+    const char *gguf, *hf;
+    size_t slot;   /* offsetof in struct pl_model_config, a float */
+    float missing; /* where the field is absent; null in config.json is 0 */
+};
+#define PL_FIELD(slot, gguf, hf, missing) \
+    { gguf, hf, offsetof(struct pl_model_config, slot), missing }
+
+/* Which products have biases, and what says so in config.json. field NULL: always. GGUF shows it by its tensors. */
+enum pl_bias_part { PL_BIAS_QKV = 1, PL_BIAS_O = 2, PL_BIAS_MLP = 4 };
+struct pl_arch_bias {
+    const char *field;
+    bool missing;
+    unsigned parts; /* 0: no such entry */
+};
+
 struct pl_arch_def {
-    enum pl_status (*check)(const struct pl_model_config *c, struct pl_err *err); /* what this architecture adds */
+    /* What no file says. */
+    bool gguf_pairs;               /* converters permute rows of queries and keys so that rotation pairs neighbours */
+    bool embed_by_width;           /* embeddings are scaled by sqrt(E) */
+    float hf_norm_offset;          /* safetensors hold norm weights less this; GGUF holds them whole */
+    enum pl_ops_act act;           /* of the MLP, where the file does not say */
+    bool qk_norm;                  /* norms on queries and keys (GGUF shows it by its tensors) */
+    bool query_scalar;             /* attention scales by query_pre_attn_scalar; GGUF: by the head size, */
+    uint32_t nominal_scale_layers; /* but by E/H in the one model of so many layers */
+    uint32_t window_default;       /* where the file does not say; 0: none */
+    uint32_t window_pattern;       /* every n-th layer sees everything; 0: all layers have the window */
+    bool windowed_unscaled;        /* rotary scaling concerns the layers without a window only */
+    float rope_base_gguf, rope_base_local; /* where the file does not say; 0: 10,000, and as the others */
+    struct pl_arch_bias biases[2];
+    const struct pl_arch_field *fields;
+    size_t field_count;
+
+    enum pl_status (*check)(struct pl_model_config *c, struct pl_err *err); /* what this architecture adds; may be NULL */
     const struct pl_binding *bindings;
     size_t binding_count;
-    enum pl_status (*forward)(struct pl_model *m);
+    /* One layer: m->a = attention over x of every row; then, for the rows that are still needed, x becomes the layer's
+     * output. */
+    enum pl_status (*attend)(struct pl_model *m, uint32_t l, const struct pl_layer *w, struct pl_activation *x);
+    enum pl_status (*finish)(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                             struct pl_activation *x);
 };
-extern const struct pl_arch_def pl_llama_def, pl_qwen2_def, pl_qwen3_def, pl_gemma3_def;
+extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def, pl_gemma3_def;
 
 /* Rows of the tables; dimensions and needs by their short names. */
 #define PL_MODEL_WEIGHT(slot, gguf, hf, use, rows, cols, need) \
@@ -57,6 +94,36 @@ extern const struct pl_arch_def pl_llama_def, pl_qwen2_def, pl_qwen3_def, pl_gem
     { gguf, hf, true, offsetof(struct pl_layer, slot), PL_WEIGHT_MATRIX, PL_DIM_##rows, PL_DIM_##cols, PL_NEED_ALWAYS }
 #define PL_LAYER_VECTOR(slot, gguf, hf, cols, need) \
     { gguf, hf, true, offsetof(struct pl_layer, slot), PL_WEIGHT_VECTOR, PL_DIM_NONE, PL_DIM_##cols, PL_NEED_##need }
+
+/* Rows that many tables share. */
+#define PL_BIND_EMBED        PL_MODEL_WEIGHT(embed, "token_embd.weight", "embed_tokens.weight", EMBED, V, E, ALWAYS)
+#define PL_BIND_HEAD         PL_MODEL_WEIGHT(head, "output.weight", "lm_head.weight", HEAD, V, E, UNTIED)
+#define PL_BIND_OUT_NORM     PL_MODEL_WEIGHT(out_norm, "output_norm.weight", "norm.weight", VECTOR, NONE, E, ALWAYS)
+#define PL_BIND_ATTN_NORM    PL_LAYER_VECTOR(attn_norm, "attn_norm.weight", "input_layernorm.weight", E, ALWAYS)
+#define PL_BIND_MLP_NORM(hf) PL_LAYER_VECTOR(mlp_norm, "ffn_norm.weight", hf, E, ALWAYS)
+#define PL_BIND_QKV                                                                    \
+    PL_LAYER_MATRIX(q, "attn_q.weight", "self_attn.q_proj.weight", HD, E),             \
+        PL_LAYER_MATRIX(k, "attn_k.weight", "self_attn.k_proj.weight", GD, E),         \
+        PL_LAYER_MATRIX(v, "attn_v.weight", "self_attn.v_proj.weight", GD, E),         \
+        PL_LAYER_VECTOR(q_bias, "attn_q.bias", "self_attn.q_proj.bias", HD, QKV_BIAS), \
+        PL_LAYER_VECTOR(k_bias, "attn_k.bias", "self_attn.k_proj.bias", GD, QKV_BIAS), \
+        PL_LAYER_VECTOR(v_bias, "attn_v.bias", "self_attn.v_proj.bias", GD, QKV_BIAS)
+#define PL_BIND_QK_HEAD_NORM                                                             \
+    PL_LAYER_VECTOR(q_norm, "attn_q_norm.weight", "self_attn.q_norm.weight", D, ALWAYS), \
+        PL_LAYER_VECTOR(k_norm, "attn_k_norm.weight", "self_attn.k_norm.weight", D, ALWAYS)
+#define PL_BIND_POST_ATTN_NORM(hf) PL_LAYER_VECTOR(post_attn_norm, "post_attention_norm.weight", hf, E, ALWAYS)
+#define PL_BIND_POST_MLP_NORM(hf)  PL_LAYER_VECTOR(post_mlp_norm, "post_ffw_norm.weight", hf, E, ALWAYS)
+#define PL_BIND_O                                                               \
+    PL_LAYER_MATRIX(o, "attn_output.weight", "self_attn.o_proj.weight", E, HD), \
+        PL_LAYER_VECTOR(o_bias, "attn_output.bias", "self_attn.o_proj.bias", E, O_BIAS)
+#define PL_BIND_MLP                                                         \
+    PL_LAYER_MATRIX(gate, "ffn_gate.weight", "mlp.gate_proj.weight", F, E), \
+        PL_LAYER_MATRIX(up, "ffn_up.weight", "mlp.up_proj.weight", F, E),   \
+        PL_LAYER_MATRIX(down, "ffn_down.weight", "mlp.down_proj.weight", E, F)
+#define PL_BIND_MLP_BIAS                                                            \
+    PL_LAYER_VECTOR(gate_bias, "ffn_gate.bias", "mlp.gate_proj.bias", F, MLP_BIAS), \
+        PL_LAYER_VECTOR(up_bias, "ffn_up.bias", "mlp.up_proj.bias", F, MLP_BIAS),   \
+        PL_LAYER_VECTOR(down_bias, "ffn_down.bias", "mlp.down_proj.bias", E, MLP_BIAS)
 
 /* --- bind.c --- */
 enum pl_status pl_model_bind(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,
@@ -70,24 +137,37 @@ enum pl_status pl_model_make_ropes(struct pl_model *m, const struct pl_file *f, 
 void pl_rope_frequencies(const struct pl_model_config *c, bool local, const float *divisors, double *freq,
                          double *magnitude);
 
-/* --- helpers of forward passes (model.c) --- */
-static inline const struct pl_rope *pl_layer_rope(const struct pl_model *m, uint32_t l) {
-    return m->rope_local != NULL && m->cfg.layer_windowed[l] ? m->rope_local : m->rope;
-}
-static inline uint32_t pl_layer_window(const struct pl_model *m, uint32_t l) {
-    return m->cfg.layer_windowed[l] ? m->cfg.window : 0;
-}
-/* From the last layer's attention on only the rows whose logits are wanted matter: gathers *x and *a into their small
- * twins and points there. Before the last layer it does nothing. */
-enum pl_status pl_model_keep_logit_rows(struct pl_model *m, uint32_t layer, struct pl_activation **x,
-                                        struct pl_activation **a) PL_MUST_CHECK;
-/* Final norm and output product over the kept rows. */
-enum pl_status pl_model_output(struct pl_model *m, struct pl_activation *x) PL_MUST_CHECK;
+/* --- layer.c: the steps that layers are written in --- */
+/* y = norm(x), of the model's kind; y may be x. */
+enum pl_status pl_layer_norm(struct pl_model *m, struct pl_activation *x, const struct pl_weight *w,
+                             struct pl_activation *y) PL_MUST_CHECK;
+/* m->q, m->k, m->v = products of m->h, with biases where the model has them. */
+enum pl_status pl_layer_qkv(struct pl_model *m, const struct pl_layer *w) PL_MUST_CHECK;
+/* Head norms and rotation of m->q and m->k, their place in the cache, m->a = attention of layer l. */
+enum pl_status pl_layer_attention(struct pl_model *m, uint32_t l, const struct pl_layer *w) PL_MUST_CHECK;
+/* y = from w^T + bias; bias may be NULL. */
+enum pl_status pl_layer_project(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
+                                const struct pl_activation *from, struct pl_activation *y) PL_MUST_CHECK;
+/* x += from w^T + bias. A bias goes by way of m->h. */
+enum pl_status pl_layer_project_add(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
+                                    const struct pl_activation *from, struct pl_activation *x) PL_MUST_CHECK;
+/* m->g = act(gate(m->h)) * up(m->h): the inner half of a gated MLP. */
+enum pl_status pl_layer_gated(struct pl_model *m, const struct pl_layer *w) PL_MUST_CHECK;
+/* The second half of a pre-norm layer: x += a o^T, x += mlp(norm(x)). */
+enum pl_status pl_layer_finish(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                               struct pl_activation *x) PL_MUST_CHECK;
+/* The first half: queries, keys and values of norm(x), and attention. */
+enum pl_status pl_layer_attend(struct pl_model *m, uint32_t l, const struct pl_layer *w,
+                               struct pl_activation *x) PL_MUST_CHECK;
 
 /* --- config.c --- */
 enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
 const struct pl_arch_def *pl_arch_def(enum pl_arch a);
+/* The float of c that the field names. */
+static inline float *pl_field_slot(struct pl_model_config *c, const struct pl_arch_field *f) {
+    return (float *)(void *)((char *)c + f->slot);
+}
 /* Ranges used by both readers. */
 #define PL_WIDTH_MAX   (1u << 20)
 #define PL_MLP_MAX     (1u << 22)

@@ -7,14 +7,14 @@ static const struct {
     const char *name;
     const struct pl_arch_def *def;
 } archs[PL_ARCH_COUNT] = {
-    [PL_ARCH_LLAMA] = {"llama", &pl_llama_def},    [PL_ARCH_MISTRAL] = {"mistral", &pl_llama_def},
+    [PL_ARCH_LLAMA] = {"llama", &pl_llama_def},    [PL_ARCH_MISTRAL] = {"mistral", &pl_mistral_def},
     [PL_ARCH_QWEN2] = {"qwen2", &pl_qwen2_def},    [PL_ARCH_QWEN3] = {"qwen3", &pl_qwen3_def},
-    [PL_ARCH_GEMMA3] = {"gemma3", &pl_gemma3_def},
+    [PL_ARCH_GEMMA2] = {"gemma2", &pl_gemma2_def}, [PL_ARCH_GEMMA3] = {"gemma3", &pl_gemma3_def},
 };
-_Static_assert(PL_ARCH_COUNT == 5, "a new architecture needs its row above and its name below");
+_Static_assert(PL_ARCH_COUNT == 6, "a new architecture needs its row above and its name below");
 
 const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? archs[a].name : "?"; }
-const char *pl_arch_list(void) { return "llama (Llama 1 to 3.2, SmolLM2), mistral, qwen2, qwen3, gemma3 (text)"; }
+const char *pl_arch_list(void) { return "llama (Llama 1 to 3.2, SmolLM2), mistral, qwen2, qwen3, gemma2, gemma3 (text)"; }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);
     return archs[a].def;

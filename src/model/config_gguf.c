@@ -8,10 +8,15 @@
 static const struct {
     const char *name;
     enum pl_arch arch;
-} gguf_archs[] = {{"llama", PL_ARCH_LLAMA}, {"qwen2", PL_ARCH_QWEN2}, {"qwen3", PL_ARCH_QWEN3}, {"gemma3", PL_ARCH_GEMMA3}};
+} gguf_archs[] = {{"llama", PL_ARCH_LLAMA},
+                  {"qwen2", PL_ARCH_QWEN2},
+                  {"qwen3", PL_ARCH_QWEN3},
+                  {"gemma2", PL_ARCH_GEMMA2},
+                  {"gemma3", PL_ARCH_GEMMA3}};
 
 struct reader {
     const struct pl_file *f;
+    const struct pl_arch_def *def;
     char arch[64];
     struct pl_err *err;
     char key[160];
@@ -59,6 +64,7 @@ static enum pl_status read_arch(struct reader *r, enum pl_arch *out) {
         if (!pl_str_eq_c(name, gguf_archs[i].name)) continue;
         snprintf(r->arch, sizeof r->arch, "%s", gguf_archs[i].name);
         *out = gguf_archs[i].arch;
+        r->def = pl_arch_def(*out);
         return PL_OK;
     }
     PL_FAIL(r->err, PL_UNSUPPORTED, "architecture '%.*s' is not implemented; known: %s", (int)PL_MIN(name.len, 64u),
@@ -168,8 +174,9 @@ static enum pl_status read_rope_scaling(struct reader *r, struct pl_model_config
 /* sliding_window_pattern: every n-th layer is global (0: none is), or one flag per layer. */
 static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
     bool found;
+    c->window = r->def->window_pattern > 0 ? r->def->window_default : 0;
     PL_TRY(read_u32(r, "attention.sliding_window", 0, PL_CONTEXT_MAX, &c->window, &found));
-    uint32_t pattern = c->arch == PL_ARCH_GEMMA3 ? 6 : 0; /* 0: every layer */
+    uint32_t pattern = r->def->window_pattern;
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.sliding_window_pattern"));
     if (v != NULL && v->type == PL_GGUF_ARRAY) {
         if (v->elem_type == PL_GGUF_STRING || v->count != c->layers)
@@ -184,25 +191,33 @@ static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
     return PL_OK;
 }
 
+static enum pl_status read_fields(struct reader *r, struct pl_model_config *c) {
+    for (size_t i = 0; i < r->def->field_count; i++) {
+        const struct pl_arch_field *f = &r->def->fields[i];
+        if (f->gguf == NULL) continue;
+        *pl_field_slot(c, f) = f->missing;
+        PL_TRY(read_f32(r, f->gguf, pl_field_slot(c, f)));
+    }
+    return PL_OK;
+}
+
 static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) {
-    bool gemma = c->arch == PL_ARCH_GEMMA3;
+    const struct pl_arch_def *d = r->def;
     c->norm_eps = -1;
     PL_TRY(read_f32(r, "attention.layer_norm_rms_epsilon", &c->norm_eps));
     if (c->norm_eps < 0) PL_FAIL(r->err, PL_FORMAT, "metadata key %s is missing or negative", r->key);
-    c->rope_base = gemma ? 1e6f : 1e4f;
+    c->rope_base = d->rope_base_gguf > 0 ? d->rope_base_gguf : 1e4f;
     PL_TRY(read_f32(r, "rope.freq_base", &c->rope_base));
-    c->rope_base_local = gemma ? 1e4f : c->rope_base;
+    c->rope_base_local = d->rope_base_local > 0 ? d->rope_base_local : c->rope_base;
     PL_TRY(read_f32(r, "rope.freq_base_swa", &c->rope_base_local));
-    PL_TRY(read_f32(r, "final_logit_softcapping", &c->logit_softcap));
-    c->attn_scale = 1.0f / sqrtf((float)c->head_dim);
-    /* The 27B model alone scales by its nominal head size; its GGUF files do not say so. */
-    if (gemma && c->layers == 62) c->attn_scale = 1.0f / sqrtf((float)(c->width / c->heads));
+    bool nominal = c->layers == d->nominal_scale_layers;
+    c->attn_scale = 1.0f / sqrtf((float)(nominal ? c->width / c->heads : c->head_dim));
     float scale = 0;
     PL_TRY(read_f32(r, "attention.scale", &scale));
     if (scale != 0) c->attn_scale = scale; /* 0 stands for the default */
-    c->embed_scale = gemma ? sqrtf((float)c->width) : 1.0f;
-    c->mlp_act = gemma ? PL_OPS_GELU_TANH : PL_OPS_SILU;
-    return PL_OK;
+    c->embed_scale = d->embed_by_width ? sqrtf((float)c->width) : 1.0f;
+    c->mlp_act = d->act;
+    return read_fields(r, c);
 }
 
 enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_config *c, struct pl_err *err) {
@@ -214,7 +229,7 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
     PL_TRY(read_numbers(&r, c));
     PL_TRY(read_rope_scaling(&r, c));
     PL_TRY(read_window(&r, c));
-    c->rope_halves = c->arch != PL_ARCH_LLAMA; /* converters permute Llama's rows for adjacent pairs */
+    c->rope_halves = !r.def->gguf_pairs;
     c->rope_freq_tensor = has(f, "rope_freqs.weight");
     c->tied_embeddings = !has(f, "output.weight");
     c->qkv_bias = has(f, "blk.0.attn_q.bias");

@@ -19,6 +19,7 @@ static const struct hf_arch {
     {"mistral", PL_ARCH_MISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false},
     {"qwen2", PL_ARCH_QWEN2, 151936, 4096, 22016, 32, 32, 32, 0, 32768, 1e-6, 1e4, false},
     {"qwen3", PL_ARCH_QWEN3, 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, 1e4, false},
+    {"gemma2", PL_ARCH_GEMMA2, 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6, 1e4, true},
     {"gemma3_text", PL_ARCH_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6, true},
     {"gemma3", PL_ARCH_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6, true},
 };
@@ -27,6 +28,7 @@ struct reader {
     const struct pl_file *f;
     const json_t *root; /* the object with the text model's fields */
     const struct hf_arch *hf;
+    const struct pl_arch_def *def;
     struct pl_err *err;
 };
 
@@ -97,6 +99,7 @@ static enum pl_status find_arch(struct reader *r, const json_t *config) {
     if (r->hf == NULL)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: model_type '%.64s' is not implemented; known: %s", name,
                 pl_arch_list());
+    r->def = pl_arch_def(r->hf->arch);
     const json_t *text = field(config, "text_config");
     if (strcmp(name, "gemma3") != 0) return PL_OK;
     if (!json_is_object(text))
@@ -119,6 +122,12 @@ static enum pl_status check_head(struct reader *r, const json_t *config) {
     PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %.64s is no language model that generates text (...ForCausalLM)", s);
 }
 
+static bool has_field(const struct pl_arch_def *d, const char *name) {
+    for (size_t i = 0; i < d->field_count; i++)
+        if (d->fields[i].hf != NULL && strcmp(d->fields[i].hf, name) == 0) return true;
+    return false;
+}
+
 static enum pl_status refuse_features(struct reader *r, const json_t *config) {
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"};
     static const char *const switches[] = {"rope_interleaved", "use_bidirectional_attention", "use_qk_norm"};
@@ -137,7 +146,7 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
                     r->hf->model_type);
     for (size_t i = 0; i < PL_COUNT_OF(factors); i++) {
         const json_t *v = field(r->root, factors[i]);
-        if (v != NULL && json_number_value(v) != 1)
+        if (v != NULL && json_number_value(v) != 1 && !has_field(r->def, factors[i]))
             PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is %g, which is not implemented for %s", factors[i],
                     json_number_value(v), r->hf->model_type);
     }
@@ -172,10 +181,9 @@ static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
 }
 
 static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
-    bool gemma = c->arch == PL_ARCH_GEMMA3;
-    const char *name = gemma ? "hidden_activation" : "hidden_act";
+    const char *name = r->def->query_scalar ? "hidden_activation" : "hidden_act"; /* Gemma's own word */
     const json_t *v = field(r->root, name);
-    c->mlp_act = gemma ? PL_OPS_GELU_TANH : PL_OPS_SILU;
+    c->mlp_act = r->def->act;
     if (v == NULL) return PL_OK;
     const char *s = json_is_string(v) ? json_string_value(v) : "";
     bool silu = strcmp(s, "silu") == 0 || strcmp(s, "swish") == 0;
@@ -186,34 +194,49 @@ static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
     return PL_OK;
 }
 
+/* Null is the library's None: 0. */
+static enum pl_status read_fields(struct reader *r, struct pl_model_config *c) {
+    for (size_t i = 0; i < r->def->field_count; i++) {
+        const struct pl_arch_field *f = &r->def->fields[i];
+        if (f->hf == NULL) continue;
+        bool null = json_is_null(json_object_get(r->root, f->hf));
+        PL_TRY(read_f32(r, r->root, f->hf, null ? 0 : f->missing, pl_field_slot(c, f)));
+    }
+    return PL_OK;
+}
+
 static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) {
-    bool gemma = c->arch == PL_ARCH_GEMMA3;
     PL_TRY(read_f32(r, r->root, "rms_norm_eps", r->hf->eps, &c->norm_eps));
     double scale_width = c->head_dim;
-    if (gemma) PL_TRY(read_f64(r, r->root, "query_pre_attn_scalar", 256, &scale_width));
+    if (r->def->query_scalar) PL_TRY(read_f64(r, r->root, "query_pre_attn_scalar", 256, &scale_width));
     if (!(scale_width > 0))
         PL_FAIL(r->err, PL_FORMAT, "config.json: field query_pre_attn_scalar is %g; a positive number was expected",
                 scale_width);
     c->attn_scale = (float)(1 / sqrt(scale_width));
-    if (gemma) {
-        float ignored = 0; /* attn_logit_softcapping: checked, but Gemma 3's own library does not apply it */
+    c->norm_offset = r->def->hf_norm_offset;
+    if (r->def->embed_by_width) c->embed_scale = (float)sqrt((double)c->width);
+    if (!has_field(r->def, "attn_logit_softcapping") && r->def->query_scalar) {
+        float ignored = 0; /* checked, but Gemma 3's own library does not apply it */
         PL_TRY(read_f32(r, r->root, "attn_logit_softcapping", 0, &ignored));
         if (ignored != 0) pl_log(PL_LOG_WARN, "config.json: attn_logit_softcapping is not applied by gemma3 models");
-        PL_TRY(read_f32(r, r->root, "final_logit_softcapping", 0, &c->logit_softcap));
-        c->norm_offset = 1;
-        c->embed_scale = (float)sqrt((double)c->width);
     }
+    PL_TRY(read_fields(r, c));
     return read_act(r, c);
 }
 
 static enum pl_status read_biases(struct reader *r, const json_t *config, struct pl_model_config *c) {
-    bool attention = false, mlp = false;
-    PL_TRY(read_bool(r, r->root, "attention_bias", false, &attention));
-    PL_TRY(read_bool(r, r->root, "mlp_bias", false, &mlp));
-    c->qkv_bias = c->arch == PL_ARCH_QWEN2 || (attention && c->arch != PL_ARCH_MISTRAL);
-    c->o_bias = attention && (c->arch == PL_ARCH_LLAMA || c->arch == PL_ARCH_QWEN3 || c->arch == PL_ARCH_GEMMA3);
-    c->mlp_bias = mlp && c->arch == PL_ARCH_LLAMA;
-    c->qk_norm = c->arch == PL_ARCH_QWEN3 || c->arch == PL_ARCH_GEMMA3;
+    bool unused;
+    PL_TRY(read_bool(r, r->root, "attention_bias", false, &unused));
+    PL_TRY(read_bool(r, r->root, "mlp_bias", false, &unused));
+    for (size_t i = 0; i < PL_COUNT_OF(r->def->biases); i++) {
+        const struct pl_arch_bias *b = &r->def->biases[i];
+        bool on = b->missing;
+        if (b->field != NULL) PL_TRY(read_bool(r, r->root, b->field, b->missing, &on));
+        c->qkv_bias = c->qkv_bias || (on && (b->parts & PL_BIAS_QKV) != 0);
+        c->o_bias = c->o_bias || (on && (b->parts & PL_BIAS_O) != 0);
+        c->mlp_bias = c->mlp_bias || (on && (b->parts & PL_BIAS_MLP) != 0);
+    }
+    c->qk_norm = r->def->qk_norm;
     /* A composite model may say it on either level; the outer one is what its library reads last. */
     PL_TRY(read_bool(r, r->root, "tie_word_embeddings", r->hf->tied, &c->tied_embeddings));
     return read_bool(r, config, "tie_word_embeddings", c->tied_embeddings, &c->tied_embeddings);
@@ -279,7 +302,6 @@ static const json_t *object_field(const json_t *o, const char *name) {
 }
 
 static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
-    bool gemma = c->arch == PL_ARCH_GEMMA3;
     const json_t *parameters = object_field(r->root, "rope_parameters"), *scaling = field(r->root, "rope_scaling");
     if (scaling != NULL && !json_is_object(scaling))
         PL_FAIL(r->err, PL_FORMAT, "config.json: field rope_scaling is %s; an object was expected", kind_of(scaling));
@@ -290,7 +312,8 @@ static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
     double theta, theta_local;
     PL_TRY(read_f64(r, r->root, "rope_theta", r->hf->rope_theta, &theta));
     PL_TRY(read_f32(r, global, "rope_theta", theta, &c->rope_base));
-    PL_TRY(read_f64(r, r->root, "rope_local_base_freq", gemma ? 1e4 : c->rope_base, &theta_local));
+    PL_TRY(read_f64(r, r->root, "rope_local_base_freq", r->def->rope_base_local > 0 ? r->def->rope_base_local : c->rope_base,
+                    &theta_local));
     PL_TRY(read_f32(r, local, "rope_theta", theta_local, &c->rope_base_local));
     const json_t *local_type = field(local, "rope_type");
     if (json_is_string(local_type) && strcmp(json_string_value(local_type), "default") != 0)
@@ -320,21 +343,21 @@ static enum pl_status read_layer_types(struct reader *r, const json_t *types, st
 }
 
 static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
-    bool gemma = c->arch == PL_ARCH_GEMMA3, qwen = c->arch == PL_ARCH_QWEN2 || c->arch == PL_ARCH_QWEN3, use = false;
-    if (c->arch == PL_ARCH_LLAMA) return PL_OK; /* its library has no window either */
+    bool qwen = c->arch == PL_ARCH_QWEN2 || c->arch == PL_ARCH_QWEN3, use = false;
+    if (r->def->window_default == 0) return PL_OK; /* its library has no window either */
     PL_TRY(read_bool(r, r->root, "use_sliding_window", !qwen, &use));
     if (!use && qwen) return PL_OK;
     /* Absent is the default, null is none. */
     bool absent = json_object_get(r->root, "sliding_window") == NULL;
-    PL_TRY(read_u32(r, r->root, "sliding_window", 0, PL_CONTEXT_MAX, absent ? 4096 : 0, &c->window));
+    PL_TRY(read_u32(r, r->root, "sliding_window", 0, PL_CONTEXT_MAX, absent ? r->def->window_default : 0, &c->window));
     const json_t *types = field(r->root, "layer_types");
     if (types != NULL && c->arch != PL_ARCH_MISTRAL) return read_layer_types(r, types, c);
-    uint32_t pattern = 6, first = 28;
-    PL_TRY(read_u32(r, r->root, "sliding_window_pattern", 1, PL_MODEL_LAYERS_MAX, 6, &pattern));
-    PL_TRY(read_u32(r, r->root, "_sliding_window_pattern", 1, PL_MODEL_LAYERS_MAX, pattern, &pattern));
+    uint32_t pattern = r->def->window_pattern, first = 28;
+    PL_TRY(read_u32(r, r->root, "sliding_window_pattern", 0, PL_MODEL_LAYERS_MAX, pattern, &pattern));
+    PL_TRY(read_u32(r, r->root, "_sliding_window_pattern", 0, PL_MODEL_LAYERS_MAX, pattern, &pattern));
     PL_TRY(read_u32(r, r->root, "max_window_layers", 0, UINT32_MAX, 28, &first));
     for (uint32_t l = 0; l < c->layers; l++) {
-        bool windowed = gemma ? (l + 1) % pattern != 0 : qwen ? l >= first : true;
+        bool windowed = pattern > 0 ? (l + 1) % pattern != 0 : qwen ? l >= first : true;
         c->layer_windowed[l] = windowed && c->window > 0;
     }
     return PL_OK;

@@ -158,9 +158,8 @@ enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_co
 
 /* --- one step --- */
 
-enum pl_status pl_model_keep_logit_rows(struct pl_model *m, uint32_t layer, struct pl_activation **x,
-                                        struct pl_activation **a) {
-    if (layer + 1 < m->cfg.layers) return PL_OK;
+/* From the last layer's attention on only the rows whose logits are wanted matter. */
+static enum pl_status keep_logit_rows(struct pl_model *m, struct pl_activation **x, struct pl_activation **a) {
     PL_TRY(pl_ops_gather_logit_rows(m->ops, *x, m->x_out));
     PL_TRY(pl_ops_gather_logit_rows(m->ops, *a, m->a_out));
     *x = m->x_out;
@@ -168,13 +167,23 @@ enum pl_status pl_model_keep_logit_rows(struct pl_model *m, uint32_t layer, stru
     return PL_OK;
 }
 
-enum pl_status pl_model_output(struct pl_model *m, struct pl_activation *x) {
+/* Final norm and output product over the kept rows. */
+static enum pl_status output(struct pl_model *m, struct pl_activation *x) {
     const struct pl_model_config *c = &m->cfg;
-    PL_TRY(pl_ops_norm(m->ops, x, m->out_norm, c->norm_eps, c->norm_offset, x));
-    const struct pl_weight *head[] = {m->head != NULL ? m->head : m->embed};
-    struct pl_activation *logits[] = {m->logits};
-    PL_TRY(pl_ops_linear(m->ops, 1, head, NULL, x, logits));
+    PL_TRY(pl_layer_norm(m, x, m->out_norm, x));
+    PL_TRY(pl_layer_project(m, m->head != NULL ? m->head : m->embed, NULL, x, m->logits));
     return c->logit_softcap > 0 ? pl_ops_softcap(m->ops, m->logits, c->logit_softcap) : PL_OK;
+}
+
+static enum pl_status forward(struct pl_model *m) {
+    struct pl_activation *x = m->x, *a = m->a;
+    PL_TRY(pl_ops_embed(m->ops, m->embed, m->cfg.embed_scale, x));
+    for (uint32_t l = 0; l < m->cfg.layers; l++) {
+        PL_TRY(m->def->attend(m, l, &m->layers[l], x));
+        if (l + 1 == m->cfg.layers) PL_TRY(keep_logit_rows(m, &x, &a));
+        PL_TRY(m->def->finish(m, &m->layers[l], a, x));
+    }
+    return output(m, x);
 }
 
 static enum pl_status check_batch(const struct pl_model *m, const struct pl_batch *b) {
@@ -190,7 +199,7 @@ enum pl_status pl_model_forward(struct pl_model *m, const struct pl_batch *b, st
                                 const struct pl_activation **logits) {
     PL_TRY(check_batch(m, b));
     PL_TRY(pl_ops_begin(m->ops, b, kv));
-    enum pl_status st = m->def->forward(m), ended = pl_ops_end(m->ops);
+    enum pl_status st = forward(m), ended = pl_ops_end(m->ops);
     if (st == PL_OK) st = ended;
     if (st == PL_OK) *logits = m->logits;
     return st;

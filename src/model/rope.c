@@ -107,10 +107,11 @@ static bool any_windowed(const struct pl_model_config *c) {
     return false;
 }
 
-/* Windowed layers get a table of their own where their base differs, or only the others are scaled (Gemma 3). */
+/* Windowed layers get a table of their own where their base differs, or only the others are scaled. */
 static bool needs_local(const struct pl_model_config *c) {
     if (!any_windowed(c)) return false;
-    return c->rope_base_local != c->rope_base || (c->arch == PL_ARCH_GEMMA3 && c->rope_scaling != PL_ROPE_NONE);
+    return c->rope_base_local != c->rope_base ||
+           (pl_arch_def(c->arch)->windowed_unscaled && c->rope_scaling != PL_ROPE_NONE);
 }
 
 enum pl_status pl_model_make_ropes(struct pl_model *m, const struct pl_file *f, struct pl_err *err) {

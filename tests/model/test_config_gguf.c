@@ -119,6 +119,24 @@ static struct craft gemma(void) {
     return c;
 }
 
+static void gemma_2(void **state) {
+    (void)state;
+    struct craft c = sound((struct sizes){"gemma2", 4, 64, 4, 2});
+    struct pl_model_config m = must_read(&c);
+    assert_int_equal(windowed(&m), 2);
+    assert_true(m.layer_windowed[0] && !m.layer_windowed[1] && m.window == 4096);
+    ASSERT_NEAR(m.attn_softcap, 50);
+    ASSERT_NEAR(m.logit_softcap, 30);
+    ASSERT_NEAR(m.attn_scale, 0.25);
+    c = sound((struct sizes){"gemma2", 46, 64, 4, 2}); /* 27B: by width over heads, whatever the head size */
+    craft_u32(&c, "gemma2.attention.key_length", 64);
+    craft_u32(&c, "gemma2.attention.value_length", 64);
+    craft_f32(&c, "gemma2.attn_logit_softcapping", 20);
+    m = must_read(&c);
+    ASSERT_NEAR(m.attn_scale, 0.25);
+    ASSERT_NEAR(m.attn_softcap, 20);
+}
+
 static void gemma_3(void **state) {
     (void)state;
     struct craft c = gemma();
@@ -195,8 +213,8 @@ static void vocabulary_is_the_matrix(void **state) {
 
 /* --- refusals --- */
 
-static const char *const foreign[] = {"llama4", "qwen2moe", "qwen3moe", "phi3",    "gemma",  "gemma2",
-                                      "gpt2",   "mamba",    "bert",     "smollm3", "granite"};
+static const char *const foreign[] = {"llama4", "deepseek2", "gemma", "gpt2",    "mamba",
+                                      "bert",   "falcon",    "rwkv7", "minicpm3"};
 
 static void other_architectures(void **state) {
     (void)state;
@@ -291,6 +309,7 @@ int main(void) {
         cmocka_unit_test(llama_3_and_its_tensor),
         cmocka_unit_test(head_size_of_its_own),
         cmocka_unit_test(qwen_biases_and_norms_are_seen),
+        cmocka_unit_test(gemma_2),
         cmocka_unit_test(gemma_3),
         cmocka_unit_test(rotary_scaling),
         cmocka_unit_test(vocabulary_is_the_matrix),

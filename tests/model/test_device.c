@@ -24,6 +24,7 @@ static const struct {
     {"gemma3.gguf", "gemma3", false},
     {"gemma3-mlx6", "gemma3-mlx6", true},
     {"gemma3-nested", "gemma3-nested", false},
+    {"gemma2", "gemma2", false},
 };
 
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];

@@ -28,6 +28,8 @@ static const struct golden_case cases[] = {
     {"gemma3.gguf", "gemma3", false},
     {"gemma3-mlx6", "gemma3-mlx6", true},
     {"gemma3-nested", "gemma3-nested", false},
+    {"gemma2", "gemma2", false},
+    {"gemma2.gguf", "gemma2", false},
 };
 
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
