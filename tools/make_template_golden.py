@@ -65,6 +65,11 @@ WRITTEN = [
     "{{ msgs | map(attribute='role') | join(',') }}", "{{ msgs | selectattr('content') | list | length }}", "{{ msgs | groupby('role') }}", "{{ msgs | sort(attribute='n') | map(attribute='n') | list }}", "{{ msgs | map('length') | sum }}", "{{ l | map('nofilter') | list }}", "{{ l | map() | list }}", "{{ l | select('notest') | list }}",
     "{{ l | batch(2, 'x') | list }} {{ l | slice(2, 'x') | list }}", "{{ 'a b c d e f g' | wordwrap(5) }}", "{{ 'Hello world foo bar' | truncate(10) }} {{ 'Hello world' | truncate(8, true) }}", "{{ 'a\n\nb' | indent }} {{ 'a\nb' | indent(2, true) }} {{ 'a\n\nb' | indent('> ', blank=true) }}", "{{ {'a': 1, 'b': none, 'c': '<'} | xmlattr }}",
     "{{ x.y if x is defined else 'no' }}", "{{ nope | default }}|{{ nope | default('d') }}|{{ '' | default('d', true) }}|{{ none | default('d') }}", "{{ nope is defined }}{{ nope is none }}{{ nope == nope2 }}{{ nope | length }}{{ nope | list }}", "{{ [nope] }} {{ {'a': nope} }}", "{{ 3 is divisibleby 3 }}{{ 3 is odd and 4 is even }}{{ 'a' is in 'abc' }}",
+    # what jinja2 computes while it compiles
+    "{{ ((1)[:2] ~ 'a') ~ n }}", "{{ (1)[:2] ~ n }}", "{{ (1)[:2] }}|", "{% set q = (1)[:2] ~ 'a' %}{{ q }}", "{% for i in [(true)[:1] ~ 'k', n] %}{{ i }}{% endfor %}",
+    "{{ 'a' if true else 1|nofilter }}", "{{ ('a' if true else 1|nofilter) ~ n }}", "{% if false %}{{ {[]: 1} }}{% endif %}k", "{% if false %}{{ {[]: 1} ~ n }}{% endif %}k",
+    "{% if false %}{% set q = {[]: 1} %}{% endif %}k", "{{ {'a': [1, (2, 3)]} ~ n }}{{ [1, 2, 3][1:] ~ n }}", "{{ ('<a>'|escape) + '<b>' + s }}", "{{ (5 if false) ~ n }}|",
+    "{% filter replace('a' ~ 'b', (1)[:2] ~ 'c') %}ab{% endfilter %}", "{{ nope|default((1)[:1] ~ 'd') }}", "{{ {'a': (1)[:1]}['a'] ~ n }}", "{{ (l|forceescape).join(l) }}",
 ]
 
 

@@ -85,7 +85,7 @@ struct tj_node {
     uint8_t kind, op;
     bool store, param, recursive, extended, toplevel;
     bool wants_caller, wants_kwargs, wants_varargs; /* macros */
-    bool folded; /* an output made of constants only: jinja2 computes it while compiling, with gentler slices */
+    bool folded;                                    /* fold.c has been here */
     uint32_t line;
     int id; /* filter or test number, -1 unknown */
     struct tj_str *name;
@@ -181,6 +181,10 @@ void tj_lex(struct tj_rt *R, const char *source, size_t len, struct tj_tokens *o
 void tj_parse(struct tj_rt *R, const char *source, size_t len, struct pl_template *t);
 void tj_resolve(struct tj_rt *R, struct pl_template *t);
 _Noreturn void tj_syntax(struct tj_rt *R, uint32_t line, const char *fmt, ...) PL_PRINTF(3, 4);
+
+/* fold.c: constant parts of an expression, and a whole output when it is constant */
+void tj_fold(struct tj_rt *R, struct tj_node *n);
+void tj_fold_output(struct tj_rt *R, struct tj_node *n);
 
 /* evaluation */
 struct tj_val tj_eval(struct tj_rt *R, const struct tj_node *n);

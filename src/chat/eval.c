@@ -19,6 +19,9 @@ static _Noreturn void bad_operands(struct tj_rt *R, const char *op, struct tj_va
     tj_raise(R, PL_INVALID, "unsupported operand type(s) for %s: '%s' and '%s'", op, tj_type_name(a), tj_type_name(b));
 }
 
+/* While the template is parsed (fold.c): this part needs a run. */
+static _Noreturn void not_constant(struct tj_rt *R) { tj_raise(R, PL_INVALID, "not a constant"); }
+
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
 static double float_mod(double a, double b) {
@@ -237,8 +240,9 @@ static struct tj_list *eval_list(struct tj_rt *R, const struct tj_node *n) {
 static struct tj_val eval_dict(struct tj_rt *R, const struct tj_node *n) {
     struct tj_dict *d = tj_dict_new(R);
     for (size_t i = 0; i < n->nkids; i++) {
-        struct tj_val k = tj_eval(R, n->kids[i]);
-        tj_dict_set(R, d, k, tj_eval(R, n->kids2[i]));
+        struct tj_val k = tj_eval(R, n->kids[i]), v = tj_eval(R, n->kids2[i]);
+        R->fold_fatal = R->folding && !tj_hashable(k);
+        tj_dict_set(R, d, k, v);
     }
     return tj_dictv(d);
 }
@@ -262,7 +266,7 @@ static struct tj_val eval_concat(struct tj_rt *R, const struct tj_node *n) {
 static struct tj_val eval_cond(struct tj_rt *R, const struct tj_node *n) {
     if (tj_truth(R, tj_eval(R, n->a))) return tj_eval(R, n->b);
     if (n->c != NULL) return tj_eval(R, n->c);
-    R->folding = false; /* jinja2 leaves such an output to the run */
+    if (R->folding) not_constant(R);
     struct tj_str *hint = tj_str_printf(
         R, false, "the inline if-expression on line %u evaluated to false and no else section was defined.", n->line);
     struct tj_val u = tj_undef_hint(R, "");
@@ -323,6 +327,7 @@ void tj_eval_args(struct tj_rt *R, const struct tj_node *n, struct tj_args *out)
 
 struct tj_val tj_eval_filter(struct tj_rt *R, const struct tj_node *n, struct tj_val input) {
     struct tj_args args;
+    if (R->folding && (n->id < 0 || tj_filter_needs_run(n->id))) not_constant(R);
     if (n->id < 0) tj_raise(R, PL_INVALID, "No filter named '%.*s' found.", (int)PL_MIN(n->name->len, 200), n->name->data);
     tj_eval_args(R, n, &args);
     return tj_filter_call(R, n->id, input, &args);
@@ -342,6 +347,7 @@ static struct tj_val eval_test(struct tj_rt *R, const struct tj_node *n) {
 }
 
 static struct tj_val eval_name(struct tj_rt *R, const struct tj_node *n) {
+    if (R->folding) not_constant(R);
     struct tj_val v = *tj_slot_at(R, n->slot);
     return v.type == TJ_MISSING ? tj_undef_name(R, n->name) : v;
 }
@@ -354,6 +360,7 @@ static struct tj_val eval_getitem(struct tj_rt *R, const struct tj_node *n) {
 
 static struct tj_val eval_call(struct tj_rt *R, const struct tj_node *n) {
     struct tj_args args;
+    if (R->folding) not_constant(R);
     struct tj_val callee = tj_eval(R, n->a);
     tj_eval_args(R, n, &args);
     uint32_t line = R->line;

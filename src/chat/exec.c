@@ -101,13 +101,6 @@ static struct tj_str *capture(struct tj_rt *R, struct tj_node *const *v, size_t 
     return tj_sb_done(&b);
 }
 
-static void emit_expr(struct tj_rt *R, const struct tj_node *k) {
-    R->folding = k->folded;
-    struct tj_val v = tj_eval(R, k);
-    R->folding = false;
-    tj_emit_str(R->sb, v);
-}
-
 static void exec_output(struct tj_rt *R, const struct tj_node *n) {
     for (size_t i = 0; i < n->nkids; i++) {
         const struct tj_node *k = n->kids[i];
@@ -115,7 +108,7 @@ static void exec_output(struct tj_rt *R, const struct tj_node *n) {
         if (k->kind == TJ_N_DATA)
             tj_sb_str(R->sb, k->val.s);
         else
-            emit_expr(R, k);
+            tj_emit_str(R->sb, tj_eval(R, k));
     }
     if (R->sb == R->root && R->sb->len > R->output_max)
         tj_raise(R, PL_LIMIT, "the rendered prompt is longer than %zu bytes", R->output_max);

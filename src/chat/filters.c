@@ -379,6 +379,13 @@ int tj_filter_find(const char *name, size_t len) {
     return -1;
 }
 
+bool tj_filter_needs_run(int id) {
+    static const tj_filter_fn contextual[] = {f_map, f_refused, f_select, f_selectattr, f_reject, f_rejectattr};
+    for (size_t i = 0; i < PL_COUNT_OF(contextual); i++)
+        if (filters[id].fn == contextual[i]) return true;
+    return false;
+}
+
 struct tj_val tj_filter_call(struct tj_rt *R, int id, struct tj_val v, const struct tj_args *a) {
     tj_charge(R, 1);
     return filters[id].fn(R, v, a);

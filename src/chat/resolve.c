@@ -478,12 +478,25 @@ static void check_known(struct ctx *c, const struct tj_node *n, const struct fra
               (int)PL_MIN(n->name->len, 200), n->name->data);
 }
 
-/* Made of constants and operators only. */
-static void not_constant(struct ctx *c, void *arg, struct tj_node *n) {
-    bool *constant = arg;
-    tj_charge(c->R, 1);
-    if (n->kind == TJ_N_NAME || n->kind == TJ_N_CALL || n->kind > TJ_N_DATA) *constant = false;
-    if (*constant) children(c, n, not_constant, arg);
+/* The kinds of node that jinja2's compiler hands to its optimizer; other kinds are reached through these only. */
+static bool optimized(int kind) {
+    switch (kind) {
+    case TJ_N_COND:
+    case TJ_N_AND:
+    case TJ_N_OR:
+    case TJ_N_NOT:
+    case TJ_N_NEG:
+    case TJ_N_POS:
+    case TJ_N_BIN:
+    case TJ_N_CONCAT:
+    case TJ_N_COMPARE:
+    case TJ_N_GETATTR:
+    case TJ_N_GETITEM:
+    case TJ_N_CALL:
+    case TJ_N_FILTER:
+    case TJ_N_TEST: return true;
+    default: return false;
+    }
 }
 
 struct gen_arg {
@@ -520,6 +533,7 @@ static void gen(struct ctx *c, struct tj_node *n, struct frame *f) {
     tj_enter(c->R);
     tj_charge(c->R, 1);
     n->toplevel = f->toplevel;
+    if (optimized(n->kind)) tj_fold(c->R, n);
     switch (n->kind) {
     case TJ_N_NAME:
     case TJ_N_NSREF: n->slot = bind(c, f, n, n->name); break;
@@ -552,10 +566,7 @@ static void gen(struct ctx *c, struct tj_node *n, struct frame *f) {
         if (!f->in_loop) tj_syntax(c->R, n->line, "'%s' outside loop", n->kind == TJ_N_BREAK ? "break" : "continue");
         break;
     case TJ_N_OUTPUT:
-        for (size_t i = 0; i < n->nkids; i++) {
-            n->kids[i]->folded = true;
-            not_constant(c, &n->kids[i]->folded, n->kids[i]);
-        }
+        for (size_t i = 0; i < n->nkids; i++) tj_fold_output(c->R, n->kids[i]);
         children(c, n, gen_child, &arg);
         break;
     default: children(c, n, gen_child, &arg);

@@ -48,6 +48,7 @@ bool tj_callable(struct tj_val v);
 
 /* filters and tests */
 int tj_filter_find(const char *name, size_t len); /* -1: none */
+bool tj_filter_needs_run(int id);                 /* never computed while parsing */
 struct tj_val tj_filter_call(struct tj_rt *R, int id, struct tj_val v, const struct tj_args *a);
 int tj_test_find(const char *name, size_t len);
 bool tj_test_call(struct tj_rt *R, int id, struct tj_val v, const struct tj_args *a);

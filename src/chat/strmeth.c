@@ -404,7 +404,7 @@ static struct tj_val join(struct tj_rt *R, struct tj_str *s, const struct tj_arg
     struct tj_sb b;
     tj_sb_init(R, &b);
     for (size_t i = 0; i < l->n; i++) {
-        if (l->v[i].type != TJ_STR)
+        if (l->v[i].type != TJ_STR && !s->markup) /* markup escapes the items, which makes texts of them */
             tj_raise(R, PL_INVALID, "sequence item %zu: expected str instance, %s found", i, tj_type_name(l->v[i]));
         if (i > 0) tj_sb_str(&b, s);
         tj_sb_str(&b, s->markup ? tj_escape(R, l->v[i]) : l->v[i].s);
@@ -495,7 +495,7 @@ static struct tj_val justify(struct tj_rt *R, struct tj_str *s, const struct tj_
     if (a->npos == 2) {
         if (a->pos[1].type != TJ_STR)
             tj_raise(R, PL_INVALID, "The fill character must be a unicode character, not %s", tj_type_name(a->pos[1]));
-        fill = a->pos[1].s;
+        fill = s->markup ? tj_escape(R, a->pos[1]) : a->pos[1].s; /* markup's fill '<' has four characters */
         if (tj_str_chars(R, fill) != 1) tj_raise(R, PL_INVALID, "The fill character must be exactly one character long");
     }
     return tj_strv(tj_pad(R, s, width, fill, id == S_CENTER ? 0 : id == S_LJUST ? -1 : 1));
@@ -534,7 +534,9 @@ static struct tj_val expandtabs(struct tj_rt *R, struct tj_str *s, const struct 
         col = cp == '\n' || cp == '\r' ? 0 : col + 1;
         tj_sb_sub(&b, s, i, next);
     }
-    return tj_strv(tj_sb_done(&b));
+    struct tj_str *r = tj_sb_done(&b);
+    r->markup = s->markup;
+    return tj_strv(r);
 }
 
 static struct tj_val replace(struct tj_rt *R, struct tj_str *s, const struct tj_args *a) {

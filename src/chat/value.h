@@ -141,7 +141,9 @@ struct tj_rt {
     struct pl_err *err;
     enum pl_status status;
     uint32_t line;
-    bool folding; /* inside an output of constants */
+    bool folding, fold_fatal; /* fold.c: computing constants while parsing; an error that parsing does not survive */
+    size_t fold_bytes;
+    uint64_t fold_steps;
     uint64_t steps, steps_max;
     uint32_t nest, nest_max, calls, calls_max;
     size_t output_max;
