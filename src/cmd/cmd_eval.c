@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
+#include "cmd/interrupt.h"
 #include "cmd/out.h"
 
 enum { EVAL_LOGIT_ROWS = 64, EVAL_TOP = 5 };
@@ -18,6 +19,7 @@ struct eval {
     bool json;
     struct plumb_engine *engine;
     struct plumb_session *session;
+    struct pl_buf text;
     struct pl_ids ids;
     float *logits; /* [EVAL_LOGIT_ROWS, V] */
     FILE *dump;
@@ -65,6 +67,7 @@ static enum pl_status run_window(struct eval *v, size_t begin, size_t end, size_
         for (uint32_t i = 0; scores && i < n && at + i + 1 < end; i++)
             PL_TRY(score(v, at + i + 1, v->logits + (size_t)i * e->config.vocab, err));
         at += n;
+        if (pl_interrupted()) PL_FAIL(err, PL_CANCELLED, "interrupted after %zu of %zu tokens", at, v->ids.len);
         pl_progress("evaluating", at, v->ids.len, false);
     }
     return PL_OK;
@@ -104,12 +107,9 @@ static enum pl_status read_ids(struct eval *v, struct pl_err *err) {
 }
 
 static enum pl_status encode_text(struct eval *v, struct pl_err *err) {
-    struct pl_buf text = {0};
     struct pl_encode_options opt = {.add_special = true, .parse_special = false};
     PL_TRY(pl_engine_need_text(v->engine, err));
-    enum pl_status s = pl_cmd_read_file(v->text_file, PL_TEXT_BYTES_MAX, &text, err);
-    if (s == PL_OK) s = pl_tokenizer_encode(v->engine->tok, pl_buf_cstr(&text), text.len, &opt, &v->ids, err);
-    pl_buf_deinit(&text);
+    enum pl_status s = pl_tokenizer_encode(v->engine->tok, pl_buf_cstr(&v->text), v->text.len, &opt, &v->ids, err);
     if (s == PL_OK && v->limit > 0 && v->ids.len > v->limit) v->ids.len = v->limit;
     if (s == PL_OK && v->ids.len < 2) PL_FAIL(err, PL_INVALID, "%.300s has fewer than two tokens to evaluate", v->text_file);
     return s;
@@ -139,6 +139,7 @@ static enum pl_status work(struct eval *v, struct pl_err *err) {
     if (v->dump_file == NULL) return run_windows(v, err);
     v->dump = strcmp(v->dump_file, "-") == 0 ? stdout : fopen(v->dump_file, "we");
     if (v->dump == NULL) PL_FAIL(err, PL_IO, "%.300s: %s", v->dump_file, strerror(errno));
+    pl_interrupt_hold(true); /* whole lines stay */
     dump_row(v, 0, NULL);
     PL_TRY(run_windows(v, err));
     bool bad = fflush(v->dump) != 0 || ferror(v->dump);
@@ -165,6 +166,9 @@ static int run(struct eval *v) {
     struct pl_err err = {0};
     int code = PL_EXIT_OK;
     enum pl_status s = check(v, &err);
+    if (s == PL_OK) s = pl_cmd_check_model(&v->model, &err);
+    pl_interrupt_catch();
+    if (s == PL_OK && v->text_file != NULL) s = pl_cmd_read_file(v->text_file, PL_TEXT_BYTES_MAX, &v->text, &err);
     v->model.engine.logit_rows = EVAL_LOGIT_ROWS;
     if (s == PL_OK && v->tokens_file != NULL) {
         s = read_ids(v, &err);
@@ -180,7 +184,8 @@ static int run(struct eval *v) {
     if (s == PL_OK) s = report(v, &err);
     if (s == PL_OK) return pl_out_close();
     err.status = s;
-    return pl_cmd_fail("eval", &err);
+    code = pl_cmd_fail("eval", &err);
+    return s == PL_CANCELLED ? PL_EXIT_INTERRUPTED : code;
 }
 
 int pl_cmd_eval(int argc, char **argv) {
@@ -217,6 +222,7 @@ int pl_cmd_eval(int argc, char **argv) {
     plumb_session_destroy(v.session);
     plumb_engine_destroy(v.engine);
     pl_free(v.logits);
+    pl_buf_deinit(&v.text);
     pl_ids_deinit(&v.ids);
     return code;
 }

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
+#include "cmd/interrupt.h"
 #include "cmd/out.h"
 
 struct generate {
@@ -18,7 +19,7 @@ struct generate {
     struct plumb_engine *engine;
     struct plumb_session *session;
     struct pl_ids prompt_ids, ids;
-    struct pl_buf text;
+    struct pl_buf prompt_text, text;
     json_t *tokens; /* with logprobs */
     uint64_t prompt_ns, decode_ns;
     uint32_t generated;
@@ -26,7 +27,7 @@ struct generate {
     bool out_of_memory;
 };
 
-static const char *const finish_names[] = {"length", "stop", "callback", "context"};
+static const char *const finish_names[] = {"length", "stop", "interrupted", "context"};
 
 static json_t *top_json(const uint32_t *ids, const double *logprobs, size_t count) {
     json_t *list = json_array();
@@ -52,26 +53,25 @@ static bool on_token(void *user, uint32_t id, const char *text, size_t len, doub
     if (g->tokens != NULL)
         json_array_append_new(g->tokens, json_pack("{s:I, s:s%, s:f, s:o}", "id", (json_int_t)id, "text", text, len,
                                                    "logprob", logprob, "top", top_json(top_ids, top_logprobs, top_count)));
-    return true;
+    return !pl_interrupted();
 }
 
 static enum pl_status encode_prompt(struct generate *g, struct pl_err *err) {
-    struct pl_buf text = {0};
+    const struct pl_buf *text = &g->prompt_text;
     PL_TRY(pl_engine_need_text(g->engine, err));
-    enum pl_status s = pl_cmd_read_text(g->prompt, g->file, &text, err);
-    if (s == PL_OK && g->chat) {
-        json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", pl_buf_cstr(&text), text.len);
+    enum pl_status s = PL_OK;
+    if (g->chat) {
+        json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", pl_buf_cstr(text), text->len);
         if (messages == NULL)
             s = pl_err_set(err, __FILE__, __LINE__, PL_INVALID,
                            "the prompt is not valid UTF-8, which a chat message must be");
         else
             s = pl_engine_chat_encode(g->engine, messages, NULL, true, NULL, &g->prompt_ids, err);
         json_decref(messages);
-    } else if (s == PL_OK) {
+    } else {
         struct pl_encode_options opt = {.add_special = true, .parse_special = true};
-        s = pl_tokenizer_encode(g->engine->tok, pl_buf_cstr(&text), text.len, &opt, &g->prompt_ids, err);
+        s = pl_tokenizer_encode(g->engine->tok, pl_buf_cstr(text), text->len, &opt, &g->prompt_ids, err);
     }
-    pl_buf_deinit(&text);
     if (s == PL_OK && g->prompt_ids.len == 0)
         PL_FAIL(err, PL_INVALID, "the prompt is empty and this model has no BOS token to begin with: give some text");
     return s;
@@ -102,6 +102,7 @@ static enum pl_status generate(struct generate *g, struct pl_err *err) {
         .user = g,
     };
     if (g->logprobs > 0) g->tokens = json_array();
+    pl_interrupt_hold(true); /* from here on there is something to keep */
     start = pl_clock_ns();
     enum pl_status s = pl_session_generate(g->session, &opt, &g->generated, &g->finish, err);
     g->decode_ns = pl_clock_ns() - start;
@@ -165,6 +166,9 @@ static int run(struct generate *g) {
     struct pl_err err = {0};
     int code = PL_EXIT_OK;
     enum pl_status s = check(g, &err);
+    if (s == PL_OK) s = pl_cmd_check_model(&g->model, &err);
+    pl_interrupt_catch();
+    if (s == PL_OK) s = pl_cmd_read_text(g->prompt, g->file, &g->prompt_text, &err); /* before minutes of loading */
     if (s == PL_OK) {
         pl_sampling_opts_seed(&g->sampling);
         g->engine = pl_cmd_open_engine("generate", &g->model, &code);
@@ -172,8 +176,12 @@ static int run(struct generate *g) {
         s = generate(g, &err);
     }
     if (s == PL_OK) s = print_result(g, &err);
-    if (s == PL_OK) return pl_out_close();
+    if (s == PL_OK) {
+        code = pl_out_close();
+        return pl_interrupted() ? PL_EXIT_INTERRUPTED : code;
+    }
     err.status = s;
+    pl_sampling_opts_name(&err);
     return pl_cmd_fail("generate", &err);
 }
 
@@ -183,6 +191,7 @@ static void release(struct generate *g) {
     pl_sampling_opts_deinit(&g->sampling);
     pl_ids_deinit(&g->prompt_ids);
     pl_ids_deinit(&g->ids);
+    pl_buf_deinit(&g->prompt_text);
     pl_buf_deinit(&g->text);
     json_decref(g->tokens);
 }

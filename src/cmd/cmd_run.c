@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "cmd/chat.h"
 #include "cmd/cmd.h"
+#include "cmd/interrupt.h"
 #include "cmd/line.h"
 #include "cmd/out.h"
 #include "cmd/store.h"
@@ -157,6 +158,7 @@ static enum pl_status talk(struct run *r, struct pl_err *err) {
         s = line.data[0] == '/' ? slash(r, line.data, err) : ask(r, line.data, line.len, err);
         if (s == PL_OK || s == PL_DEVICE) continue;
         if (s == PL_CANCELLED && line.data[0] == '/') break;
+        pl_sampling_opts_name(err);
         fprintf(stderr, "plumb: %s\n", err->text[0] != '\0' ? err->text : pl_status_text(s));
         s = PL_OK;
     }
@@ -212,8 +214,14 @@ static int run(struct run *r) {
         s = session(r, &err);
     }
     interruptible = NULL;
+    bool stopped = r->prompt != NULL && atomic_load(&r->chat.stop);
+    if (stopped && (s == PL_OK || s == PL_CANCELLED)) {
+        (void)pl_out_close();
+        return PL_EXIT_INTERRUPTED;
+    }
     if (s == PL_OK) return pl_out_close();
     err.status = s;
+    pl_sampling_opts_name(&err);
     return pl_cmd_fail("run", &err);
 }
 

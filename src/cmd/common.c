@@ -67,12 +67,16 @@ static enum pl_status check_values(const struct plumb_engine_options *e, struct 
     return PL_OK;
 }
 
+enum pl_status pl_cmd_check_model(const struct pl_model_opts *o, struct pl_err *err) {
+    PL_TRY(need_model(o, err));
+    return check_values(&o->engine, err);
+}
+
 struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code) {
     struct pl_err err = {0};
     struct plumb_engine *e = NULL;
     char *path = NULL;
-    enum pl_status s = need_model(o, &err);
-    if (s == PL_OK) s = check_values(&o->engine, &err);
+    enum pl_status s = pl_cmd_check_model(o, &err);
     if (s == PL_OK) s = pl_store_resolve(o->model, &path, &err);
     if (s == PL_OK) {
         o->engine.model = path;
@@ -154,10 +158,34 @@ void pl_sampling_opts_deinit(struct pl_sampling_opts *o) {
     o->bias = NULL;
 }
 
+/* The sampler's sentences begin with the field's name; here the user typed an option. */
+void pl_sampling_opts_name(struct pl_err *err) {
+    static const char *const names[][2] = {{"temperature", "temp"},
+                                           {"top_k", "top-k"},
+                                           {"top_p", "top-p"},
+                                           {"min_p", "min-p"},
+                                           {"typical_p", "typical-p"},
+                                           {"repetition_penalty", "repeat-penalty"},
+                                           {"presence_penalty", "presence-penalty"},
+                                           {"frequency_penalty", "frequency-penalty"},
+                                           {"penalty_last_n", "repeat-last-n"},
+                                           {"logit_bias", "logit-bias"}};
+    char said[sizeof err->text];
+    for (size_t i = 0; i < PL_COUNT_OF(names); i++) {
+        size_t len = strlen(names[i][0]);
+        if (strncmp(err->text, names[i][0], len) != 0 || err->text[len] != ' ') continue;
+        memcpy(said, err->text, sizeof said);
+        snprintf(err->text, sizeof err->text, "--%s%.*s", names[i][1], (int)(sizeof said - 32), said + len);
+        return;
+    }
+}
+
 enum pl_status pl_sampling_opts_check(const struct pl_sampling_opts *o, struct pl_err *err) {
     struct pl_sampling s = pl_sampling_from_api(&o->s);
     enum pl_status status = pl_sampling_check(&s, UINT32_MAX, err);
-    return status == PL_INVALID ? PL_USAGE : status;
+    if (status != PL_INVALID) return status;
+    pl_sampling_opts_name(err);
+    return PL_USAGE;
 }
 
 void pl_sampling_opts_seed(struct pl_sampling_opts *o) {

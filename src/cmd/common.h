@@ -19,6 +19,8 @@ struct pl_model_opts {
 #define PL_MODEL_ARG_ROWS 13
 /* Fills rows (ended by a row without name) whose targets are in o. */
 void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS]);
+/* -m is there and the named values are known: wrong usage is said before anything is read. */
+enum pl_status pl_cmd_check_model(const struct pl_model_opts *o, struct pl_err *err) PL_MUST_CHECK;
 /* Resolves -m, loads with a progress line, prints the backend line. NULL after an error was printed; *code is set. */
 struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code);
 /* Only opens the file: no weights are loaded. */
@@ -36,6 +38,8 @@ void pl_sampling_args(struct pl_sampling_opts *o, struct pl_arg rows[PL_SAMPLING
 void pl_sampling_opts_deinit(struct pl_sampling_opts *o);
 /* Ranges, before anything is loaded. */
 enum pl_status pl_sampling_opts_check(const struct pl_sampling_opts *o, struct pl_err *err) PL_MUST_CHECK;
+/* An error of the sampler names the option that was typed, not the field. */
+void pl_sampling_opts_name(struct pl_err *err);
 /* A seed from the clock unless one was given. */
 void pl_sampling_opts_seed(struct pl_sampling_opts *o);
 

@@ -8,11 +8,13 @@
 
 #include "base/clock.h"
 #include "cmd/cmd.h"
+#include "cmd/interrupt.h"
 
 static void check(bool ok) {
     if (ok) return;
     int e = errno;
     if (e == EPIPE) _exit(PL_EXIT_OK);
+    if (e == EINTR && pl_interrupted()) _exit(PL_EXIT_INTERRUPTED); /* nobody reads, and Ctrl-C ends the waiting */
     fprintf(stderr, "plumb: cannot write to standard output: %s\n", strerror(e));
     _exit(PL_EXIT_FAILED);
 }

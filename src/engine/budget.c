@@ -117,7 +117,7 @@ enum pl_status pl_engine_check_budget(const struct plumb_engine *e, struct pl_er
     if (total <= e->memory_limit) return PL_OK;
     PL_FAIL(err, PL_LIMIT,
             "%.300s needs up to %.0f MB (weights %.0f, KV cache of %u x %u tokens %.0f, working space %.0f) but "
-            "%.0f MB may be used: lower --context or --sessions, or take a smaller model",
+            "%.0f MB may be used: lower --context%s, or take a smaller model",
             e->model_path, mb(total), mb(b->weight_bytes_resident), e->max_sessions, e->context, mb(b->kv_bytes),
-            mb(b->scratch_bytes), mb(e->memory_limit));
+            mb(b->scratch_bytes), mb(e->memory_limit), e->max_sessions > 1 ? " or --parallel" : "");
 }

@@ -1,7 +1,9 @@
 """plumb generate: output formats, reproducibility, and every way to ask for something impossible."""
 import json
 import os
+import signal
 import subprocess
+import time
 
 from tests.cmd.support import GOLDEN, PLUMB, path, run, tiny
 from tests.tap import case, main
@@ -106,9 +108,65 @@ def numbers_out_of_range_name_the_option():
         extra = ["--json"] if option == "--logprobs" else []
         out = gen("-p", "hello", option, value, *extra, check=code)
         assert out.stdout == b"", (option, value)
-        name = {"-n": "count", "--memory-limit": "MB", "--repeat-penalty": "repetition_penalty",
-                "--logit-bias": "logit"}.get(option, option.lstrip("-").split("-")[0])
+        name = {"-n": "--count", "--memory-limit": "MB", "--context": "context"}.get(option, option)
         assert name.encode() in out.stderr, (option, value, out.stderr)
+
+
+@case
+def a_missing_prompt_is_told_before_the_model_is_opened():
+    for command in ("generate", "eval"):
+        out = run(command, "-m", path("no-such-model.gguf"), "-f", path("no-such-prompt.txt"), check=1)
+        assert b"no-such-prompt.txt" in out.stderr and b"no-such-model" not in out.stderr
+        assert b"-m MODEL is missing" in run(command, "-f", path("no-such-prompt.txt"), check=64).stderr
+
+
+@case
+def advice_names_options_that_the_command_has():
+    for argv in (["generate", "-p", "a"], ["eval", "-f", path("a.txt", "a b c")], ["run", "-p", "a"]):
+        said = run(argv[0], "-m", MODEL, *argv[1:], "--memory-limit", 1000, check=1).stderr
+        assert b"lower --context, or" in said, said
+    assert b"--context or --parallel" in run("serve", "-m", MODEL, "--memory-limit", 1000, check=1).stderr
+
+
+def interrupted(*args, begins=b"", more=True):
+    """Sends SIGINT once something came out (or at once when nothing will) and returns everything with the exit code."""
+    p = subprocess.Popen([PLUMB, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    begun = p.stdout.read(1) if more else b""
+    while not more and begins not in (seen := p.stderr.readline()):
+        assert seen, "it ended by itself"
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=60)
+    return p.returncode, begun + out, err
+
+
+@case
+def an_interrupt_ends_with_130_and_keeps_what_was_printed():
+    long = tiny("long", context=60000)
+    base = ["-m", long, "-p", "hello", "--ignore-eos", "--context", 60000, "-n", 50000]
+    code, out, err = interrupted("generate", *base)
+    assert code == 130 and b"interrupted" in err, (code, err)
+    whole = run("generate", *base[:-1], 400, check=0).stdout
+    assert len(out) > 0 and (out.startswith(whole) or whole.startswith(out))
+    code, out, err = interrupted("generate", *base, "--json", begins=b"kernel backend", more=False)
+    assert code == 130  # while the prompt is read there is nothing to keep; later the object is whole
+    assert out == b"" or json.loads(out)["finish_reason"] == "interrupted"
+    ids_file = path("many.json", json.dumps([7] * 50000))
+    code, out, err = interrupted("eval", "-m", long, "--tokens", ids_file, "--dump", "-", "--context", 60000)
+    assert code == 130 and out.endswith(b"\n"), (code, out[-100:])
+    assert [json.loads(line)["pos"] for line in out.splitlines()] == list(range(len(out.splitlines())))
+
+
+@case
+def an_interrupt_ends_the_wait_for_a_prompt():
+    p = subprocess.Popen([PLUMB, "generate", "-m", MODEL, "-f", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    p.stdin.write(b"x")
+    p.stdin.flush()
+    while p.poll() is None:  # as often as it takes: the first may come before the program is up
+        p.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert p.returncode in (130, -signal.SIGINT)  # the latter: before the handler stood
 
 
 @case

@@ -66,7 +66,7 @@ def settings():
     assert chat("/set count 3\nhello\n").stdout != chat("hello\n").stdout
     warm = chat("/set temp 1\n/set seed 4\nhello\n").stdout
     assert warm == run("run", MODEL, "-n", 12, "--temp", 1, "--seed", 4, *BAN, stdin=b"hello\n", check=0).stdout
-    for line, expect in (("/set tmp 1", b"temp"), ("/set temp x", b"number"), ("/set top-p 0", b"top_p"), ("/nonsense", b"/help"),
+    for line, expect in (("/set tmp 1", b"temp"), ("/set temp x", b"number"), ("/set top-p 0", b"--top-p is 0"), ("/nonsense", b"/help"),
                          ("/set", b"known")):
         assert expect in chat(line + "\n").stderr
     assert b"/reset" in chat("/help\n").stderr
