@@ -367,6 +367,28 @@ def token_goes_to_its_host_only():
 
 
 @case
+def mirror_may_stand_under_a_path():
+    for slash in ("", "/", "//"):
+        w, other = World(), Server()
+        model(w, {"m.gguf": BODY})
+        w.server.rules = {"/mirrors/hf" + path: rule for path, rule in w.server.rules.items()}
+        file = f"/mirrors/hf/o/r/resolve/{COMMIT}/m.gguf"
+        w.server.rules["/moved/m.gguf"] = lambda h: h.answer(302, Location=other.url + "/cdn")
+        w.server.rules[file] = lambda h: h.answer(307, Location="/moved/m.gguf")  # first on the same host, then away
+        first = lambda h: h.send_file(BODY, cut=1000) if len(other.seen) == 1 else h.answer(500)  # noqa: E731
+        other.rules["/cdn"] = first
+        mirror = dict(HF_ENDPOINT=w.server.url + "/mirrors/hf" + slash, HF_TOKEN="hf_secret")
+        bad(w.run("pull", "hf:o/r", "--retries", "0", **mirror), "HTTP 500")
+        assert "m.gguf.part" in w.files("o=r") and "m.gguf" not in w.files("o=r"), w.files("o=r")
+        other.rules["/cdn"] = BODY
+        good(w.pull("hf:o/r", **mirror))
+        assert w.read("o=r", "m.gguf") == BODY
+        assert other.seen[-1][1]["Range"] == "bytes=1000-"  # it went on where it had been cut, through both redirects
+        assert all(h.get("Authorization") == "Bearer hf_secret" for _, h in w.server.seen)
+        assert not any("hf_secret" in str(h) for _, h in other.seen)
+
+
+@case
 def linked_sum_is_checked_for_plain_addresses():
     w = World()
     w.server.rules["/m.gguf"] = lambda h: h.answer(302, Location="/cdn", X_Linked_ETag='"' + "0" * 64 + '"')
