@@ -63,14 +63,19 @@ struct plumb_engine_options {
     uint64_t memory_limit; /* bytes; 0 = what the machine has */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes); /* while loading; may be NULL */
     void *progress_user;
-    uint32_t logit_rows; /* most rows of logits one step may give; 0 = max_sessions */
+    uint32_t logit_rows;         /* most rows of logits one step may give; 0 = max_sessions */
+    const char *force_kernels;   /* "operation=implementation,..."; NULL = by plan */
+    const char *disable_kernels; /* likewise: these are passed over */
+    const char *jit_cache;       /* devices: "on" (NULL), "off", "verify" */
+    bool uncounted;              /* devices: kernels do not count their launches (to measure what that costs) */
 };
 PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
                                   struct plumb_error *err);
 PLUMB_API void plumb_engine_destroy(struct plumb_engine *e);
 /* A JSON object: model, architecture, sizes, memory budget, backend, kernels. */
 PLUMB_API int plumb_engine_info(struct plumb_engine *e, char **json, struct plumb_error *err);
-/* A JSON object: every kernel that ran since the last reset, with launches. */
+/* A JSON object (schema plumb-witness-1, docs/verify.md): every kernel that ran since the last reset, with launches
+ * counted by the host and by the device, and how each choice of an implementation ended. */
 PLUMB_API int plumb_engine_witness(struct plumb_engine *e, bool reset, char **json, struct plumb_error *err);
 PLUMB_API void plumb_string_free(char *s);
 

@@ -25,6 +25,7 @@ struct bench {
     double prefill[REPEATS_MAX], decode[REPEATS_MAX]; /* tok/s */
     json_t *prefill_kernels, *decode_kernels;
     double bytes_per_token, ceiling; /* bytes, bytes/s */
+    const char *witness, *counters;  /* files */
     const char *parallel;            /* list of sequence counts: measures the service instead */
     uint32_t counts[PL_BENCH_PARALLEL_MAX];
     size_t count;
@@ -267,6 +268,8 @@ static int run(struct bench *b) {
     b->engine = pl_cmd_open_engine("bench", &b->model, &code);
     if (b->engine == NULL) return code;
     enum pl_status s = b->parallel != NULL ? work_parallel(b, &err) : work(b, &err);
+    if (s == PL_OK && b->counters != NULL) s = pl_cmd_write_counters(b->engine, b->counters, &err);
+    if (s == PL_OK && b->witness != NULL) s = pl_cmd_write_witness(b->engine, b->witness, &err);
     if (b->parallel != NULL && s == PL_OK) return pl_out_close();
     if (s == PL_OK && b->json) s = pl_cmd_print_json(result_json(b), &err);
     if (s == PL_OK && !b->json) print_text(b);
@@ -286,6 +289,8 @@ int pl_cmd_bench(int argc, char **argv) {
         {'r', "repeats", "N", PL_ARG_U32, &b.repeats, "repeats after one warm-up (3)", 1, REPEATS_MAX, NULL},
         {0, "parallel", "N,N,...", PL_ARG_STR, &b.parallel, "measure so many sequences at once instead, a row for each", 0,
          0, NULL},
+        {0, "witness", "FILE", PL_ARG_STR, &b.witness, "write every kernel that ran, with launches, as JSON", 0, 0, NULL},
+        {0, "counters", "FILE", PL_ARG_STR, &b.counters, "write how every choice of a kernel ended, as JSON", 0, 0, NULL},
         {0, "json", NULL, PL_ARG_FLAG, &b.json, "print one JSON object", 0, 0, NULL},
         {0},
     };

@@ -12,7 +12,7 @@
 struct generate {
     struct pl_model_opts model;
     struct pl_sampling_opts sampling;
-    const char *prompt, *file, *witness;
+    const char *prompt, *file, *witness, *counters;
     uint32_t count, logprobs;
     bool ids_only, json, ignore_eos, special, chat, raw, verbose;
     /* results */
@@ -148,6 +148,7 @@ static enum pl_status print_result(struct generate *g, struct pl_err *err) {
     if (g->ids_only && !g->json) pl_cmd_print_ids(g->ids.data, g->ids.len);
     pl_out_flush();
     print_stats(g);
+    if (g->counters != NULL) PL_TRY(pl_cmd_write_counters(g->engine, g->counters, err));
     return g->witness == NULL ? PL_OK : pl_cmd_write_witness(g->engine, g->witness, err);
 }
 
@@ -226,6 +227,7 @@ int pl_cmd_generate(int argc, char **argv) {
         {0, "ignore-eos", NULL, PL_ARG_FLAG, &g.ignore_eos, "an end token does not end the text", 0, 0, NULL},
         {0, "special", NULL, PL_ARG_FLAG, &g.special, "show special tokens by name", 0, 0, NULL},
         {0, "witness", "FILE", PL_ARG_STR, &g.witness, "write every kernel that ran, with launches, as JSON", 0, 0, NULL},
+        {0, "counters", "FILE", PL_ARG_STR, &g.counters, "write how every choice of a kernel ended, as JSON", 0, 0, NULL},
         {'v', "verbose", NULL, PL_ARG_FLAG, &g.verbose, "list the kernels that ran on stderr", 0, 0, NULL},
         {0},
     };

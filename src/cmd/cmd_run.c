@@ -21,7 +21,7 @@ struct run {
     struct pl_model_opts model;
     struct pl_sampling_opts sampling;
     struct pl_arg sampling_rows[PL_SAMPLING_ARG_ROWS];
-    const char *prompt, *system, *witness;
+    const char *prompt, *system, *witness, *counters;
     uint32_t count;
     bool verbose;
     struct plumb_engine *engine;
@@ -196,6 +196,7 @@ static enum pl_status session(struct run *r, struct pl_err *err) {
         PL_TRY(ask(r, r->prompt, strlen(r->prompt), err));
     else
         PL_TRY(talk(r, err));
+    if (r->counters != NULL) PL_TRY(pl_cmd_write_counters(r->engine, r->counters, err));
     return r->witness == NULL ? PL_OK : pl_cmd_write_witness(r->engine, r->witness, err);
 }
 
@@ -237,6 +238,7 @@ int pl_cmd_run(int argc, char **argv) {
         {0, "system", "TEXT", PL_ARG_STR, &r.system, "system text", 0, 0, NULL},
         {'n', "count", "N", PL_ARG_U32, &r.count, "most tokens of an answer (0 = what the context leaves)", 0, 0, NULL},
         {0, "witness", "FILE", PL_ARG_STR, &r.witness, "write every kernel that ran, with launches, as JSON", 0, 0, NULL},
+        {0, "counters", "FILE", PL_ARG_STR, &r.counters, "write how every choice of a kernel ended, as JSON", 0, 0, NULL},
         {'v', "verbose", NULL, PL_ARG_FLAG, &r.verbose, "list the kernels that ran", 0, 0, NULL},
         {0},
     };

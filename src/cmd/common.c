@@ -10,6 +10,23 @@
 #include "cmd/out.h"
 #include "cmd/store.h"
 
+/* Option and environment may both name some: they add up. */
+static enum pl_status append_choice(char *list, size_t size, const char *value, struct pl_err *err) {
+    size_t len = strlen(list);
+    int n = snprintf(list + len, size - len, "%s%s", len > 0 ? "," : "", value);
+    if (n < 0 || (size_t)n >= size - len)
+        PL_FAIL(err, PL_USAGE, "the list of implementations is longer than %zu bytes", size);
+    return PL_OK;
+}
+static enum pl_status add_forced(void *out, const char *value, struct pl_err *err) {
+    struct pl_model_opts *o = out;
+    return append_choice(o->force, sizeof o->force, value, err);
+}
+static enum pl_status add_disabled(void *out, const char *value, struct pl_err *err) {
+    struct pl_model_opts *o = out;
+    return append_choice(o->disable, sizeof o->disable, value, err);
+}
+
 void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS]) {
     struct plumb_engine_options *e = &o->engine;
     e->size = sizeof *e;
@@ -28,6 +45,13 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
         {0, "memory-limit", "BYTES", PL_ARG_U64, &e->memory_limit, "refuse to use more (0 = what the machine has)", 0, 0,
          NULL},
         {0, "strict", NULL, PL_ARG_FLAG, &e->strict, "any kernel that is not the planned one is an error", 0, 0, NULL},
+        {0, "force-kernel", "OP=IMPL,...", PL_ARG_EACH, o, "this implementation or an error (also PLUMB_KERNEL)", 0, 0,
+         add_forced},
+        {0, "disable-kernel", "OP=IMPL,...", PL_ARG_EACH, o, "pass this implementation over", 0, 0, add_disabled},
+        {0, "jit-cache", "MODE", PL_ARG_STR, &e->jit_cache, "compiled kernels: on, off, verify (also PLUMB_JIT_CACHE)", 0, 0,
+         NULL},
+        {0, "uncounted", NULL, PL_ARG_FLAG, &e->uncounted, "kernels do not count their launches: what that costs", 0, 0,
+         NULL},
         {0},
     };
     memcpy(rows, list, sizeof list);
@@ -59,9 +83,11 @@ static enum pl_status check_values(const struct plumb_engine_options *e, struct 
     static const char *const isas[] = {"auto", "scalar", "avx2", "avx512-vnni", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", "rocm", "opencl", NULL};
     static const char *const kv_dtypes[] = {"f16", "bf16", "f32", NULL};
+    static const char *const caches[] = {"on", "off", "verify", NULL};
     PL_TRY(check_name("isa", e->isa, isas, err));
     PL_TRY(check_name("backend", e->backend, backends, err));
     PL_TRY(check_name("kv-dtype", e->kv_dtype, kv_dtypes, err));
+    PL_TRY(check_name("jit-cache", e->jit_cache, caches, err));
     if (e->page_tokens != 0 && e->page_tokens != 16 && e->page_tokens != 32 && e->page_tokens != 64)
         PL_FAIL(err, PL_USAGE, "--page-tokens is %u but must be 16, 32 or 64", e->page_tokens);
     return PL_OK;
@@ -72,11 +98,22 @@ enum pl_status pl_cmd_check_model(const struct pl_model_opts *o, struct pl_err *
     return check_values(&o->engine, err);
 }
 
+/* The environment is read here, once; options win where both name one value. */
+static enum pl_status read_environment(struct pl_model_opts *o, struct pl_err *err) {
+    const char *kernel = getenv("PLUMB_KERNEL"), *cache = getenv("PLUMB_JIT_CACHE");
+    if (kernel != NULL && kernel[0] != 0) PL_TRY(add_forced(o, kernel, err));
+    if (o->engine.jit_cache == NULL && cache != NULL && cache[0] != 0) o->engine.jit_cache = cache;
+    o->engine.force_kernels = o->force;
+    o->engine.disable_kernels = o->disable;
+    return PL_OK;
+}
+
 struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code) {
     struct pl_err err = {0};
     struct plumb_engine *e = NULL;
     char *path = NULL;
-    enum pl_status s = pl_cmd_check_model(o, &err);
+    enum pl_status s = read_environment(o, &err);
+    if (s == PL_OK) s = pl_cmd_check_model(o, &err);
     if (s == PL_OK) s = pl_store_resolve(o->model, &path, &err);
     if (s == PL_OK) {
         o->engine.model = path;
@@ -279,14 +316,28 @@ enum pl_status pl_cmd_print_json(json_t *value, struct pl_err *err) {
     return PL_OK;
 }
 
-enum pl_status pl_cmd_write_witness(struct plumb_engine *e, const char *path, struct pl_err *err) {
-    json_t *o = json_pack("{s:s, s:s, s:o}", "backend", pl_ops_describe(e->ops), "build_id", plumb_build_id(), "kernels",
-                          pl_engine_witness(e));
-    if (o == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the witness");
+/* Takes the reference. */
+static enum pl_status write_json(json_t *o, const char *path, const char *what, struct pl_err *err) {
     int rc = json_dump_file(o, path, JSON_INDENT(2));
+    int code = errno;
     json_decref(o);
-    if (rc != 0) PL_FAIL(err, PL_IO, "%.400s: cannot write the witness: %s", path, strerror(errno));
+    if (rc != 0) PL_FAIL(err, PL_IO, "%.400s: cannot write the %s: %s", path, what, strerror(code));
     return PL_OK;
+}
+
+enum pl_status pl_cmd_write_witness(struct plumb_engine *e, const char *path, struct pl_err *err) {
+    json_t *o = pl_engine_witness_full(e, err);
+    if (o == NULL) return err->status;
+    PL_TRY(write_json(o, path, "witness", err));
+    return pl_ops_kernels_agree(e->ops, err);
+}
+
+enum pl_status pl_cmd_write_counters(struct plumb_engine *e, const char *path, struct pl_err *err) {
+    json_t *o = pl_engine_counters(e);
+    if (o == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the counters");
+    PL_TRY(write_json(o, path, "counters", err));
+    if (pl_ops_decisions_add_up(e->ops)) return PL_OK;
+    PL_FAIL(err, PL_INTERNAL, "the counted outcomes of choices do not add up to the choices: see %.400s", path);
 }
 
 void pl_cmd_print_kernels(struct plumb_engine *e) {

@@ -15,8 +15,9 @@ enum { PL_TEXT_BYTES_MAX = 256 << 20 }; /* of a prompt or text file */
 struct pl_model_opts {
     const char *model;
     struct plumb_engine_options engine;
+    char force[512], disable[512]; /* "op=impl,op=impl" gathered from options and environment */
 };
-#define PL_MODEL_ARG_ROWS 13
+#define PL_MODEL_ARG_ROWS 17
 /* Fills rows (ended by a row without name) whose targets are in o. */
 void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS]);
 /* -m is there and the named values are known: wrong usage is said before anything is read. */
@@ -53,8 +54,11 @@ enum pl_status pl_cmd_parse_ids(const char *text, size_t len, struct pl_ids *out
 void pl_cmd_print_ids(const uint32_t *ids, size_t count); /* "[1,2,3]\n" */
 /* Pretty JSON and a newline on stdout; takes the reference. NULL counts as out of memory. */
 enum pl_status pl_cmd_print_json(json_t *value, struct pl_err *err) PL_MUST_CHECK;
-/* Writes what ran to a file. */
+/* Writes what ran to a file (schema plumb-witness-1). PL_INTERNAL, after writing, when host and device counted a kernel
+ * differently. */
 enum pl_status pl_cmd_write_witness(struct plumb_engine *e, const char *path, struct pl_err *err) PL_MUST_CHECK;
+/* Writes how choices ended (schema plumb-counters-1). PL_INTERNAL, after writing, when they do not add up. */
+enum pl_status pl_cmd_write_counters(struct plumb_engine *e, const char *path, struct pl_err *err) PL_MUST_CHECK;
 /* What reading runs at on a device, best of a few passes over up to 2 GiB. */
 enum pl_status pl_cmd_read_bandwidth(enum pl_device_kind kind, int index, double *bytes_per_s,
                                      struct pl_err *err) PL_MUST_CHECK;

@@ -81,6 +81,41 @@ enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, 
     return PL_OK;
 }
 
+static void take_products(struct cpu_table *to, const struct cpu_table *from) {
+    to->isa = from->isa;
+    to->group_max = from->group_max;
+    to->dot = from->dot;
+    to->float_tile = from->float_tile;
+    to->quantize = from->quantize;
+    to->q8_tile = from->q8_tile;
+}
+
+enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_isa isa, struct pl_err *err) {
+    if (isa >= PL_ISA_COUNT || !pl_cpu_isa_available(isa))
+        PL_FAIL(err, PL_UNSUPPORTED, "this CPU offers instruction sets up to %s, not %s", pl_isa_name(probe()),
+                pl_isa_name(isa));
+    const struct cpu_table *from = table_of(isa);
+    struct cpu_table m = *c->table;
+    switch (part) {
+    case PL_CPU_EMBED: m.scale = from->scale; break;
+    case PL_CPU_NORM: m.norm = from->norm; break;
+    case PL_CPU_ADD: m.add = from->add; break;
+    case PL_CPU_LINEAR: take_products(&m, from); break;
+    case PL_CPU_ROPE: m.rope_append = from->rope_append; break;
+    case PL_CPU_ATTENTION:
+        m.attn_chunk = from->attn_chunk;
+        m.attn_merge = from->attn_merge;
+        m.attn_finish = from->attn_finish;
+        break;
+    case PL_CPU_GLU: m.glu = from->glu; break;
+    case PL_CPU_SOFTCAP: m.softcap = from->softcap; break;
+    case PL_CPU_PARTS: break;
+    }
+    c->mixed = m;
+    c->table = &c->mixed;
+    return pl_cpu_reserve(c, 1, 1024, ATTN_CHUNK, err); /* groups of another size */
+}
+
 void pl_cpu_destroy(struct pl_cpu *c) {
     if (c == NULL) return;
     pl_pool_destroy(c->pool);

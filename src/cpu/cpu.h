@@ -32,6 +32,19 @@ enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, 
 void pl_cpu_destroy(struct pl_cpu *c);
 struct pl_pool *pl_cpu_pool(struct pl_cpu *c);
 enum pl_isa pl_cpu_isa(const struct pl_cpu *c);
+/* Tests and comparisons: this part runs with another instruction set's kernels. Before any weight is made. */
+enum pl_cpu_part {
+    PL_CPU_EMBED,
+    PL_CPU_NORM,
+    PL_CPU_ADD,
+    PL_CPU_LINEAR,
+    PL_CPU_ROPE,
+    PL_CPU_ATTENTION,
+    PL_CPU_GLU,
+    PL_CPU_SOFTCAP,
+    PL_CPU_PARTS
+};
+enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_isa isa, struct pl_err *err) PL_MUST_CHECK;
 /* Scratch for products of up to max_rows rows and max_in inputs, and attention over up to max_tokens cached tokens. */
 enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, size_t max_tokens,
                               struct pl_err *err) PL_MUST_CHECK;
@@ -42,6 +55,8 @@ enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t,
 void pl_cpu_weight_destroy(struct pl_cpu_weight *w);
 size_t pl_cpu_weight_bytes_owned(const struct pl_cpu_weight *w);
 size_t pl_cpu_weight_bytes_read(const struct pl_cpu_weight *w); /* streamed from memory by one product of few rows */
+/* NULL, or why the table's own products do not take this weight, so that its rows are widened one by one. */
+const char *pl_cpu_weight_declines(const struct pl_cpu *c, const struct pl_cpu_weight *w);
 /* Name of the kernel a product of this many rows runs, for witnesses and receipts: "avx512-vnni/q4_1xq8/gemv". Static. */
 const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows);
 

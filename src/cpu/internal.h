@@ -34,7 +34,8 @@ struct cpu_act_group {
 };
 
 struct pl_cpu {
-    const struct cpu_table *table;
+    const struct cpu_table *table; /* one of the tables, or `mixed` */
+    struct cpu_table mixed;        /* after pl_cpu_override; isa is that of the products */
     struct pl_pool *pool;
     enum pl_isa isa;
     size_t max_rows, max_in, max_tokens;

@@ -92,6 +92,10 @@ void pl_cpu_weight_destroy(struct pl_cpu_weight *w) {
 size_t pl_cpu_weight_bytes_owned(const struct pl_cpu_weight *w) { return w->bytes_owned; }
 size_t pl_cpu_weight_bytes_read(const struct pl_cpu_weight *w) { return w->bytes_read; }
 
+const char *pl_cpu_weight_declines(const struct pl_cpu *c, const struct pl_cpu_weight *w) {
+    return w->kind == KIND_PLAIN && c->table->q8_tile != NULL ? "no packed form of this type and width" : NULL;
+}
+
 /* --- names: [dtype][gemv, gemm] of each table and kind --- */
 #define NAMES(prefix, suffix) \
     { PL_DTYPE_LIST(prefix##_##suffix) }
@@ -109,8 +113,8 @@ static const char *const names_avx512_q8[][2] = NAMES(AVX512, Q8);
 const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows) {
     size_t many = rows > 1;
     bool q8 = w->kind == KIND_Q8;
-    if (c->isa == PL_ISA_AVX512) return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
-    if (c->isa == PL_ISA_AVX2) return q8 ? names_avx2_q8[w->t.dtype][many] : names_avx2[w->t.dtype][many];
+    if (c->table->isa == PL_ISA_AVX512) return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
+    if (c->table->isa == PL_ISA_AVX2) return q8 ? names_avx2_q8[w->t.dtype][many] : names_avx2[w->t.dtype][many];
     return names_scalar[w->t.dtype][many];
 }
 

@@ -59,9 +59,8 @@ int plumb_engine_info(struct plumb_engine *e, char **json, struct plumb_error *e
 int plumb_engine_witness(struct plumb_engine *e, bool reset, char **json, struct plumb_error *err) {
     struct pl_err pe = {0};
     enum pl_status s = need2(e, "e", json, "json", &pe);
-    if (s == PL_OK)
-        s = json_text(json_pack("{s:s, s:o}", "backend", pl_ops_describe(e->ops), "kernels", pl_engine_witness(e)), json,
-                      &pe);
+    json_t *all = s == PL_OK ? pl_engine_witness_full(e, &pe) : NULL;
+    if (s == PL_OK) s = all != NULL ? json_text(all, json, &pe) : pe.status != PL_OK ? pe.status : PL_NO_MEMORY;
     if (s == PL_OK && reset) pl_ops_witness_reset(e->ops);
     return finish(s, &pe, err);
 }

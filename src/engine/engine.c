@@ -39,10 +39,18 @@ static enum pl_status choose_backend(const struct plumb_engine *e, enum pl_backe
 }
 
 static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
-    struct pl_ops_options oo = {.device = e->opt.device, .threads = e->opt.threads, .isa = e->isa};
+    struct pl_ops_options oo = {.device = e->opt.device,
+                                .threads = e->opt.threads,
+                                .isa = e->isa,
+                                .strict = e->opt.strict,
+                                .force = e->opt.force_kernels,
+                                .disable = e->opt.disable_kernels,
+                                .jit_cache = e->opt.jit_cache,
+                                .uncounted = e->opt.uncounted};
     PL_TRY(choose_backend(e, &oo.backend, err));
     PL_TRY(pl_ops_create(&oo, &e->ops, err));
     pl_log_always("kernel backend: %s", pl_ops_describe(e->ops));
+    if (pl_ops_forced(e->ops)[0] != 0) pl_log_always("kernels: %s", pl_ops_forced(e->ops));
     return PL_OK;
 }
 
@@ -104,6 +112,7 @@ static enum pl_status create(const struct plumb_engine_options *opt, bool loaded
         e->opt.kv_dtype = pl_dtype_name(e->kv_shape.dtype); /* the caller's strings may go away now */
         e->opt.backend = NULL;
         e->opt.isa = e->isa;
+        e->opt.force_kernels = e->opt.disable_kernels = e->opt.jit_cache = NULL; /* read; the caller's */
         *out = e;
         return PL_OK;
     }

@@ -112,6 +112,11 @@ json_t *pl_chat_vars(const json_t *messages, const json_t *tools, bool generatio
 extern const char *const pl_chat_trusted[]; /* names of those of them that count as the template's own */
 
 json_t *pl_engine_info(struct plumb_engine *e) PL_MUST_CHECK;    /* NULL: out of memory */
-json_t *pl_engine_witness(struct plumb_engine *e) PL_MUST_CHECK; /* NULL: out of memory */
+json_t *pl_engine_witness(struct plumb_engine *e) PL_MUST_CHECK; /* list of {op, kernel, launches, bytes}; NULL likewise */
+/* Schema plumb-counters-1: how every choice of an implementation ended, since the last reset. NULL: out of memory. */
+json_t *pl_engine_counters(struct plumb_engine *e) PL_MUST_CHECK;
+/* Schema plumb-witness-1: the counters, and every compiled kernel as the host and as the device counted it. Waits for the
+ * device. NULL and err on failure. */
+json_t *pl_engine_witness_full(struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
 
 #endif

@@ -1,7 +1,6 @@
 /* info - what an engine is and what it ran, as JSON. */
 #include <string.h>
 
-#include "base/mem.h"
 #include "engine/engine.h"
 
 static json_t *sizes_json(const struct pl_model_config *c) {
@@ -37,23 +36,5 @@ json_t *pl_engine_info(struct plumb_engine *e) {
         json_object_set_new(o, "kernels", kernels) == 0)
         return o;
     json_decref(o);
-    return NULL;
-}
-
-static json_t *launches_json(const struct pl_ops_launches *l) {
-    return json_pack("{s:s, s:s, s:I, s:I}", "op", l->op, "kernel", l->kernel, "launches", (json_int_t)l->launches, "bytes",
-                     (json_int_t)l->bytes);
-}
-
-json_t *pl_engine_witness(struct plumb_engine *e) {
-    size_t count = pl_ops_witness(e->ops, NULL, 0);
-    struct pl_ops_launches *list = pl_calloc(count, sizeof *list);
-    json_t *kernels = json_array();
-    bool ok = list != NULL && kernels != NULL;
-    if (ok) count = PL_MIN(count, pl_ops_witness(e->ops, list, count));
-    for (size_t i = 0; ok && i < count; i++) ok = json_array_append_new(kernels, launches_json(&list[i])) == 0;
-    pl_free(list);
-    if (ok) return kernels;
-    json_decref(kernels);
     return NULL;
 }

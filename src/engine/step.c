@@ -154,6 +154,7 @@ enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part 
     if (s != PL_OK) {
         roll_back(e, parts, part_count);
         if (s == PL_DEVICE) e->poisoned = true;
+        if (s == PL_UNSUPPORTED && pl_ops_refusal(e->ops)[0] != 0) PL_FAIL(err, s, "%s", pl_ops_refusal(e->ops));
         PL_FAIL(err, s, "a step of %u rows over %u sequences failed on %s: %s", b.rows, b.seq_count, pl_ops_describe(e->ops),
                 pl_status_text(s));
     }

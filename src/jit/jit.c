@@ -29,10 +29,17 @@ struct pl_jit {
     char suffix[32];
 };
 
+static const char *const mode_names[] = {[PL_JIT_OFF] = "off", [PL_JIT_ON] = "on", [PL_JIT_VERIFY] = "verify"};
+
+const char *pl_jit_mode_name(enum pl_jit_mode m) { return m < PL_COUNT_OF(mode_names) ? mode_names[m] : "?"; }
+const char *pl_jit_origin_name(enum pl_jit_origin o) {
+    static const char *const names[] = {"compiled", "cache", "shipped"};
+    return o < PL_COUNT_OF(names) ? names[o] : "?";
+}
+
 bool pl_jit_mode_from_name(const char *name, enum pl_jit_mode *out) {
-    static const char *const names[] = {[PL_JIT_OFF] = "off", [PL_JIT_ON] = "on", [PL_JIT_VERIFY] = "verify"};
-    for (size_t i = 0; i < PL_COUNT_OF(names); i++) {
-        if (strcmp(names[i], name) != 0) continue;
+    for (size_t i = 0; i < PL_COUNT_OF(mode_names); i++) {
+        if (strcmp(mode_names[i], name) != 0) continue;
         *out = (enum pl_jit_mode)i;
         return true;
     }
@@ -74,6 +81,8 @@ struct pl_jit_stats pl_jit_stats(const struct pl_jit *j) {
     return j->stats;
 }
 const char *pl_jit_dir(const struct pl_jit *j) { return j->store.dir; }
+enum pl_jit_mode pl_jit_mode(const struct pl_jit *j) { return j->mode; }
+const char *pl_jit_compiler(const struct pl_jit *j) { return j->compiler; }
 void pl_jit_test_weaken(struct pl_jit *j, enum pl_jit_field field) { j->weak = field; }
 void pl_jit_test_mutate(struct pl_jit *j, enum pl_jit_field field, const char *suffix) {
     j->mutated = field;
@@ -174,9 +183,11 @@ static enum pl_status verify(struct pl_jit *j, const struct pl_device_source *sr
 }
 
 static enum pl_status obtain_image(struct pl_jit *j, const struct pl_device_source *src, const struct pl_buf *key,
-                                   const char *hash, struct pl_buf *image, struct pl_err *err) {
+                                   const char *hash, struct pl_buf *image, enum pl_jit_origin *origin, struct pl_err *err) {
+    *origin = PL_JIT_COMPILED;
     if (pl_jit_store_find(&j->store, key, hash, image)) {
         j->stats.disk_hits++;
+        *origin = PL_JIT_CACHED;
         return j->mode == PL_JIT_VERIFY ? verify(j, src, image, err) : PL_OK;
     }
     pl_buf_clear(image);
@@ -198,7 +209,7 @@ static enum pl_status add(struct pl_jit *j, const struct pl_jit_spec *spec, cons
     struct loaded *l = pl_calloc(1, sizeof *l);
     enum pl_status st = l == NULL || pl_grow(&j->loaded, &j->cap, j->count + 1, sizeof *j->loaded) != PL_OK
                             ? pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory to load %s", spec->entry)
-                            : obtain_image(j, src, key, hash, &image, err);
+                            : obtain_image(j, src, key, hash, &image, &l->kernel.origin, err);
     if (st == PL_OK) st = load(j, spec, &image, l, err);
     pl_buf_deinit(&image);
     if (st != PL_OK) {

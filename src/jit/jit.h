@@ -14,6 +14,7 @@
 
 enum pl_jit_mode { PL_JIT_OFF, PL_JIT_ON, PL_JIT_VERIFY }; /* off: compile, do not store; verify: recompile and compare */
 bool pl_jit_mode_from_name(const char *name, enum pl_jit_mode *out);
+const char *pl_jit_mode_name(enum pl_jit_mode m);
 
 struct pl_jit_options {
     enum pl_jit_mode mode;
@@ -38,13 +39,17 @@ void pl_jit_set(struct pl_jit_spec *s, const char *name, const char *text);
 void pl_jit_set_u32(struct pl_jit_spec *s, const char *name, uint32_t v);
 void pl_jit_set_f32(struct pl_jit_spec *s, const char *name, float v); /* exact */
 
+/* Where the code of a loaded kernel came from. */
+enum pl_jit_origin { PL_JIT_COMPILED, PL_JIT_CACHED, PL_JIT_SHIPPED };
+const char *pl_jit_origin_name(enum pl_jit_origin o); /* "compiled", "cache", "shipped" */
 struct pl_jit_kernel {
     struct pl_device_function function;
     char hash[33]; /* of the key: names the module in witnesses */
+    enum pl_jit_origin origin;
 };
 
 struct pl_jit_stats {
-    uint64_t memory_hits, disk_hits, compiled, damaged, stored, evicted;
+    uint64_t memory_hits, disk_hits, compiled, shipped, damaged, stored, evicted;
 };
 
 struct pl_jit;
@@ -55,6 +60,8 @@ enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, cons
                           struct pl_err *err) PL_MUST_CHECK;
 struct pl_jit_stats pl_jit_stats(const struct pl_jit *j);
 const char *pl_jit_dir(const struct pl_jit *j); /* "" when nothing is stored on disk */
+enum pl_jit_mode pl_jit_mode(const struct pl_jit *j);
+const char *pl_jit_compiler(const struct pl_jit *j);
 
 /* The source text after includes, for the compile gates. Caller frees *out with pl_buf_deinit. */
 enum pl_status pl_jit_source(const struct pl_jit_spec *spec, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;

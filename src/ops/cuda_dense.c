@@ -9,7 +9,7 @@
 enum { PACK_GROUP = 256, TILES_GROUP = 128, TILE_ROWS = 64 };
 
 /* bf16 matrix units and asynchronous copies came with sm_80. */
-static bool has_units(const struct pl_kernels *ks) {
+bool pl_cuda_has_units(const struct pl_kernels *ks) {
     const struct pl_device_info *info = pl_device_info(ks->device);
     return info->kind == PL_DEVICE_CUDA && strncmp(info->target, "sm_", 3) == 0 && atoi(info->target + 3) >= 80;
 }
@@ -53,7 +53,7 @@ void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense) {
 }
 
 const char *pl_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows) {
-    if (!has_units(ks)) return "no bf16 matrix units";
+    if (!pl_cuda_has_units(ks)) return "no bf16 matrix units";
     if (w->dtype == PL_F32) return "weights of full precision";
     if (w->cols % 32 != 0 || w->rows % 8 != 0) return "width";
     if (rows < PL_DENSE_ROWS) return "few rows";
@@ -123,7 +123,7 @@ enum pl_status pl_launch_dense(struct pl_kernels *ks, struct pl_dense *dense, st
 
 const char *pl_tiles_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads,
                               size_t kv_heads) {
-    if (!has_units(ks)) return "no bf16 matrix units";
+    if (!pl_cuda_has_units(ks)) return "no bf16 matrix units";
     if (kv != PL_F16 && kv != PL_BF16) return "cache type";
     if (head_dim != 64 && head_dim != 128) return "head size";
     if (kv_heads == 0 || heads % kv_heads != 0 || heads > 65535) return "head groups";

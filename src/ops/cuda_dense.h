@@ -22,6 +22,7 @@ enum pl_status pl_dense_ready(struct pl_kernels *ks, struct pl_dense *dense, uin
                               struct pl_err *err) PL_MUST_CHECK;
 void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense);
 
+bool pl_cuda_has_units(const struct pl_kernels *ks); /* bf16 matrix units */
 /* Whether the format could ever be taken; rows decides when. */
 const char *pl_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows);
 uint64_t pl_dense_unpacked_bytes(const struct pl_device_weight *w); /* scratch one matrix wants, 0 for bf16 */

@@ -4,7 +4,8 @@
 #define PL_OPS_IMPL_H
 
 #include "meter/meter.h"
-#include "ops/ops.h"
+#include "meter/outcome.h"
+#include "ops/choose.h"
 
 struct pl_weight {
     enum pl_weight_use use;
@@ -68,19 +69,35 @@ struct pl_ops_impl {
                           const struct pl_activation *up, struct pl_activation *y);
     enum pl_status (*gather)(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
     enum pl_status (*softcap)(struct pl_ops *o, struct pl_activation *x, float cap);
+
+    /* Optional: NULL where there are no compiled kernels. */
+    enum pl_status (*kernels)(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err);
+    void (*kernels_reset)(struct pl_ops *o);
+    bool (*cache_state)(const struct pl_ops *o, struct pl_ops_cache *out);
 };
 
 /* The common part of a backend's own struct. */
 struct pl_ops {
     const struct pl_ops_impl *impl;
-    struct pl_meter meter;        /* group = op name, name = kernel */
-    const struct pl_batch *batch; /* between begin and end */
+    struct pl_meter meter;       /* group = op name, name = kernel */
+    struct pl_outcomes outcomes; /* subject = op */
+    struct pl_choice choice;
+    struct pl_pick usual[PL_OP_COUNT]; /* how a decision ends that the backend does not end itself */
+    const struct pl_batch *batch;      /* between begin and end */
     struct pl_kv_store *kv;
-    char describe[192];
+    char describe[192], forced[256], refusal[400];
 };
 
 /* For backends: the common part ready, and one count per launch. A row that cannot be made is lost only when memory is. */
 void pl_ops_init(struct pl_ops *o, const struct pl_ops_impl *impl);
+/* Reads what is forced and disabled; usual[] becomes the last-ranked implementation of each operation. */
+enum pl_status pl_ops_set_choice(struct pl_ops *o, const struct pl_ops_options *opt, struct pl_err *err) PL_MUST_CHECK;
+/* Picks, ends `n` decisions, and refuses with PL_UNSUPPORTED naming operation, shape and reason. */
+enum pl_status pl_ops_decide(struct pl_ops *o, enum pl_op op, const struct pl_candidate *list, size_t count, uint64_t n,
+                             const char *shape, enum pl_impl *taken) PL_MUST_CHECK;
+/* Ends n decisions as picked; the refusal's text when nothing was taken. */
+enum pl_status pl_ops_end_decision(struct pl_ops *o, enum pl_op op, const struct pl_pick *p, uint64_t n,
+                                   const char *shape) PL_MUST_CHECK;
 void pl_ops_count(struct pl_ops *o, enum pl_op op, const char *kernel, uint64_t launches, uint64_t bytes);
 
 /* Each backend's creator; a build without one has NULL in ops.c's table. */

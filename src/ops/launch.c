@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 /* Starting points; a CPU under OpenCL wants few threads a group and no sharing of one output. */
@@ -34,6 +35,12 @@ enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct
     return PL_OK;
 }
 
+static void free_record(struct pl_kernels *ks, struct pl_kernel_record *r) {
+    pl_device_free(ks->device, &r->counter);
+    pl_buf_deinit(&r->variant);
+    pl_free(r);
+}
+
 void pl_kernels_close(struct pl_kernels *ks) {
     if (ks->device == NULL) return;
     for (size_t i = 0; i < PL_GRAPHS_MAX; i++) {
@@ -41,6 +48,11 @@ void pl_kernels_close(struct pl_kernels *ks) {
         pl_buf_deinit(&ks->cache[i].list);
     }
     pl_buf_deinit(&ks->list);
+    while (ks->records != NULL) {
+        struct pl_kernel_record *r = ks->records;
+        ks->records = r->next;
+        free_record(ks, r);
+    }
     pl_gemm_close(ks->gemm);
     pl_device_stream_destroy(ks->device, &ks->stream);
     pl_jit_destroy(ks->jit);
@@ -48,34 +60,99 @@ void pl_kernels_close(struct pl_kernels *ks) {
     *ks = (struct pl_kernels){0};
 }
 
+/* --- records --- */
+
+static struct pl_kernel_record *find_record(struct pl_kernels *ks, const struct pl_jit_kernel *jit, const char *name) {
+    for (struct pl_kernel_record *r = ks->records; r != NULL; r = r->next) {
+        if (r->jit == jit && strcmp(r->name, name) == 0) return r;
+    }
+    return NULL;
+}
+
+static enum pl_status fill_record(struct pl_kernels *ks, const struct pl_jit_spec *spec, struct pl_kernel_record *r,
+                                  struct pl_err *err) {
+    snprintf(r->symbol, sizeof r->symbol, "%s", spec->entry);
+    for (size_t i = 0; i < spec->value_count; i++) {
+        pl_buf_printf(&r->variant, "%s%s=%s", i > 0 ? " " : "", spec->values[i].name, spec->values[i].text);
+    }
+    if (!pl_buf_ok(&r->variant)) PL_FAIL(err, PL_NO_MEMORY, "no memory for the record of %s", r->name);
+    r->counted = !ks->uncounted;
+    PL_TRY(pl_device_alloc(ks->device, sizeof(uint32_t), &r->counter, err));
+    return pl_device_fill(ks->device, ks->stream, &r->counter, 0, err);
+}
+
+/* The same kernel made again goes on in its record. */
+static enum pl_status take_record(struct pl_kernels *ks, const struct pl_jit_spec *spec, const struct pl_kernel *k,
+                                  struct pl_kernel_record **out, struct pl_err *err) {
+    struct pl_kernel_record *r = find_record(ks, k->jit, k->name);
+    if (r == NULL) {
+        r = pl_calloc(1, sizeof *r);
+        if (r == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the record of %s", k->name);
+        r->jit = k->jit;
+        memcpy(r->name, k->name, sizeof r->name);
+        enum pl_status st = fill_record(ks, spec, r, err);
+        if (st != PL_OK) {
+            free_record(ks, r);
+            return st;
+        }
+        r->next = ks->records;
+        ks->records = r;
+    }
+    *out = r;
+    return PL_OK;
+}
+
 enum pl_status pl_kernel_make(struct pl_kernels *ks, const struct pl_jit_spec *spec, uint32_t group, const char *name,
                               struct pl_kernel *out, struct pl_err *err) {
     struct pl_kernel k = {.group = group};
+    struct pl_jit_spec s = *spec;
     snprintf(k.name, sizeof k.name, "%s/%s", pl_device_kind_name(pl_device_info(ks->device)->kind), name);
-    PL_TRY(pl_jit_get(ks->jit, spec, &k.jit, err));
-    PL_TRY(pl_device_alloc(ks->device, sizeof(uint32_t), &k.counter, err));
-    enum pl_status st = pl_device_fill(ks->device, ks->stream, &k.counter, 0, err);
-    if (st != PL_OK) {
-        pl_device_free(ks->device, &k.counter);
-        return st;
-    }
+    if (ks->uncounted) pl_jit_set(&s, "PL_UNCOUNTED", "1");
+    PL_TRY(pl_jit_get(ks->jit, &s, &k.jit, err));
+    PL_TRY(take_record(ks, &s, &k, &k.record, err));
+    k.counter = k.record->counter;
     *out = k;
     return PL_OK;
 }
 
 void pl_kernel_free(struct pl_kernels *ks, struct pl_kernel *k) {
-    pl_device_free(ks->device, &k->counter);
+    (void)ks; /* the record and its counter stay: what ran stays known */
     *k = (struct pl_kernel){0};
 }
 
-enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *k, uint64_t *launches, struct pl_err *err) {
+enum pl_status pl_kernel_record_counted(struct pl_kernels *ks, const struct pl_kernel_record *r, uint64_t *launches,
+                                        struct pl_err *err) {
     uint32_t n = 0;
-    if (k->jit != NULL) {
-        PL_TRY(pl_device_download(ks->device, ks->stream, &n, &k->counter, 0, sizeof n, err));
+    if (r->counter.handle != NULL) {
+        PL_TRY(pl_device_download(ks->device, ks->stream, &n, &r->counter, 0, sizeof n, err));
         PL_TRY(pl_device_stream_wait(ks->device, ks->stream, err));
     }
     *launches = n;
     return PL_OK;
+}
+enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *k, uint64_t *launches, struct pl_err *err) {
+    *launches = 0;
+    return k->record != NULL ? pl_kernel_record_counted(ks, k->record, launches, err) : PL_OK;
+}
+
+void pl_kernels_reset_counts(struct pl_kernels *ks) {
+    for (struct pl_kernel_record *r = ks->records; r != NULL; r = r->next) {
+        struct pl_err err = {0};
+        r->eager = r->graph = 0;
+        if (r->counter.handle == NULL) continue;
+        if (pl_device_fill(ks->device, ks->stream, &r->counter, 0, &err) != PL_OK) pl_log(PL_LOG_WARN, "%s", err.text);
+    }
+}
+
+/* Tests make a launch disappear: the host counts it, the device cannot. */
+static bool count_launch(struct pl_kernels *ks, struct pl_kernel_record *r) {
+    if (r == NULL) return true;
+    if (ks->recording) {
+        r->graph++;
+    } else {
+        r->eager++;
+    }
+    return ks->skipped == NULL || strcmp(ks->skipped, r->name) != 0;
 }
 
 /* --- the collected list: records of fixed head and arguments padded to eight bytes; a product of the library has no
@@ -206,7 +283,7 @@ enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint
                                  .shared_bytes = shared_bytes,
                                  .args = args,
                                  .arg_count = count};
-    k->launches++;
+    if (!count_launch(ks, k->record)) return PL_OK;
     if (ks->recording) {
         collect(ks, &l);
         return PL_OK;
@@ -214,7 +291,19 @@ enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint
     return pl_device_launch(ks->device, ks->stream, &l, &ks->err);
 }
 
+/* Calls of the library stand in a record of their own, which no kernel counts. */
+static struct pl_kernel_record *library_record(struct pl_kernels *ks) {
+    struct pl_kernel_record *r = find_record(ks, NULL, "cuda/cublaslt/bf16");
+    if (r != NULL || (r = pl_calloc(1, sizeof *r)) == NULL) return r;
+    snprintf(r->name, sizeof r->name, "cuda/cublaslt/bf16");
+    snprintf(r->symbol, sizeof r->symbol, "cublasLtMatmul");
+    r->next = ks->records;
+    ks->records = r;
+    return r;
+}
+
 enum pl_status pl_kernel_gemm(struct pl_kernels *ks, const struct pl_gemm_call *c) {
+    if (!count_launch(ks, library_record(ks))) return PL_OK;
     struct pl_device_arg arg = PL_ARG_VALUE(*c);
     struct pl_device_launch l = {.args = &arg, .arg_count = 1};
     if (!ks->recording) return pl_gemm_run(ks->gemm, ks->stream, c, &ks->err);

@@ -4,7 +4,8 @@
  * held by whoever uses it; making one may compile. Launches are enqueued at once, or, between pl_kernels_record_begin
  * and _end on a device with graphs, collected and replayed as a graph: the graph is reused only when the collected list
  * equals, byte for byte, the one it was made from.
- * Every launch counts twice: on the host, and on the device by the kernel itself. */
+ * Every launch counts twice: on the host, and on the device by the kernel itself. The counts stand in a record that stays
+ * until the device is closed, whatever becomes of the kernel. */
 #ifndef PL_OPS_LAUNCH_H
 #define PL_OPS_LAUNCH_H
 
@@ -14,12 +15,22 @@
 #include "kernels/args/args.h"
 #include "tensor/tensor.h"
 
+/* One kernel as the witness names it. */
+struct pl_kernel_record {
+    struct pl_kernel_record *next;
+    const struct pl_jit_kernel *jit; /* NULL: a call of the vendor's library */
+    char name[48], symbol[48];
+    struct pl_buf variant; /* its specialisation values */
+    struct pl_device_buffer counter;
+    uint64_t eager, graph; /* launches by the host */
+    bool counted;          /* the kernel counts as well */
+};
 struct pl_kernel {
     const struct pl_jit_kernel *jit; /* NULL: not made yet */
-    struct pl_device_buffer counter;
+    struct pl_device_buffer counter; /* its record's */
+    struct pl_kernel_record *record;
     uint32_t group;
     char name[48]; /* "linear/q4_0/r4" */
-    uint64_t launches;
 };
 
 enum { PL_GRAPHS_MAX = 32 };
@@ -33,11 +44,13 @@ struct pl_kernels {
     struct pl_jit *jit;
     struct pl_gemm *gemm; /* NULL: not opened */
     struct pl_device_stream stream;
-    uint32_t wide;         /* group size of elementwise kernels */
-    uint32_t norm;         /* of norms */
-    uint32_t head;         /* of rope and attention */
-    uint32_t team, linear; /* threads that share an output, group size of products */
-    bool recording, graphs;
+    uint32_t wide;                     /* group size of elementwise kernels */
+    uint32_t norm;                     /* of norms */
+    uint32_t head;                     /* of rope and attention */
+    uint32_t team, linear;             /* threads that share an output, group size of products */
+    bool recording, graphs, uncounted; /* uncounted: kernels made from now on do not count on the device */
+    struct pl_kernel_record *records;
+    const char *skipped; /* tests: launches of the kernel of this name do not happen */
     struct pl_buf list;
     struct pl_kernel_graph cache[PL_GRAPHS_MAX];
     uint64_t clock, graph_launches, graphs_made;
@@ -52,9 +65,13 @@ enum pl_status pl_kernels_record_end(struct pl_kernels *ks) PL_MUST_CHECK;
 enum pl_status pl_kernel_make(struct pl_kernels *ks, const struct pl_jit_spec *spec, uint32_t group, const char *name,
                               struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 void pl_kernel_free(struct pl_kernels *ks, struct pl_kernel *k);
-/* What the kernel counted itself since it was made. */
+/* What the kernel counted itself since the last reset. */
 enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *k, uint64_t *launches,
                                  struct pl_err *err) PL_MUST_CHECK;
+/* All counts to zero, on the device in the order of the stream. */
+void pl_kernels_reset_counts(struct pl_kernels *ks);
+enum pl_status pl_kernel_record_counted(struct pl_kernels *ks, const struct pl_kernel_record *r, uint64_t *launches,
+                                        struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint32_t gx, uint32_t gy, uint32_t shared_bytes,
                                 const struct pl_device_arg *args, size_t count) PL_MUST_CHECK;
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/mem.h"
 #include "ops/impl.h"
 
 /* --- opening a backend --- */
@@ -52,16 +53,34 @@ enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **o
 void pl_ops_init(struct pl_ops *o, const struct pl_ops_impl *impl) {
     *o = (struct pl_ops){.impl = impl};
     pl_meter_init(&o->meter);
+    pl_outcomes_init(&o->outcomes);
+    for (int op = 0; op < PL_OP_COUNT; op++) o->choice.forced[op] = PL_IMPL_NONE;
+}
+
+enum pl_status pl_ops_set_choice(struct pl_ops *o, const struct pl_ops_options *opt, struct pl_err *err) {
+    PL_TRY(pl_choice_parse(o->impl->backend, opt->force, opt->disable, opt->strict, &o->choice, err));
+    pl_choice_describe(&o->choice, o->forced, sizeof o->forced);
+    for (int op = 0; op < PL_OP_COUNT; op++) {
+        enum pl_impl list[PL_IMPL_COUNT];
+        size_t n = pl_impl_ranked(o->impl->backend, (enum pl_op)op, list);
+        enum pl_impl last = n > 0 ? list[n - 1] : PL_IMPL_NONE;
+        o->usual[op] = (struct pl_pick){last, last, ""};
+    }
+    return PL_OK;
 }
 
 void pl_ops_destroy(struct pl_ops *o) {
     if (o == NULL) return;
     pl_meter_deinit(&o->meter);
+    pl_outcomes_deinit(&o->outcomes);
     o->impl->destroy(o);
 }
 
 const char *pl_ops_describe(const struct pl_ops *o) { return o->describe; }
 enum pl_backend pl_ops_backend(const struct pl_ops *o) { return o->impl->backend; }
+const char *pl_ops_forced(const struct pl_ops *o) { return o->forced; }
+bool pl_ops_strict(const struct pl_ops *o) { return o->choice.strict; }
+const char *pl_ops_refusal(const struct pl_ops *o) { return o->refusal; }
 
 /* --- handles --- */
 
@@ -213,6 +232,46 @@ enum pl_status pl_ops_end(struct pl_ops *o) {
     return o->impl->end(o);
 }
 
+/* --- decisions --- */
+
+enum pl_status pl_ops_end_decision(struct pl_ops *o, enum pl_op op, const struct pl_pick *p, uint64_t n, const char *shape) {
+    bool none = p->taken == PL_IMPL_NONE;
+    struct pl_outcome how = {.subject = (uint32_t)op,
+                             .kind = none                     ? PL_OUTCOME_DECLINED
+                                     : p->taken == p->planned ? PL_OUTCOME_CHOSEN
+                                                              : PL_OUTCOME_FALLBACK,
+                             .taken = pl_impl_name(p->taken),
+                             .planned = pl_impl_name(p->planned),
+                             .reason = p->reason};
+    pl_outcomes_end(&o->outcomes, &how, n);
+    if (!none) return PL_OK;
+    snprintf(o->refusal, sizeof o->refusal, "%s: %s%s%s on %s cannot take its %s implementation %s: %s",
+             o->choice.forced[op] != PL_IMPL_NONE ? "--force-kernel" : "--strict", pl_op_name(op),
+             shape[0] != 0 ? " of " : "", shape, pl_backend_name(o->impl->backend),
+             o->choice.forced[op] != PL_IMPL_NONE ? "forced" : "planned", pl_impl_name(p->planned), p->reason);
+    return PL_UNSUPPORTED;
+}
+
+enum pl_status pl_ops_decide(struct pl_ops *o, enum pl_op op, const struct pl_candidate *list, size_t count, uint64_t n,
+                             const char *shape, enum pl_impl *taken) {
+    struct pl_pick p = pl_choose(&o->choice, op, list, count);
+    *taken = p.taken;
+    return pl_ops_end_decision(o, op, &p, n, shape);
+}
+
+/* What the backend did not end itself ends as usual, or, when the call failed, as declined with that failure. */
+static enum pl_status settle(struct pl_ops *o, enum pl_op op, enum pl_status st) {
+    uint64_t open = pl_outcomes_open(&o->outcomes, (uint32_t)op);
+    struct pl_pick p = o->usual[op];
+    if (open == 0) return st;
+    if (st != PL_OK) p = (struct pl_pick){PL_IMPL_NONE, p.planned, pl_status_text(st)};
+    enum pl_status end = pl_ops_end_decision(o, op, &p, open, "");
+    return st != PL_OK ? st : end;
+}
+/* One call into the backend: n questions, each ended exactly once. */
+#define RUN_N(op, n, call) (pl_outcomes_ask(&o->outcomes, PL_OP_##op, (n)), settle(o, PL_OP_##op, (call)))
+#define RUN(op, call)      RUN_N(op, 1, call)
+
 /* Sets y's row count; false when there is nothing to do. */
 static bool take_rows(struct pl_activation *y, size_t rows, size_t cols) {
     PL_ASSERT(rows <= y->rows_max && y->cols == cols);
@@ -230,24 +289,24 @@ enum pl_status pl_ops_embed(struct pl_ops *o, const struct pl_weight *table, flo
     PL_ASSERT(o->batch != NULL && (table->use == PL_WEIGHT_EMBED || table->use == PL_WEIGHT_TIED));
     for (uint32_t i = 0; i < o->batch->rows; i++)
         if (o->batch->tokens[i] >= table->rows) return PL_INVALID;
-    return take_rows(x, o->batch->rows, table->cols) ? o->impl->embed(o, table, scale, x) : PL_OK;
+    return take_rows(x, o->batch->rows, table->cols) ? RUN(embed, o->impl->embed(o, table, scale, x)) : PL_OK;
 }
 
 enum pl_status pl_ops_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
                            struct pl_activation *y) {
     PL_ASSERT(is_vector(w, x->cols));
-    return take_rows(y, x->rows, x->cols) ? o->impl->norm(o, x, w, eps, offset, y) : PL_OK;
+    return take_rows(y, x->rows, x->cols) ? RUN(norm, o->impl->norm(o, x, w, eps, offset, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
     PL_ASSERT(is_vector(w, x->cols) && add->rows == x->rows && add->cols == x->cols);
-    return take_rows(y, x->rows, x->cols) ? o->impl->add_norm(o, x, add, w, eps, offset, y) : PL_OK;
+    return take_rows(y, x->rows, x->cols) ? RUN(add_norm, o->impl->add_norm(o, x, add, w, eps, offset, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add) {
     PL_ASSERT(add->rows == x->rows && add->cols == x->cols);
-    return x->rows > 0 ? o->impl->add(o, x, add) : PL_OK;
+    return x->rows > 0 ? RUN(add, o->impl->add(o, x, add)) : PL_OK;
 }
 
 enum pl_status pl_ops_linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
@@ -259,13 +318,13 @@ enum pl_status pl_ops_linear(struct pl_ops *o, size_t count, const struct pl_wei
         PL_ASSERT(bias == NULL || bias[i] == NULL || is_vector(bias[i], y[i]->cols));
         (void)take_rows(y[i], x->rows, y[i]->cols);
     }
-    return x->rows > 0 ? o->impl->linear(o, count, w, bias, x, y) : PL_OK;
+    return x->rows > 0 ? RUN_N(linear, count, o->impl->linear(o, count, w, bias, x, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
                                  struct pl_activation *y) {
     PL_ASSERT(is_matrix(w, x->cols, y->cols) && y != x && y->rows == x->rows);
-    return x->rows > 0 ? o->impl->linear_add(o, w, x, y) : PL_OK;
+    return x->rows > 0 ? RUN(linear_add, o->impl->linear_add(o, w, x, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
@@ -280,30 +339,30 @@ enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     PL_ASSERT(p->rope == NULL || p->rope->dim <= s->head_dim);
     for (uint32_t i = 0; p->rope != NULL && i < o->batch->seq_count; i++)
         if ((uint64_t)o->batch->seqs[i].past + o->batch->seqs[i].rows > p->rope->positions) return PL_LIMIT;
-    return q->rows > 0 ? o->impl->rope_append(o, p, q, k, v) : PL_OK;
+    return q->rows > 0 ? RUN(rope_append, o->impl->rope_append(o, p, q, k, v)) : PL_OK;
 }
 
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out) {
     PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.layers && q->cols == p->heads * o->kv->shape.head_dim);
     PL_ASSERT(q->rows == o->batch->rows && q != out);
-    return take_rows(out, q->rows, q->cols) ? o->impl->attention(o, p, q, out) : PL_OK;
+    return take_rows(out, q->rows, q->cols) ? RUN(attention, o->impl->attention(o, p, q, out)) : PL_OK;
 }
 
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
     PL_ASSERT(up->cols == gate->cols && up->rows == gate->rows);
-    return take_rows(y, gate->rows, gate->cols) ? o->impl->glu(o, act, gate, up, y) : PL_OK;
+    return take_rows(y, gate->rows, gate->cols) ? RUN(glu, o->impl->glu(o, act, gate, up, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y) {
     PL_ASSERT(o->batch != NULL && x->rows == o->batch->rows && x != y);
-    return take_rows(y, o->batch->logit_count, x->cols) ? o->impl->gather(o, x, y) : PL_OK;
+    return take_rows(y, o->batch->logit_count, x->cols) ? RUN(gather, o->impl->gather(o, x, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float cap) {
     PL_ASSERT(cap > 0);
-    return x->rows > 0 ? o->impl->softcap(o, x, cap) : PL_OK;
+    return x->rows > 0 ? RUN(softcap, o->impl->softcap(o, x, cap)) : PL_OK;
 }
 
 /* --- witness --- */
@@ -321,4 +380,48 @@ size_t pl_ops_witness(const struct pl_ops *o, struct pl_ops_launches *out, size_
     return o->meter.count;
 }
 
-void pl_ops_witness_reset(struct pl_ops *o) { pl_meter_reset(&o->meter); }
+void pl_ops_witness_reset(struct pl_ops *o) {
+    pl_meter_reset(&o->meter);
+    pl_outcomes_reset(&o->outcomes);
+    if (o->impl->kernels_reset != NULL) o->impl->kernels_reset(o);
+}
+
+enum pl_status pl_ops_kernels(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err) {
+    *count = 0;
+    return o->impl->kernels != NULL ? o->impl->kernels(o, out, cap, count, err) : PL_OK;
+}
+
+enum pl_status pl_ops_kernels_agree(struct pl_ops *o, struct pl_err *err) {
+    size_t count = 0, cap = 0;
+    PL_TRY(pl_ops_kernels(o, NULL, 0, &count, err));
+    struct pl_ops_kernel *list = pl_calloc(count + 1, sizeof *list);
+    if (list == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu kernels", count);
+    cap = count;
+    enum pl_status st = pl_ops_kernels(o, list, cap, &count, err);
+    for (size_t i = 0; i < PL_MIN(count, cap) && st == PL_OK; i++) {
+        const struct pl_ops_kernel *k = &list[i];
+        uint64_t host = k->eager + k->graph;
+        if (!k->counted || k->device == (host & UINT32_MAX)) continue; /* the device counts in 32 bits */
+        st = pl_err_set(err, __FILE__, __LINE__, PL_INTERNAL,
+                        "the kernel %s (%s) was launched %llu times, but counted %llu launches on the device: its results "
+                        "cannot be trusted",
+                        k->kernel, k->symbol, (unsigned long long)host, (unsigned long long)k->device);
+    }
+    pl_free(list);
+    return st;
+}
+
+size_t pl_ops_decisions(const struct pl_ops *o, struct pl_ops_decision *out, size_t cap) {
+    for (size_t i = 0; i < o->outcomes.count && i < cap; i++) {
+        const struct pl_outcome *r = &o->outcomes.rows[i];
+        out[i] = (struct pl_ops_decision){
+            pl_op_name((enum pl_op)r->subject), pl_outcome_name(r->kind), r->taken, r->planned, r->reason, r->count};
+    }
+    return o->outcomes.count;
+}
+uint64_t pl_ops_asked(const struct pl_ops *o, enum pl_op op) { return o->outcomes.asked[op]; }
+bool pl_ops_decisions_add_up(const struct pl_ops *o) { return pl_outcomes_add_up(&o->outcomes); }
+
+bool pl_ops_cache_state(const struct pl_ops *o, struct pl_ops_cache *out) {
+    return o->impl->cache_state != NULL && o->impl->cache_state(o, out);
+}

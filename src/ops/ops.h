@@ -43,6 +43,10 @@ struct pl_ops_options {
     int threads;     /* CPU; 0 = all */
     const char *isa; /* CPU: NULL = best */
     bool exact;      /* devices: products keep f32 inputs for any number of rows, no tensor cores (tests, comparisons) */
+    bool strict;     /* any implementation but the planned one is refused */
+    const char *force, *disable; /* "operation=implementation,..."; NULL: none. Names: choose.h */
+    const char *jit_cache;       /* "off", "on" (NULL) or "verify" */
+    bool uncounted;              /* devices: kernels do not count their launches (what counting costs) */
 };
 enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 /* What "auto" means here: CUDA when its driver finds a device, else ROCm, else the CPU; never OpenCL. why says what was
@@ -52,6 +56,11 @@ void pl_ops_destroy(struct pl_ops *o);
 /* "cpu (avx512-vnni, 2 threads)": what the start-up line prints after "kernel backend: ". */
 const char *pl_ops_describe(const struct pl_ops *o);
 enum pl_backend pl_ops_backend(const struct pl_ops *o);
+/* "forced linear=portable", "" when everything is as planned by default. */
+const char *pl_ops_forced(const struct pl_ops *o);
+bool pl_ops_strict(const struct pl_ops *o);
+/* Why the last operation was refused (no planned implementation, strict); "" when none was. */
+const char *pl_ops_refusal(const struct pl_ops *o);
 
 /* --- handles --- */
 enum pl_weight_use {
@@ -164,6 +173,35 @@ struct pl_ops_launches {
     uint64_t bytes; /* least bytes moved, where the op knows */
 };
 size_t pl_ops_witness(const struct pl_ops *o, struct pl_ops_launches *out, size_t cap); /* returns the full count */
-void pl_ops_witness_reset(struct pl_ops *o);
+void pl_ops_witness_reset(struct pl_ops *o); /* all three: launches, kernels, decisions */
+
+/* Every compiled kernel (or library call) that was made: launches as the host counted them and as the kernel itself did.
+ * The call waits for the device. A backend without compiled kernels (the CPU) has none. Texts live as long as o. */
+struct pl_ops_kernel {
+    const char *kernel, *symbol, *variant, *module, *target, *origin;
+    uint64_t eager, graph; /* by the host */
+    bool counted;          /* the device counted too */
+    uint64_t device;
+};
+enum pl_status pl_ops_kernels(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count,
+                              struct pl_err *err) PL_MUST_CHECK;
+/* PL_INTERNAL naming the first kernel whose two counts differ. */
+enum pl_status pl_ops_kernels_agree(struct pl_ops *o, struct pl_err *err) PL_MUST_CHECK;
+
+/* How decisions ended: one row per (operation, outcome, taken, planned, reason). asked/ended per operation. */
+struct pl_ops_decision {
+    const char *op, *outcome, *taken, *planned, *reason;
+    uint64_t count;
+};
+size_t pl_ops_decisions(const struct pl_ops *o, struct pl_ops_decision *out, size_t cap); /* returns the full count */
+uint64_t pl_ops_asked(const struct pl_ops *o, enum pl_op op);
+bool pl_ops_decisions_add_up(const struct pl_ops *o);
+
+/* What the compiled-kernel cache did; false on a backend without one. */
+struct pl_ops_cache {
+    const char *mode, *dir, *compiler;
+    uint64_t memory_hits, disk_hits, compiled, shipped, damaged, stored, evicted;
+};
+bool pl_ops_cache_state(const struct pl_ops *o, struct pl_ops_cache *out);
 
 #endif

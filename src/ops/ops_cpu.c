@@ -91,11 +91,33 @@ static enum pl_status fill_weight(struct cpu_ops *c, const struct pl_tensor *t, 
     return PL_OK;
 }
 
+/* How a product with this weight ends: as planned, or with its rows widened one by one. */
+static struct pl_pick product_pick(const struct cpu_ops *c, const struct cpu_weight *w) {
+    struct pl_pick p = c->base.usual[PL_OP_linear];
+    const char *why = pl_cpu_weight_declines(c->cpu, w->matrix);
+    if (why == NULL) return p;
+    p.taken = c->base.choice.strict ? PL_IMPL_NONE : PL_IMPL_WIDENED;
+    p.reason = why;
+    return p;
+}
+
+/* Under --strict a weight that its products cannot take stops the model from loading. */
+static enum pl_status check_strict(const struct cpu_ops *c, const struct pl_tensor *t, const struct cpu_weight *w,
+                                   struct pl_err *err) {
+    if (w->matrix == NULL || !c->base.choice.strict) return PL_OK;
+    struct pl_pick p = product_pick(c, w);
+    if (p.taken != PL_IMPL_NONE) return PL_OK;
+    PL_FAIL(err, PL_UNSUPPORTED, "--strict: linear of tensor %s, %s [%llu, %llu], cannot take %s: %s", t->name,
+            pl_dtype_name(t->dtype), (unsigned long long)pl_tensor_rows(t), (unsigned long long)pl_tensor_cols(t),
+            pl_impl_name(p.planned), p.reason);
+}
+
 static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
                                     struct pl_weight **out, struct pl_err *err) {
     struct cpu_weight *w = pl_calloc(1, sizeof *w);
     if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
     enum pl_status st = fill_weight(cpu_of(o), t, use, w, err);
+    if (st == PL_OK) st = check_strict(cpu_of(o), t, w, err);
     if (st != PL_OK) {
         weight_destroy(o, &w->base);
         return st;
@@ -319,8 +341,9 @@ static enum pl_status add(struct pl_ops *o, struct pl_activation *x, const struc
     return PL_OK;
 }
 
-static void products(struct pl_ops *o, enum pl_op op, size_t n, const struct pl_weight *const *w,
-                     const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y) {
+static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t n, const struct pl_weight *const *w,
+                               const struct pl_weight *const *bias, const struct pl_activation *x,
+                               struct pl_activation *const *y) {
     struct pl_cpu *cpu = cpu_of(o)->cpu;
     const struct pl_cpu_weight *matrix[PL_OPS_LINEAR_MAX];
     const float *biases[PL_OPS_LINEAR_MAX];
@@ -331,6 +354,8 @@ static void products(struct pl_ops *o, enum pl_op op, size_t n, const struct pl_
         biases[i] = bias != NULL && bias[i] != NULL ? weight_of(bias[i])->vector : NULL;
         out[i] = data_of(y[i])->data;
         stride[i] = data_of(y[i])->stride;
+        struct pl_pick p = product_pick(cpu_of(o), weight_of(w[i]));
+        PL_TRY(pl_ops_end_decision(o, op, &p, 1, "")); /* strict refused when the weight was made, so this succeeds */
         pl_ops_count(o, op, kernel_name(cpu_of(o), weight_of(w[i]), x->rows), 1, pl_cpu_weight_bytes_read(matrix[i]));
     }
     struct pl_cpu_matmul m = {.count = n,
@@ -344,19 +369,18 @@ static void products(struct pl_ops *o, enum pl_op op, size_t n, const struct pl_
                               .accumulate = op == PL_OP_linear_add,
                               .fine = n == 1 && is_fine(cpu_of(o), weight_of(w[0]))};
     pl_cpu_matmul(cpu, &m);
+    return PL_OK;
 }
 
 static enum pl_status linear(struct pl_ops *o, size_t n, const struct pl_weight *const *w,
                              const struct pl_weight *const *bias, const struct pl_activation *x,
                              struct pl_activation *const *y) {
-    products(o, PL_OP_linear, n, w, bias, x, y);
-    return PL_OK;
+    return products(o, PL_OP_linear, n, w, bias, x, y);
 }
 
 static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
                                  struct pl_activation *y) {
-    products(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
-    return PL_OK;
+    return products(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
 }
 
 static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
@@ -485,19 +509,52 @@ static enum pl_status pick_isa(const char *name, enum pl_isa *isa, struct pl_err
     return PL_OK;
 }
 
+/* The implementation of one operation: the instruction set unless another is forced or it is disabled. */
+static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa base, struct pl_err *err) {
+    static const enum pl_cpu_part parts[PL_OP_COUNT] = {
+        [PL_OP_embed] = PL_CPU_EMBED,      [PL_OP_norm] = PL_CPU_NORM,           [PL_OP_add_norm] = PL_CPU_NORM,
+        [PL_OP_add] = PL_CPU_ADD,          [PL_OP_linear] = PL_CPU_LINEAR,       [PL_OP_linear_add] = PL_CPU_LINEAR,
+        [PL_OP_rope_append] = PL_CPU_ROPE, [PL_OP_attention] = PL_CPU_ATTENTION, [PL_OP_glu] = PL_CPU_GLU,
+        [PL_OP_softcap] = PL_CPU_SOFTCAP};
+    struct pl_candidate list[PL_IMPL_COUNT];
+    enum pl_impl ranked[PL_IMPL_COUNT];
+    size_t n = pl_impl_ranked(PL_BACKEND_CPU, op, ranked);
+    for (size_t i = 0; i < n; i++) {
+        bool isa = ranked[i] >= PL_IMPL_ISA;
+        enum pl_isa level = isa ? (enum pl_isa)(ranked[i] - PL_IMPL_ISA) : PL_ISA_SCALAR;
+        list[i] = (struct pl_candidate){ranked[i], level <= base && ranked[i] != PL_IMPL_WIDENED,
+                                        pl_cpu_isa_available(level) ? NULL : "this machine lacks the instruction set"};
+    }
+    struct pl_pick *p = &c->base.usual[op];
+    *p = pl_choose(&c->base.choice, op, list, n);
+    if (p->taken == PL_IMPL_NONE) {
+        PL_FAIL(err, PL_UNSUPPORTED, "%s: %s cannot take %s: %s",
+                c->base.choice.forced[op] != PL_IMPL_NONE ? "--force-kernel" : "--strict", pl_op_name(op),
+                pl_impl_name(p->planned), p->reason);
+    }
+    snprintf(c->kernel[op], KERNEL_NAME, "%s/%s", pl_impl_name(p->taken), pl_op_name(op));
+    enum pl_isa isa = (enum pl_isa)(p->taken - PL_IMPL_ISA);
+    return p->taken < PL_IMPL_ISA || isa == base ? PL_OK : pl_cpu_override(c->cpu, parts[op], isa, err);
+}
+
+static enum pl_status open_cpu(struct cpu_ops *c, enum pl_isa isa, const struct pl_ops_options *opt, struct pl_err *err) {
+    PL_TRY(pl_ops_set_choice(&c->base, opt, err));
+    PL_TRY(pl_cpu_create(isa, opt->threads, &c->cpu, err));
+    for (int op = 0; op < PL_OP_COUNT; op++) PL_TRY(pick_impl(c, (enum pl_op)op, isa, err));
+    return PL_OK;
+}
+
 enum pl_status pl_ops_cpu_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) {
     enum pl_isa isa;
     PL_TRY(pick_isa(opt->isa, &isa, err));
     struct cpu_ops *c = pl_calloc(1, sizeof *c);
     if (c == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the CPU backend");
     pl_ops_init(&c->base, &cpu_impl);
-    enum pl_status st = pl_cpu_create(isa, opt->threads, &c->cpu, err);
+    enum pl_status st = open_cpu(c, isa, opt, err);
     if (st != PL_OK) {
         pl_ops_destroy(&c->base);
         return st;
     }
-    for (size_t op = 0; op < PL_OP_COUNT; op++)
-        snprintf(c->kernel[op], KERNEL_NAME, "%s/%s", pl_isa_name(isa), pl_op_name((enum pl_op)op));
     int threads = pl_pool_threads(pl_cpu_pool(c->cpu));
     snprintf(c->base.describe, sizeof c->base.describe, "cpu (%s, %d thread%s)", pl_isa_name(isa), threads,
              threads == 1 ? "" : "s");

@@ -142,17 +142,50 @@ static enum pl_status linear_kernel(struct dev_ops *d, struct dev_format *f, uin
 }
 
 #define DENSE_NAME "cuda/cublaslt/bf16"
-static bool dense_applies(const struct dev_ops *d, const struct dev_weight *w, size_t rows) {
-    return !d->exact && d->dense.why_not[0] == 0 && pl_dense_declines(&d->ks, &w->w, rows) == NULL;
+static bool forced(const struct dev_ops *d, enum pl_op op, enum pl_impl impl) { return d->base.choice.forced[op] == impl; }
+
+/* Dense products are meant for many rows of weights that may be rounded, on devices with matrix units. */
+static struct pl_candidate dense_candidate(const struct dev_ops *d, const struct dev_weight *w, size_t rows) {
+    size_t enough = PL_MAX(rows, (size_t)PL_DENSE_ROWS);
+    const char *why = pl_dense_declines(&d->ks, &w->w, forced(d, PL_OP_linear, PL_IMPL_CUBLASLT) ? enough : rows);
+    bool planned = !d->exact && rows >= PL_DENSE_ROWS && w->w.dtype != PL_F32 && pl_cuda_has_units(&d->ks);
+    if (why == NULL && d->exact) why = "exact products were asked for";
+    if (why == NULL && d->dense.why_not[0] != 0) why = "cuBLASLt is missing";
+    return (struct pl_candidate){PL_IMPL_CUBLASLT, planned, why};
+}
+
+/* In rank order; rows > 0. */
+static size_t product_candidates(const struct dev_ops *d, const struct dev_weight *w, size_t rows,
+                                 struct pl_candidate out[3]) {
+    size_t n = 0;
+    if (pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA) {
+        out[n++] = dense_candidate(d, w, rows);
+        out[n++] = (struct pl_candidate){PL_IMPL_GEMV, true, pl_gemv_declines(&d->ks, &w->w, rows)};
+    }
+    out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, NULL};
+    return n;
+}
+static enum pl_status decide_product(struct dev_ops *d, enum pl_op op, const struct dev_weight *w, size_t rows,
+                                     enum pl_impl *taken) {
+    struct pl_candidate list[3];
+    char shape[96];
+    size_t n = product_candidates(d, w, rows, list);
+    snprintf(shape, sizeof shape, "%zu rows by %s [%llu, %llu]", rows, pl_dtype_name(w->w.dtype),
+             (unsigned long long)w->w.rows, (unsigned long long)w->w.cols);
+    return pl_ops_decide(&d->base, op, list, n, 1, shape, taken);
 }
 
 static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *w, size_t rows) {
     const struct dev_weight *dw = weight_of(w);
+    const struct dev_ops *d = (const struct dev_ops *)o;
     uint32_t tile_rows, tile = pl_tile_of(rows, &tile_rows);
-    if (dw->format == NULL) return "none";
+    if (dw->format == NULL || rows == 0) return "none";
     struct dev_format *f = dw->format;
-    if (dense_applies((const struct dev_ops *)o, dw, rows)) return DENSE_NAME;
-    if (rows > 0 && pl_gemv_declines(&((const struct dev_ops *)o)->ks, &dw->w, rows) == NULL) {
+    struct pl_candidate list[3];
+    enum pl_impl taken = pl_choose(&o->choice, PL_OP_linear, list, product_candidates(d, dw, rows, list)).taken;
+    if (taken == PL_IMPL_NONE) return "refused";
+    if (taken == PL_IMPL_CUBLASLT) return DENSE_NAME;
+    if (taken == PL_IMPL_GEMV) {
         rows = PL_MIN(rows, (size_t)PL_GEMV_ROWS_MAX);
         if (f->gemv_names[rows - 1][0] == 0) pl_kernel_gemv_name(&f->w, (uint32_t)rows, f->gemv_names[rows - 1]);
         return f->gemv_names[rows - 1];
@@ -332,8 +365,8 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     if (b->rows == 0) return PL_OK;
     enum pl_status st = upload_step(d, b);
     if (st != PL_OK) return report(d, st);
-    if (b->rows >= PL_DENSE_ROWS && d->dense_cols > 0 &&
-        !d->exact) { /* now: nothing may be allocated while launches are collected */
+    bool many = b->rows >= PL_DENSE_ROWS || forced(d, PL_OP_linear, PL_IMPL_CUBLASLT);
+    if (many && d->dense_cols > 0 && !d->exact) { /* now: nothing may be allocated while launches are collected */
         st = pl_dense_ready(&d->ks, &d->dense, 2 * d->dense_cols * d->stride, d->dense_bytes, &d->ks.err);
         if (st != PL_OK) return report(d, st);
     }
@@ -391,14 +424,14 @@ static enum pl_status product(struct pl_ops *o, enum pl_op op, const struct pl_w
     st = pl_launch_linear(&d->ks, k, &w->w, data_of(x), b, data_of(y), x->rows, tile_rows, op == PL_OP_linear_add);
     return done(o, op, k, w->bytes, st);
 }
-/* The longest run of matrices from `at` on that one launch can take; 0 when the fast kernel declines. */
-static size_t gemv_run(struct dev_ops *d, size_t count, const struct pl_weight *const *w, size_t at, size_t rows) {
+/* The longest run of matrices from `at` on that were given to the same implementation, and that one gemv can take. */
+static size_t run_of(size_t count, const struct pl_weight *const *w, const enum pl_impl *taken, size_t at) {
     const struct dev_weight *first = weight_of(w[at]);
-    if (pl_gemv_declines(&d->ks, &first->w, rows) != NULL) return 0;
     size_t n = 1;
-    while (n < PL_GEMV_MATRICES_MAX && at + n < count && weight_of(w[at + n])->format == first->format &&
-           weight_of(w[at + n])->w.row_bytes == first->w.row_bytes) {
-        n++;
+    for (; at + n < count && taken[at + n] == taken[at]; n++) {
+        const struct dev_weight *next = weight_of(w[at + n]);
+        bool alike = next->format == first->format && next->w.row_bytes == first->w.row_bytes;
+        if (taken[at] == PL_IMPL_GEMV && (n == PL_GEMV_MATRICES_MAX || !alike)) break;
     }
     return n;
 }
@@ -455,40 +488,32 @@ static enum pl_status dense(struct pl_ops *o, enum pl_op op, size_t count, const
     }
     return PL_OK;
 }
-static size_t dense_run(struct dev_ops *d, size_t count, const struct pl_weight *const *w, size_t at, size_t rows) {
-    size_t n = 0;
-    if (!d->dense.tried || d->exact) return 0;
-    while (at + n < count && dense_applies(d, weight_of(w[at + n]), rows)) n++;
-    if (n == 0 && d->dense.why_not[0] != 0 && pl_dense_declines(&d->ks, &weight_of(w[at])->w, rows) == NULL) {
-        pl_ops_count(&d->base, PL_OP_linear, "declined: cuBLASLt is missing", 1, 0);
-    }
-    return n;
-}
-
-static enum pl_status linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
-                             const struct pl_weight *const *bias, const struct pl_activation *x,
-                             struct pl_activation *const *y) {
-    for (size_t i = 0; i < count;) {
-        size_t n = dense_run(dev_of(o), count, w, i, x->rows), many = n;
-        if (n == 0) n = gemv_run(dev_of(o), count, w, i, x->rows);
-        if (many > 0) {
-            PL_TRY(dense(o, PL_OP_linear, n, w + i, bias != NULL ? bias + i : NULL, x, y + i));
-            i += n;
-        } else if (n > 0) {
-            PL_TRY(gemv(o, PL_OP_linear, n, w + i, bias != NULL ? bias + i : NULL, x, y + i));
-            i += n;
+static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                               const struct pl_weight *const *bias, const struct pl_activation *x,
+                               struct pl_activation *const *y) {
+    enum pl_impl taken[PL_OPS_LINEAR_MAX];
+    for (size_t i = 0; i < count; i++) PL_TRY(decide_product(dev_of(o), op, weight_of(w[i]), x->rows, &taken[i]));
+    for (size_t i = 0, n; i < count; i += n) {
+        const struct pl_weight *const *b = bias != NULL ? bias + i : NULL;
+        n = run_of(count, w, taken, i);
+        if (taken[i] == PL_IMPL_CUBLASLT) {
+            PL_TRY(dense(o, op, n, w + i, b, x, y + i));
+        } else if (taken[i] == PL_IMPL_GEMV) {
+            PL_TRY(gemv(o, op, n, w + i, b, x, y + i));
         } else {
-            PL_TRY(product(o, PL_OP_linear, w[i], bias != NULL ? bias[i] : NULL, x, y[i]));
-            i++;
+            for (size_t k = 0; k < n; k++) PL_TRY(product(o, op, w[i + k], b != NULL ? b[k] : NULL, x, y[i + k]));
         }
     }
     return PL_OK;
 }
+static enum pl_status linear(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
+                             const struct pl_weight *const *bias, const struct pl_activation *x,
+                             struct pl_activation *const *y) {
+    return products(o, PL_OP_linear, count, w, bias, x, y);
+}
 static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
                                  struct pl_activation *y) {
-    if (dense_run(dev_of(o), 1, &w, 0, x->rows) > 0) return dense(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
-    if (gemv_run(dev_of(o), 1, &w, 0, x->rows) > 0) return gemv(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
-    return product(o, PL_OP_linear_add, w, NULL, x, y);
+    return products(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
 }
 
 /* Kernels of one cache shape, by which norms and which rotation they have. */
@@ -563,14 +588,21 @@ static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_a
     return done(o, PL_OP_attention, &kv->split.split, bytes, st);
 }
 
-/* One launch a sequence, when some sequence has enough rows. */
-static bool wants_tiles(const struct dev_ops *d, const struct pl_launch_attention *a) {
+/* Tiles are meant for sequences of many rows: one launch a sequence. */
+static size_t attention_candidates(const struct dev_ops *d, const struct pl_launch_attention *a,
+                                   struct pl_candidate out[3]) {
     const struct pl_kv_shape *s = &d->base.kv->shape;
-    if (d->ks.recording || pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads) != NULL) return false;
-    for (uint32_t i = 0; i < d->base.batch->seq_count; i++) {
-        if (d->base.batch->seqs[i].rows >= PL_TILES_ROWS) return true;
+    size_t n = 0;
+    if (pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA) {
+        bool many = false;
+        for (uint32_t i = 0; i < d->base.batch->seq_count; i++) many = many || d->base.batch->seqs[i].rows >= PL_TILES_ROWS;
+        out[n++] = (struct pl_candidate){PL_IMPL_TILES, many && !d->ks.recording && pl_cuda_has_units(&d->ks),
+                                         pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads)};
+        out[n++] = (struct pl_candidate){PL_IMPL_SPLIT, true,
+                                         pl_split_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads, a->rows)};
     }
-    return false;
+    out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, NULL};
+    return n;
 }
 static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
@@ -606,10 +638,14 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
     uint64_t bytes = 2 * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
-    if (wants_tiles(d, &a)) return tiled_attention(o, &a, bytes);
-    if (pl_split_declines(&d->ks, s->dtype, s->head_dim, p->heads, s->kv_heads, q->rows) == NULL) {
-        return split_attention(o, &a, bytes);
-    }
+    struct pl_candidate list[3];
+    enum pl_impl taken = PL_IMPL_NONE;
+    char shape[96];
+    snprintf(shape, sizeof shape, "%u rows, %u heads of %zu, %zu KV heads, %s cache", a.rows, p->heads, s->head_dim,
+             s->kv_heads, pl_dtype_name(s->dtype));
+    PL_TRY(pl_ops_decide(o, PL_OP_attention, list, attention_candidates(d, &a, list), 1, shape, &taken));
+    if (taken == PL_IMPL_TILES) return tiled_attention(o, &a, bytes);
+    if (taken == PL_IMPL_SPLIT) return split_attention(o, &a, bytes);
     return done(o, PL_OP_attention, &kv->attention, bytes, pl_launch_attention(&d->ks, &kv->attention, &a));
 }
 
@@ -630,6 +666,44 @@ static enum pl_status softcap(struct pl_ops *o, struct pl_activation *x, float c
     struct dev_ops *d = dev_of(o);
     struct pl_kernel *k = &d->elementwise[PL_EW_SOFTCAP];
     return done(o, PL_OP_softcap, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, cap));
+}
+
+/* --- witness --- */
+
+static enum pl_status kernels(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err) {
+    struct dev_ops *d = dev_of(o);
+    size_t n = 0;
+    for (const struct pl_kernel_record *r = d->ks.records; r != NULL; r = r->next, n++) {
+        if (n >= cap) continue;
+        out[n] = (struct pl_ops_kernel){.kernel = r->name,
+                                        .symbol = r->symbol,
+                                        .variant = r->variant.len > 0 ? r->variant.data : "",
+                                        .module = r->jit != NULL ? r->jit->hash : "",
+                                        .target = pl_device_info(d->ks.device)->target,
+                                        .origin = r->jit != NULL ? pl_jit_origin_name(r->jit->origin) : "library",
+                                        .eager = r->eager,
+                                        .graph = r->graph,
+                                        .counted = r->counted};
+        if (r->counted) PL_TRY(pl_kernel_record_counted(&d->ks, r, &out[n].device, err));
+    }
+    *count = n;
+    return PL_OK;
+}
+static void kernels_reset(struct pl_ops *o) { pl_kernels_reset_counts(&dev_of(o)->ks); }
+static bool cache_state(const struct pl_ops *o, struct pl_ops_cache *out) {
+    const struct dev_ops *d = (const struct dev_ops *)o;
+    struct pl_jit_stats s = pl_jit_stats(d->ks.jit);
+    *out = (struct pl_ops_cache){.mode = pl_jit_mode_name(pl_jit_mode(d->ks.jit)),
+                                 .dir = pl_jit_dir(d->ks.jit),
+                                 .compiler = pl_jit_compiler(d->ks.jit),
+                                 .memory_hits = s.memory_hits,
+                                 .disk_hits = s.disk_hits,
+                                 .compiled = s.compiled,
+                                 .shipped = s.shipped,
+                                 .damaged = s.damaged,
+                                 .stored = s.stored,
+                                 .evicted = s.evicted};
+    return true;
 }
 
 /* --- opening --- */
@@ -670,7 +744,7 @@ static void destroy(struct pl_ops *o) {
         .kv_destroy = kv_destroy, .kv_copy_page = kv_copy_page, .rope_create = rope_create, .rope_destroy = rope_destroy, \
         .begin = begin, .end = end, .embed = embed, .norm = norm, .add_norm = add_norm, .add = add, .linear = linear,     \
         .linear_add = linear_add, .rope_append = rope_append, .attention = attention, .glu = glu, .gather = gather,       \
-        .softcap = softcap,                                                                                               \
+        .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,               \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),
@@ -678,9 +752,15 @@ static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_OPENCL] = DEVICE_IMPL(PL_BACKEND_OPENCL),
 };
 
-static enum pl_status open_device(struct dev_ops *d, enum pl_device_kind kind, int index, struct pl_err *err) {
+static enum pl_status open_device(struct dev_ops *d, enum pl_device_kind kind, const struct pl_ops_options *opt,
+                                  struct pl_err *err) {
     struct pl_jit_options jit = {.mode = PL_JIT_ON};
-    PL_TRY(pl_kernels_open(kind, index, &jit, &d->ks, err));
+    if (opt->jit_cache != NULL && !pl_jit_mode_from_name(opt->jit_cache, &jit.mode)) {
+        PL_FAIL(err, PL_INVALID, "the kernel cache is '%.40s' but must be off, on or verify", opt->jit_cache);
+    }
+    PL_TRY(pl_ops_set_choice(&d->base, opt, err));
+    PL_TRY(pl_kernels_open(kind, opt->device, &jit, &d->ks, err));
+    d->ks.uncounted = opt->uncounted;
     PL_TRY(pl_device_event_create(d->ks.device, &d->uploaded, err));
     PL_TRY(pl_kernel_norm(&d->ks, false, &d->norm, err));
     PL_TRY(pl_kernel_norm(&d->ks, true, &d->add_norm, err));
@@ -696,7 +776,7 @@ static enum pl_status create(enum pl_device_kind kind, const struct pl_ops_optio
     if (d == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the %s backend", pl_device_kind_name(kind));
     pl_ops_init(&d->base, &impls[kind]);
     d->exact = opt->exact;
-    enum pl_status st = open_device(d, kind, opt->device, err);
+    enum pl_status st = open_device(d, kind, opt, err);
     if (st != PL_OK) {
         pl_ops_destroy(&d->base);
         return st;

@@ -40,7 +40,7 @@ static void norms(void) {
     }
     uint64_t counted = 0;
     CHECK(pl_kernel_counted(&ks, &plain, &counted, &err));
-    assert_int_equal(counted, plain.launches);
+    assert_int_equal(counted, plain.record->eager);
     assert_int_equal(counted, PL_COUNT_OF(widths) * PL_COUNT_OF(row_counts));
     pl_kernel_free(&ks, &plain);
     pl_kernel_free(&ks, &added);
