@@ -106,7 +106,7 @@ $(O)/%.o: %.c $(O)/flags | $(GEN)/build_info.h
 	$(Q)$(CC) $(PL_CFLAGS) $(call isa_flags,$<) -MMD -MP -c -o $@ $< 2>$@.warn || { cat $@.warn >&2; rm -f $@.warn; exit 1; }
 	@if [ -s $@.warn ]; then cat $@.warn >&2; else rm -f $@.warn; fi
 
-$(O)/src/serve/page.o: src/serve/page.html
+$(O)/src/serve/page.o: src/serve/page.html src/serve/openapi.json
 # Kernel sources are embedded in the binary with .incbin, which the compiler does not track.
 $(O)/src/jit/embedded.o: $(wildcard kernels/*.c kernels/*.h kernels/*/*.h kernels/*/*.c)
 

@@ -68,6 +68,7 @@ struct plumb_engine_options {
     const char *disable_kernels; /* likewise: these are passed over */
     const char *jit_cache;       /* devices: "on" (NULL), "off", "verify" */
     bool uncounted;              /* devices: kernels do not count their launches (to measure what that costs) */
+    uint64_t kv_memory;          /* bytes of KV pages, at least one session's; 0 = all sessions at full context */
 };
 PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
                                   struct plumb_error *err);

@@ -1,5 +1,6 @@
 /* serve - the HTTP server as a command. Names follow llama-server where the meaning is the same. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,13 +15,16 @@
 #include "cmd/serve_env.h"
 #include "serve/serve.h"
 
-enum { KEYS_MAX = 256, SCORE_ROWS = 64 }; /* rows of a step that may give a prompt's log-probabilities */
+enum { KEYS_MAX = 256, SCORE_ROWS = 64, LISTEN_FD = 3 }; /* rows of a step that may give a prompt's log-probabilities */
 
 struct serve {
     struct pl_model_opts model;
     struct pl_serve_options opt;
     const char *api_key_file;
     uint32_t port, idle_s, gpu_layers, drain_s;
+    const char *on_failure;
+    enum on_failure { ON_FAILURE_EXIT, ON_FAILURE_STAY, ON_FAILURE_RESTART } failure;
+    char **argv; /* as it was given, for a restart */
     uint64_t body_bytes;
     bool no_prefix_cache;
     char *keys[KEYS_MAX]; /* owned */
@@ -63,6 +67,10 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "queue", "N", PL_ARG_U32, &o->service.max_waiting, "requests that may wait; more get 429 (256)", 1, 65536, NULL},
         {0, "max-tokens-per-step", "N", PL_ARG_U32, &o->service.step_tokens, "rows of one step (0 = the batch rows)", 0,
          65536, NULL},
+        {0, "kv-memory", "BYTES", PL_ARG_U64, &s->model.engine.kv_memory,
+         "memory for KV pages, at least one sequence's (0 = all sequences at full context)", 0, 0, NULL},
+        {0, "gap-ms", "MS", PL_ARG_U32, &o->service.gap_ms,
+         "prompts may lengthen a step of running sequences to about this (250; 0 = no bound)", 0, 60000, NULL},
         {0, "no-prefix-cache", NULL, PL_ARG_FLAG, &s->no_prefix_cache, "do not reuse the pages of equal beginnings", 0, 0,
          NULL},
         {'a', "alias", "NAME", PL_ARG_STR, &o->alias, "model name in answers (the file's name)", 0, 0, NULL},
@@ -75,11 +83,19 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "threads-http", "N", PL_ARG_U32, &o->http_threads, "threads that parse requests and write answers (4)", 1, 64,
          NULL},
         {0, "connections", "N", PL_ARG_U32, &o->connections_max, "open connections (1024)", 1, 65536, NULL},
+        {0, "connections-per-address", "N", PL_ARG_U32, &o->per_address_max, "of them from one address (0 = any)", 0, 65536,
+         NULL},
+        {0, "body-timeout", "SECONDS", PL_ARG_U32, &o->body_timeout_s, "for a whole request body (120)", 1, 86400, NULL},
         {0, "timeout", "SECONDS", PL_ARG_U32, &s->idle_s, "close connections that say or take nothing (60)", 1, 86400, NULL},
         {0, "body-limit", "BYTES", PL_ARG_U64, &s->body_bytes, "largest request body (16 MiB)", 0, 0, NULL},
         {0, "drain", "SECONDS", PL_ARG_U32, &s->drain_s, "time for running requests after SIGTERM (30)", 0, 86400, NULL},
         {0, "access-log", "FILE", PL_ARG_STR, &o->access_log, "a JSON line per request, no prompt text ('-': stderr)", 0, 0,
          NULL},
+        {0, "log-bodies", NULL, PL_ARG_FLAG, &o->log_bodies, "write request bodies, that is prompts, to the access log too",
+         0, 0, NULL},
+        {0, "on-device-failure", "WHAT", PL_ARG_STR, &s->on_failure,
+         "exit (1), stay (and answer 503) or restart (same process, same socket) (exit)", 0, 0, NULL},
+        {0, "fail-step", "N", PL_ARG_U64, &o->service.fail_step, "drill: step N fails as if the device had", 0, 0, NULL},
         {0, "gpu-layers", "N", PL_ARG_U32, &s->gpu_layers, "accepted as -ngl; plumb runs all layers on its backend", 0,
          100000, NULL},
         {0},
@@ -111,9 +127,25 @@ static void normalise(int argc, char **argv) {
             if (strcmp(argv[i], names[k].from) == 0) argv[i] = names[k].to;
 }
 
+/* A listening socket from systemd, or from the process that this one was before a restart: descriptor 3. */
+static int inherited_socket(void) {
+    const char *count = getenv("LISTEN_FDS"), *pid = getenv("LISTEN_PID");
+    if (count == NULL || pid == NULL || strcmp(count, "1") != 0 || strtol(pid, NULL, 10) != (long)getpid()) return 0;
+    fcntl(LISTEN_FD, F_SETFD, FD_CLOEXEC);
+    return LISTEN_FD;
+}
+
 static enum pl_status prepare(struct serve *s, struct pl_err *err) {
     struct pl_serve_options *o = &s->opt;
+    static const char *const failures[] = {"exit", "stay", "restart"};
     PL_TRY(read_key_file(s, err));
+    size_t failure = 0;
+    while (s->on_failure != NULL && failure < PL_COUNT_OF(failures) && strcmp(s->on_failure, failures[failure]) != 0)
+        failure++;
+    if (failure == PL_COUNT_OF(failures))
+        PL_FAIL(err, PL_USAGE, "--on-device-failure is '%.40s' but must be exit, stay or restart", s->on_failure);
+    s->failure = (enum on_failure)failure;
+    o->listen_fd = inherited_socket();
     o->port = (uint16_t)s->port;
     o->idle_timeout_s = s->idle_s;
     o->body_bytes_max = s->body_bytes;
@@ -125,9 +157,18 @@ static enum pl_status prepare(struct serve *s, struct pl_err *err) {
     return PL_OK;
 }
 
-/* Waits for signals: TERM or INT drain (a second one stops at once), HUP reopens logs. */
-static void wait_for_end(struct serve *s, struct pl_server *server, const sigset_t *set) {
-    for (int sig; sigwait(set, &sig) == 0;) {
+/* Waits for signals: TERM or INT drain (a second one stops at once), HUP reopens logs. True: the device has failed and the
+ * server is not to stay. */
+static bool wait_for_end(struct serve *s, struct pl_server *server, const sigset_t *set) {
+    for (;;) {
+        struct timespec tick = {0, 200 * 1000 * 1000};
+        int sig = sigtimedwait(set, NULL, &tick);
+        struct pl_err why = {0};
+        if (sig < 0) {
+            if (s->failure == ON_FAILURE_STAY || !pl_server_failed(server, &why)) continue;
+            fprintf(stderr, "plumb serve: %s: %s\n", why.text, s->failure == ON_FAILURE_EXIT ? "leaving" : "starting again");
+            return true;
+        }
         if (sig == SIGHUP) {
             pl_server_reopen_logs(server);
             continue;
@@ -138,12 +179,42 @@ static void wait_for_end(struct serve *s, struct pl_server *server, const sigset
         struct timespec none = {0, 0};
         while (!pl_server_drain(server, 50) && pl_clock_ns() < until)
             if (sigtimedwait(set, NULL, &none) > 0) break;
-        return;
+        return false;
     }
 }
 
+/* A drill fails once. */
+static void end_drill(char **argv) {
+    static const char name[] = "--fail-step";
+    char **to = argv;
+    for (char **from = argv; *from != NULL; from++) {
+        bool same = strncmp(*from, name, sizeof name - 1) == 0;
+        if (!same) *to++ = *from;
+        if (same && (*from)[sizeof name - 1] == '\0' && from[1] != NULL) from++;
+    }
+    *to = NULL;
+}
+
+/* A failed device takes its process with it on some platforms, so the process begins again, on the same socket: clients
+ * that connect meanwhile wait. Returns only when that was not possible. */
+static void restart(struct serve *s, int fd) {
+    char pid[24];
+    snprintf(pid, sizeof pid, "%ld", (long)getpid());
+    if (fd < 0 || (fd != LISTEN_FD && dup2(fd, LISTEN_FD) < 0)) return;
+    fcntl(LISTEN_FD, F_SETFD, 0);
+    setenv("LISTEN_FDS", "1", 1);
+    setenv("LISTEN_PID", pid, 1);
+    sigset_t none;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+    end_drill(s->argv);
+    execv("/proc/self/exe", s->argv);
+    fprintf(stderr, "plumb serve: cannot start again: %s\n", strerror(errno));
+}
+
 static int serve(struct serve *s) {
-    int code = 0;
+    int code = 0, fd = -1;
+    bool failed = false;
     sigset_t set; /* blocked before any thread exists, so that only sigwait sees them */
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -162,12 +233,16 @@ static int serve(struct serve *s) {
         bool v6 = strchr(host, ':') != NULL;
         fprintf(stderr, "plumb serve: listening on http://%s%s%s:%u (%u sequences of %u tokens)\n", v6 ? "[" : "", host,
                 v6 ? "]" : "", pl_server_port(server), s->opt.service.max_running, e->context);
-        wait_for_end(s, server, &set);
+        failed = wait_for_end(s, server, &set);
+        if (failed) pl_server_drain(server, 2000); /* the failed requests get their answers */
+        if (failed && s->failure == ON_FAILURE_RESTART) fd = pl_server_take_socket(server);
+        if (failed) code = 1;
         pl_server_destroy(server);
     } else {
         code = pl_cmd_fail("serve", &err);
     }
     plumb_engine_destroy(e);
+    if (failed && s->failure == ON_FAILURE_RESTART) restart(s, fd);
     return code;
 }
 
@@ -176,6 +251,8 @@ int pl_cmd_serve(int argc, char **argv) {
     struct pl_err err = {0};
     s.opt.service.max_running = 4;
     s.opt.service.max_waiting = 256;
+    s.opt.service.gap_ms = 250;
+    s.argv = argv - 1; /* main's own, with the program's name */
     normalise(argc, argv);
     struct pl_serve_argv args = {0};
     if (pl_serve_env_read(argc, argv, environ, &args, &err) != PL_OK) return pl_cmd_fail("serve", &err);

@@ -66,6 +66,21 @@ static enum pl_status choose_context(struct plumb_engine *e, struct pl_err *err)
     return PL_OK;
 }
 
+/* Fewer pages than every session could use: enough for one of them, the others share what is left. */
+static enum pl_status limit_kv(struct plumb_engine *e, struct pl_err *err) {
+    if (e->opt.kv_memory == 0) return PL_OK;
+    uint64_t page = pl_kv_shape_bytes(&e->kv_shape) / e->kv_shape.page_count, most = e->opt.kv_memory / page,
+             least = e->kv_shape.page_count / e->max_sessions;
+    if (most < least)
+        PL_FAIL(err, PL_LIMIT,
+                "%llu bytes of KV memory hold %llu tokens, one sequence of this context needs %u (%llu bytes): raise "
+                "--kv-memory or lower --context",
+                (unsigned long long)e->opt.kv_memory, (unsigned long long)(most * e->kv_shape.page_tokens), e->context,
+                (unsigned long long)(least * page));
+    e->kv_shape.page_count = PL_MIN(e->kv_shape.page_count, most);
+    return PL_OK;
+}
+
 static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     const char *name = e->opt.kv_dtype == NULL ? "f16" : e->opt.kv_dtype;
     enum pl_dtype dtype;
@@ -83,7 +98,7 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
                                        .head_dim = e->config.head_dim,
                                        .dtype = dtype};
     if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");
-    return PL_OK;
+    return limit_kv(e, err);
 }
 
 enum pl_status pl_engine_plan(struct plumb_engine *e, struct pl_err *err) {
@@ -116,8 +131,8 @@ enum pl_status pl_engine_check_budget(const struct plumb_engine *e, struct pl_er
     }
     if (total <= e->memory_limit) return PL_OK;
     PL_FAIL(err, PL_LIMIT,
-            "%.300s needs up to %.0f MB (weights %.0f, KV cache of %u x %u tokens %.0f, working space %.0f) but "
+            "%.300s needs up to %.0f MB (weights %.0f, KV cache of %zu tokens %.0f, working space %.0f) but "
             "%.0f MB may be used: lower --context%s, or take a smaller model",
-            e->model_path, mb(total), mb(b->weight_bytes_resident), e->max_sessions, e->context, mb(b->kv_bytes),
-            mb(b->scratch_bytes), mb(e->memory_limit), e->max_sessions > 1 ? " or --parallel" : "");
+            e->model_path, mb(total), mb(b->weight_bytes_resident), e->kv_shape.page_count * e->kv_shape.page_tokens,
+            mb(b->kv_bytes), mb(b->scratch_bytes), mb(e->memory_limit), e->max_sessions > 1 ? " or --parallel" : "");
 }

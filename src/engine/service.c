@@ -19,6 +19,7 @@ void service_request_free(struct request *r) {
     if (r == NULL) return;
     pl_sampler_destroy(r->sampler);
     pl_constraint_destroy(r->constraint);
+    pl_free(r->witness);
     pl_free(r->tokens);
     pl_free(r->bias);
     pl_free(r);
@@ -92,6 +93,7 @@ static void deliver(struct pl_service *s, const struct delivery *d) {
     } else {
         e.err = r->err;
     }
+    e.witness = r->witness;
     r->on_event(r->user, &e);
     pl_free(d->top);
     if (d->kind == PL_EVENT_TOKEN || d->kind == PL_EVENT_PROMPT) return;
@@ -202,6 +204,8 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     struct pl_service *s = pl_calloc(1, sizeof *s);
     if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the service");
     s->engine = e;
+    s->gap_ns = (uint64_t)opt->gap_ms * 1000000u;
+    s->fail_step = opt->fail_step;
     options_with_defaults(e, opt, &s->config);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->out_lock, NULL);
@@ -272,12 +276,14 @@ static enum pl_status make_request(const struct pl_service *s, const struct pl_s
                           .ignore_eos = q->ignore_eos,
                           .score_prompt = q->score_prompt && q->prompt_count > 1,
                           .no_answer = q->no_answer,
+                          .group = q->group,
                           .scored = 1,
                           .on_event = q->on_event,
                           .user = q->user,
                           .submitted_ns = pl_clock_ns()};
     struct pl_sampling sampling = q->sampling;
     r->tokens = pl_alloc(q->prompt_count + fresh, sizeof *r->tokens);
+    r->witness = pl_calloc(1, sizeof *r->witness);
     r->bias = pl_alloc(q->sampling.bias_count, sizeof *r->bias);
     enum pl_status st = r->tokens == NULL || r->bias == NULL ? PL_NO_MEMORY : PL_OK;
     if (st == PL_OK) {
@@ -322,6 +328,7 @@ static enum pl_status enqueue(struct pl_service *s, struct request *r, int32_t p
         return st;
     }
     if (r->score_prompt) pl_sched_mark_scored(s->sched, r->number);
+    if (r->group != 0) pl_sched_set_group(s->sched, r->number, r->group);
     s->info.requests++;
     atomic_fetch_add(&s->undelivered, 1);
     pthread_cond_signal(&s->work);
@@ -365,37 +372,4 @@ bool pl_service_drain(struct pl_service *s, uint32_t timeout_ms) {
         nanosleep(&t, NULL);
     }
     return true;
-}
-
-void pl_service_info(struct pl_service *s, struct pl_service_info *out) {
-    pthread_mutex_lock(&s->lock);
-    *out = s->info;
-    struct pl_sched_stats st = pl_sched_stats(s->sched);
-    out->running = pl_sched_running(s->sched);
-    out->waiting = pl_sched_waiting(s->sched);
-    out->max_running = s->config.max_running;
-    out->page_count = s->engine->pages.page_count;
-    out->page_tokens = s->engine->pages.page_tokens;
-    out->pages_free = s->engine->pages.free_count;
-    out->poisoned = s->poisoned;
-    out->steps = st.steps;
-    out->finished = st.finished;
-    out->cancelled = st.cancelled;
-    out->preempted = st.preempted;
-    out->tokens_prefilled = st.tokens_computed - PL_MIN(st.tokens_computed, s->info.tokens_generated);
-    if (s->tree != NULL) {
-        struct pl_prefix_stats p = pl_prefix_stats(s->tree);
-        out->pages_cached = pl_prefix_pages(s->tree);
-        out->prefix_tokens_asked = p.tokens_asked;
-        out->prefix_tokens_adopted = p.tokens_adopted;
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
-size_t pl_service_witness(struct pl_service *s, struct pl_ops_launches *out, size_t cap) {
-    pthread_mutex_lock(&s->lock);
-    size_t count = s->kernel_count, n = PL_MIN(PL_MIN(count, cap), (size_t)PL_SERVICE_KERNELS_MAX);
-    if (n > 0) memcpy(out, s->kernels, n * sizeof *out);
-    pthread_mutex_unlock(&s->lock);
-    return count;
 }

@@ -30,7 +30,9 @@ struct pl_service_options {
     uint32_t max_waiting;    /* 0 = 256 */
     uint32_t step_tokens;    /* rows of one step; 0 = the engine's batch rows */
     uint32_t prefill_tokens; /* of them for prompts; 0 = 3/4 of step_tokens */
+    uint32_t gap_ms;         /* a step that also decodes prefills about as much as takes this long; 0: no such bound */
     bool no_prefix_cache;
+    uint64_t fail_step; /* drill: this step (the first is 1) fails as if the device had; 0: none */
 };
 
 enum pl_event_kind { PL_EVENT_PROMPT, PL_EVENT_TOKEN, PL_EVENT_END, PL_EVENT_ERROR };
@@ -49,7 +51,17 @@ struct pl_event {
     enum pl_end_reason reason;                        /* END */
     uint32_t prompt_tokens, cached_tokens, generated; /* END: of the prompt that many came from the prefix cache */
     uint64_t queued_ns, prefill_ns, decode_ns;        /* END: where its time went */
+    const struct pl_request_witness *witness;         /* END, ERROR: valid during the call */
     struct pl_err err;                                /* ERROR */
+};
+
+/* What ran for one request: the steps it took part in and, per kernel, the launches in those steps (which others shared).
+ * launches[i] belongs to entry i of pl_service_witness. */
+enum { PL_SERVICE_KERNELS_MAX = 256 };
+struct pl_request_witness {
+    uint64_t steps, prompt_steps, batch_sum;
+    uint32_t batch_min, batch_max, preemptions;
+    uint64_t launches[PL_SERVICE_KERNELS_MAX];
 };
 
 struct pl_service_request {
@@ -57,6 +69,7 @@ struct pl_service_request {
     size_t prompt_count;
     uint32_t max_tokens; /* 0: whatever the context leaves */
     int32_t priority;
+    uint32_t group;              /* who asks; groups share the places evenly */
     struct pl_sampling sampling; /* bias copied */
     bool want_logprobs;
     uint32_t top_logprobs; /* <= PL_EVENT_TOP_MAX */
@@ -79,18 +92,29 @@ void pl_service_cancel(struct pl_service *s, uint64_t number);
 /* No new requests (PL_BUSY); those admitted run to their end. Returns when none is left or after timeout_ms. */
 bool pl_service_drain(struct pl_service *s, uint32_t timeout_ms);
 
+/* Upper bounds in ms: 1 2 5 10 20 50 100 200 500 1000 2000 5000 10000 30000, then the rest. */
+enum { PL_TIME_BUCKETS = 15 };
+extern const uint32_t pl_time_bucket_ms[PL_TIME_BUCKETS - 1];
+uint32_t pl_time_bucket(uint64_t ns);
+
 struct pl_service_info {
     uint32_t running, waiting, max_running, page_count, pages_free, pages_cached, page_tokens;
     bool invariant, poisoned;
     uint64_t steps, tokens_prefilled, tokens_generated, requests, finished, cancelled, failed, refused, preempted;
     uint64_t prefix_tokens_asked, prefix_tokens_adopted;
-    uint64_t step_ns_total, last_token_ns; /* last_token_ns: clock time of the last token, 0 = none yet */
-    uint64_t batch_histogram[16];          /* steps whose sequence count was 1, 2, 3-4, 5-8, ... */
+    uint64_t step_ns_total, last_token_ns;   /* last_token_ns: clock time of the last token, 0 = none yet */
+    uint64_t batch_histogram[16], batch_sum; /* steps whose sequence count was 1, 2, 3-4, 5-8, ...; sequences of all steps */
+    uint64_t rows_histogram[17], rows_sum;   /* the same of a step's rows, to 65536 */
+    uint64_t step_histogram[PL_TIME_BUCKETS];
+    struct pl_phase_stats { /* steps that only decode, only prefill, do both */
+        uint64_t steps, ns, rows, bytes;
+    } phase[3];
+    struct pl_err poison; /* when poisoned */
 };
+extern const char *const pl_phase_names[3];                              /* "decode", "prefill", "mixed" */
 void pl_service_info(struct pl_service *s, struct pl_service_info *out); /* any thread */
 
 /* Kernels that ran, as of the last finished step; any thread. Returns the full count. */
-enum { PL_SERVICE_KERNELS_MAX = 256 };
 size_t pl_service_witness(struct pl_service *s, struct pl_ops_launches *out, size_t cap);
 
 #endif

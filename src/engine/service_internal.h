@@ -20,11 +20,13 @@ struct request {
     struct pl_constraint *constraint; /* NULL: any text */
     struct pl_logit_bias *bias;
     bool want_logprobs, ignore_eos, score_prompt, no_answer, admitted, cancelled, failed;
+    uint32_t group;
     uint32_t top_logprobs, scored; /* scored: prompt tokens whose log-probability was pushed, the first counts as one */
     enum pl_end_reason reason;
     void (*on_event)(void *user, const struct pl_event *e);
     void *user;
     uint64_t submitted_ns, admitted_ns, first_ns;
+    struct pl_request_witness *witness; /* NULL: no memory for it */
     struct pl_err err;
 };
 
@@ -64,7 +66,10 @@ struct pl_service {
     struct pl_err poison;
     struct pl_service_info info;
     struct pl_ops_launches kernels[PL_SERVICE_KERNELS_MAX]; /* copied after each step, so that readers need no engine */
+    struct pl_ops_launches fresh[PL_SERVICE_KERNELS_MAX];   /* the step's own, before it becomes kernels */
     size_t kernel_count;
+    uint64_t gap_ns, fail_step, steps_begun;
+    double row_ns, decode_ns; /* measured: a prefill row, a step that only decodes */
     pthread_t engine_thread, delivery_thread;
     /* of one step, the engine thread's */
     uint32_t *batch_tokens, *batch_logit_rows, *batch_pages;
@@ -86,6 +91,8 @@ struct pl_service {
 
 void *service_engine_main(void *arg);
 void service_request_free(struct request *r);
+/* After a step of these requests: counters, histograms, each request's witness, the prefill budget. Under lock. */
+void service_count_step(struct pl_service *s, const struct pl_sched_plan *p, uint64_t ns);
 void service_push(struct pl_service *s, const struct delivery *d);
 
 #endif

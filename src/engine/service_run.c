@@ -212,6 +212,7 @@ static void report_ended(struct pl_service *s) {
     while (pl_sched_pop_ended(s->sched, &e)) {
         struct request *r = s->table[e.id % s->table_cap];
         s->table[e.id % s->table_cap] = NULL;
+        if (r->witness != NULL) r->witness->preemptions = e.preemptions;
         if (r->failed) s->info.failed++;
         if (r->cancelled && !r->failed) r->reason = PL_END_CANCELLED;
         service_push(
@@ -239,13 +240,6 @@ static void fail_step(struct pl_service *s, const struct pl_sched_plan *p, enum 
     }
 }
 
-static void count_step(struct pl_service *s, uint32_t sequences, uint64_t ns) {
-    uint32_t bucket = 0;
-    while (bucket < 15 && (1u << bucket) < sequences) bucket++;
-    s->info.batch_histogram[bucket]++;
-    s->info.step_ns_total += ns;
-}
-
 /* One step, or a wait for work. Called and returns with the lock held. */
 static void step(struct pl_service *s, float *copy) {
     struct pl_sched_plan p;
@@ -259,12 +253,11 @@ static void step(struct pl_service *s, float *copy) {
     build_batch(s, &p, &b);
     pthread_mutex_unlock(&s->lock);
     uint64_t start = pl_clock_ns();
-    enum pl_status st = run_model(s, &p, &b);
+    enum pl_status st = ++s->steps_begun == s->fail_step ? PL_DEVICE : run_model(s, &p, &b);
     if (st == PL_OK) sample_all(s, &p, copy);
     uint64_t now = pl_clock_ns();
     pthread_mutex_lock(&s->lock);
-    count_step(s, p.item_count, now - start);
-    s->kernel_count = pl_ops_witness(s->engine->ops, s->kernels, PL_SERVICE_KERNELS_MAX);
+    service_count_step(s, &p, now - start);
     if (st == PL_OK) {
         accept_rows(s, &p, now);
         pl_sched_commit(s->sched, &p, s->ends, now);

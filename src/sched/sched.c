@@ -17,6 +17,8 @@ struct pl_sched {
     struct pl_sched_copy *copies;
     uint32_t *order; /* scratch: occupied slots, first served first */
     uint64_t arrivals, epoch;
+    uint32_t mixed_tokens; /* prefill tokens of a step that decodes too */
+    bool grouped;          /* some request had a group */
     struct pl_sched_stats stats;
 };
 
@@ -46,7 +48,7 @@ enum pl_status pl_sched_create(const struct pl_sched_config *c, struct pl_page_p
     struct pl_sched *s = pl_calloc(1, sizeof *s);
     if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the scheduler");
     size_t live = (size_t)c->max_waiting + c->max_running;
-    *s = (struct pl_sched){.c = *c, .pool = pool, .ended_cap = 2 * live};
+    *s = (struct pl_sched){.c = *c, .pool = pool, .ended_cap = 2 * live, .mixed_tokens = c->prefill_tokens};
     if (cache != NULL) s->cache = *cache;
     s->slots = pl_calloc(c->max_running, sizeof *s->slots);
     s->queue = pl_calloc(live, sizeof *s->queue);
@@ -149,6 +151,16 @@ void pl_sched_mark_scored(struct pl_sched *s, uint64_t id) {
         if (s->queue[i].id == id) s->queue[i].scored = true;
 }
 
+void pl_sched_set_group(struct pl_sched *s, uint64_t id, uint32_t group) {
+    for (uint32_t i = s->queue_len; i-- > 0;)
+        if (s->queue[i].id == id) s->queue[i].group = group;
+    s->grouped |= group != 0;
+}
+
+void pl_sched_limit_mixed(struct pl_sched *s, uint32_t tokens) {
+    s->mixed_tokens = PL_MAX(1, PL_MIN(tokens, s->c.prefill_tokens));
+}
+
 static void release(struct pl_sched *s, struct pl_sched_request *r) {
     if (s->cache.retire != NULL && r->computed > 0) s->cache.retire(s->cache.user, r->id, &r->table, r->computed);
     pl_block_table_deinit(&r->table, s->pool);
@@ -240,16 +252,37 @@ static void start(struct pl_sched *s, struct pl_sched_request *r) {
     PL_ASSERT(r->computed < r->known && r->table.len == r->computed);
 }
 
+static uint32_t running_of(const struct pl_sched *s, uint32_t group) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->c.max_running; i++) n += s->slots[i].phase == PL_REQ_RUNNING && s->slots[i].group == group;
+    return n;
+}
+
+/* Who is admitted next: of the highest priority the first request of the group that runs the fewest. */
+static uint32_t next_waiting(const struct pl_sched *s) {
+    uint32_t best = 0, fewest = UINT32_MAX, group = 0, running = 0;
+    if (!s->grouped) return 0;
+    for (uint32_t i = 0; i < s->queue_len && s->queue[i].priority == s->queue[0].priority; i++) {
+        if (i == 0 || s->queue[i].group != group) running = running_of(s, group = s->queue[i].group);
+        if (running >= fewest) continue;
+        fewest = running;
+        best = i;
+        if (fewest == 0) break;
+    }
+    return best;
+}
+
 static void admit(struct pl_sched *s) {
     for (uint32_t i = 0; i < s->c.max_running && s->queue_len > 0; i++) {
         if (s->slots[i].phase == PL_REQ_RUNNING) continue;
-        const struct pl_sched_request *r = &s->queue[0];
+        uint32_t next = next_waiting(s);
+        const struct pl_sched_request *r = &s->queue[next];
         uint64_t need = (uint64_t)pages_for(s, PL_MIN(r->known + 1, r->limit - 1)) + s->c.reserve_pages + promised_pages(s);
         uint64_t have = s->pool->free_count;
         if (need > have && s->cache.reclaimable != NULL) have += s->cache.reclaimable(s->cache.user);
         if (need > have && pl_sched_running(s) > 0) return; /* alone it may use the reserve too */
         s->slots[i] = *r;
-        remove_waiting(s, 0);
+        remove_waiting(s, next);
         start(s, &s->slots[i]);
     }
 }
@@ -302,7 +335,8 @@ void pl_sched_plan(struct pl_sched *s, struct pl_sched_plan *out) {
         const struct pl_sched_request *r = &s->slots[s->order[i]];
         if (r->phase == PL_REQ_RUNNING && r->known - r->computed == 1) plan_item(s, s->order[i], 1, out);
     }
-    uint32_t budget = PL_MIN(s->c.prefill_tokens, s->c.step_tokens - out->rows), score = s->c.score_tokens;
+    uint32_t most = out->rows > 0 ? s->mixed_tokens : s->c.prefill_tokens;
+    uint32_t budget = PL_MIN(most, s->c.step_tokens - out->rows), score = s->c.score_tokens;
     for (uint32_t i = 0; i < n && budget > 0; i++) { /* prefill, in chunks */
         const struct pl_sched_request *r = &s->slots[s->order[i]];
         if (r->phase != PL_REQ_RUNNING || r->known - r->computed <= 1) continue;

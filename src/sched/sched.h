@@ -9,7 +9,8 @@
  *  1. Equal calls give equal plans: order is total (priority, then arrival number), nothing reads a clock.
  *  2. A step computes at most step_tokens tokens, at most prefill_tokens of them for requests that are behind by more
  *     than one token, so running requests never wait longer than one such step for their next token.
- *  3. No starvation: the first waiting request is never overtaken within its priority, every submitted request fits the
+ *  3. No starvation: the first waiting request of a group is never overtaken within its priority; of several groups the one
+ *     with the fewest running requests comes first; every submitted request fits the
  *     pool alone (checked at submit), and the oldest one may take pages from all others.
  *  4. Pages: a running request owns the pages of its planned tokens; a finished, failed or cancelled one owns none.
  *  5. A preempted request loses its pages, not its tokens: it is computed again.
@@ -53,6 +54,7 @@ struct pl_sched_request {
     uint64_t arrival; /* number of its submit call: total order */
     int32_t priority; /* higher first */
     enum pl_sched_phase phase;
+    uint32_t group;    /* who asks (an API key); 0 by default */
     uint32_t known;    /* tokens that exist */
     uint32_t computed; /* of them in pages */
     uint32_t prompt;
@@ -98,6 +100,11 @@ enum pl_status pl_sched_submit(struct pl_sched *s, uint64_t id, uint32_t prompt_
 /* The request just submitted wants the logits of all its rows: it is computed in chunks that share score_tokens rows of a
  * step with others of its kind. */
 void pl_sched_mark_scored(struct pl_sched *s, uint64_t id);
+/* The request just submitted belongs to a group other than 0. */
+void pl_sched_set_group(struct pl_sched *s, uint64_t id, uint32_t group);
+/* Steps that also decode take at most this many prefill tokens (at most prefill_tokens, which is the default): it bounds
+ * how long running requests wait for their next token. */
+void pl_sched_limit_mixed(struct pl_sched *s, uint32_t tokens);
 /* In any phase, between plan and commit too: its pages are free when the call returns, its item is then ignored. */
 bool pl_sched_cancel(struct pl_sched *s, uint64_t id, uint64_t now);
 

@@ -117,8 +117,8 @@ static enum pl_status request_read(struct exchange *x, struct job *j, json_t *bo
     json_object_del(body, "stop");
     if (stops != NULL) json_object_set(body, "stop", stops);
     enum pl_status st = PL_OK;
-    if (generates && json_object_get(body, "max_tokens") == NULL)
-        st = param_bad(pe, "max_tokens", PL_INVALID, "max_tokens is missing");
+    if (generates && !json_is_integer(json_object_get(body, "max_tokens")))
+        st = param_bad(pe, "max_tokens", PL_INVALID, "max_tokens is missing or no integer");
     if (st == PL_OK && stops != NULL && !json_is_array(stops))
         st = param_bad(pe, "stop_sequences", PL_INVALID, "stop_sequences is no list of strings");
     if (st == PL_OK) st = params_read(x->server, API_MESSAGES, body, &j->params, pe);

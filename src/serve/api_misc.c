@@ -1,4 +1,4 @@
-/* api_misc.c - the small endpoints: models, tokens, template, properties, health, metrics. */
+/* api_misc.c - the small endpoints: models, tokens, template, properties, health. */
 #include "serve/internal.h"
 
 #include <inttypes.h>
@@ -30,17 +30,20 @@ enum MHD_Result handle_model(struct exchange *x, const char *id) {
 
 /* ---------- tokens and template ---------- */
 
-static bool flag(const json_t *body, const char *name, bool fallback) {
+/* False: it is there and no boolean. */
+static bool read_flag(const json_t *body, const char *name, bool fallback, bool *out) {
     const json_t *v = json_object_get(body, name);
-    return json_is_boolean(v) ? json_is_true(v) : fallback;
+    *out = json_is_boolean(v) ? json_is_true(v) : fallback;
+    return v == NULL || json_is_boolean(v) || json_is_null(v);
 }
 
 enum MHD_Result handle_tokenize(struct exchange *x, json_t *body) {
     const json_t *text = json_object_get(body, "content");
     if (text == NULL) text = json_object_get(body, "prompt");
     if (!json_is_string(text)) return answer_error(x, 400, NULL, "content", "content is missing or no string");
-    struct pl_encode_options o = {.add_special = flag(body, "add_special", false),
-                                  .parse_special = flag(body, "parse_special", true)};
+    struct pl_encode_options o = {0};
+    if (!read_flag(body, "add_special", false, &o.add_special) || !read_flag(body, "parse_special", true, &o.parse_special))
+        return answer_error(x, 400, NULL, "add_special", "add_special and parse_special are booleans");
     struct pl_ids ids = {0};
     struct pl_err err = {0};
     enum pl_status st =
@@ -93,8 +96,11 @@ enum MHD_Result handle_apply_template(struct exchange *x, json_t *body) {
     struct chat_request q = {0};
     struct param_error pe = {0};
     struct pl_rendered out = {0};
+    bool prompt = true;
     enum pl_status st = chat_request_take(body, &q, &pe);
-    q.no_generation_prompt = !flag(body, "add_generation_prompt", true);
+    if (st == PL_OK && !read_flag(body, "add_generation_prompt", true, &prompt))
+        st = param_bad(&pe, "add_generation_prompt", PL_INVALID, "add_generation_prompt is no boolean");
+    q.no_generation_prompt = !prompt;
     if (st == PL_OK) st = chat_request_render(x->server, &q, &out, &pe);
     enum MHD_Result r;
     if (st != PL_OK) {
@@ -150,12 +156,13 @@ enum MHD_Result handle_health(struct exchange *x) {
     uint64_t from = n.last_token_ns != 0 ? n.last_token_ns : x->server->started_ns;
     bool stalled = n.running > 0 && now - from > (uint64_t)STALL_S * 1000000000u;
     bool bad = n.poisoned || stalled;
-    return answer_json(x, bad ? 503 : 200,
-                       json_pack("{s:s, s:i, s:i, s:f}", "status",
-                                 n.poisoned ? "device failed"
-                                 : stalled  ? "stalled"
-                                            : "ok",
-                                 "running", (int)n.running, "waiting", (int)n.waiting, "seconds_since_last_token", since));
+    json_t *o = json_pack("{s:s, s:i, s:i, s:f}", "status",
+                          n.poisoned ? "device failed"
+                          : stalled  ? "stalled"
+                                     : "ok",
+                          "running", (int)n.running, "waiting", (int)n.waiting, "seconds_since_last_token", since);
+    if (n.poisoned) json_object_set_new(o, "reason", json_string(n.poison.text));
+    return answer_json(x, bad ? 503 : 200, o);
 }
 
 enum MHD_Result handle_ready(struct exchange *x) {
@@ -178,99 +185,4 @@ enum MHD_Result handle_kernels(struct exchange *x) {
     return answer_json(x, 200,
                        json_pack("{s:s, s:I, s:o}", "backend", pl_ops_describe(x->server->engine->ops), "steps",
                                  (json_int_t)n.steps, "kernels", kernels));
-}
-
-/* ---------- metrics ---------- */
-
-static void metric(struct pl_buf *b, const char *name, const char *type, const char *help, double value) {
-    pl_buf_printf(b, "# HELP plumb_%s %s\n# TYPE plumb_%s %s\nplumb_%s %.17g\n", name, help, name, type, name, value);
-}
-
-static void histogram(struct pl_buf *b, const char *name, const char *help, _Atomic uint64_t *bucket, uint64_t sum_ns) {
-    static const char *const bound[12] = {"0.001", "0.002", "0.005", "0.01", "0.02", "0.05",
-                                          "0.1",   "0.2",   "0.5",   "1",    "5",    "+Inf"};
-    uint64_t total = 0;
-    pl_buf_printf(b, "# HELP plumb_%s %s\n# TYPE plumb_%s histogram\n", name, help, name);
-    for (size_t i = 0; i < 12; i++) {
-        total += bucket[i];
-        pl_buf_printf(b, "plumb_%s_bucket{le=\"%s\"} %" PRIu64 "\n", name, bound[i], total);
-    }
-    pl_buf_printf(b, "plumb_%s_sum %.9g\nplumb_%s_count %" PRIu64 "\n", name, (double)sum_ns * 1e-9, name, total);
-}
-
-static void batch_histogram(struct pl_buf *b, const struct pl_service_info *n) {
-    uint64_t total = 0;
-    pl_buf_add_c(b, "# HELP plumb_step_sequences Sequences in one step.\n# TYPE plumb_step_sequences histogram\n");
-    for (uint32_t i = 0; i < 16; i++) {
-        total += n->batch_histogram[i];
-        pl_buf_printf(b, "plumb_step_sequences_bucket{le=\"%u\"} %" PRIu64 "\n", 1u << i, total);
-    }
-    pl_buf_printf(b,
-                  "plumb_step_sequences_bucket{le=\"+Inf\"} %" PRIu64 "\nplumb_step_sequences_sum %" PRIu64
-                  "\nplumb_step_sequences_count %" PRIu64 "\n",
-                  total, n->tokens_generated, total);
-}
-
-/* Every kernel that ran, by operation and name: the witness as a counter. */
-static void kernel_launches(struct pl_buf *b, struct pl_service *service) {
-    struct pl_ops_launches list[PL_SERVICE_KERNELS_MAX];
-    size_t n = pl_service_witness(service, list, PL_COUNT_OF(list));
-    pl_buf_add_c(b, "# HELP plumb_kernel_launches_total Launches by operation and kernel.\n"
-                    "# TYPE plumb_kernel_launches_total counter\n");
-    for (size_t i = 0; i < PL_MIN(n, PL_COUNT_OF(list)); i++)
-        pl_buf_printf(b, "plumb_kernel_launches_total{op=\"%s\",kernel=\"%s\"} %" PRIu64 "\n", list[i].op, list[i].kernel,
-                      list[i].launches);
-}
-
-static void service_metrics(struct pl_buf *b, const struct pl_service_info *n) {
-    metric(b, "requests_total", "counter", "Requests accepted.", (double)n->requests);
-    metric(b, "requests_finished_total", "counter", "Requests that ran to their end.", (double)n->finished);
-    metric(b, "requests_cancelled_total", "counter", "Requests ended by their client or a stop string.",
-           (double)n->cancelled);
-    metric(b, "requests_failed_total", "counter", "Requests that ended with an error.", (double)n->failed);
-    metric(b, "requests_refused_total", "counter", "Requests refused because no place was free.", (double)n->refused);
-    metric(b, "preemptions_total", "counter", "Sequences that gave their pages up and were computed again.",
-           (double)n->preempted);
-    metric(b, "steps_total", "counter", "Steps of the engine.", (double)n->steps);
-    metric(b, "step_seconds_total", "counter", "Time spent in steps.", (double)n->step_ns_total * 1e-9);
-    metric(b, "prompt_tokens_total", "counter", "Prompt tokens computed.", (double)n->tokens_prefilled);
-    metric(b, "generated_tokens_total", "counter", "Tokens generated.", (double)n->tokens_generated);
-    metric(b, "prefix_tokens_asked_total", "counter", "Prompt tokens looked up in the prefix cache.",
-           (double)n->prefix_tokens_asked);
-    metric(b, "prefix_tokens_hit_total", "counter", "Prompt tokens found in the prefix cache.",
-           (double)n->prefix_tokens_adopted);
-    metric(b, "requests_running", "gauge", "Sequences that own pages.", n->running);
-    metric(b, "requests_waiting", "gauge", "Sequences in the queue.", n->waiting);
-    metric(b, "kv_pages", "gauge", "Pages of the KV cache.", n->page_count);
-    metric(b, "kv_pages_free", "gauge", "Pages nobody refers to.", n->pages_free);
-    metric(b, "kv_pages_cached", "gauge", "Pages kept by the prefix cache.", n->pages_cached);
-}
-
-enum MHD_Result handle_metrics(struct exchange *x) {
-    struct pl_server *s = x->server;
-    if (!s->opt.metrics)
-        return answer_error(x, 501, "not_supported_error", NULL,
-                            "metrics are switched off: start the server with --metrics (this is no zero)");
-    struct pl_service_info n;
-    pl_service_info(s->service, &n);
-    struct pl_buf b = {0};
-    pl_buf_printf(&b,
-                  "# HELP plumb_info The process.\n# TYPE plumb_info gauge\nplumb_info{version=\"%s\",backend=\"%s\"} 1\n",
-                  PLUMB_VERSION, pl_ops_describe(s->engine->ops));
-    service_metrics(&b, &n);
-    batch_histogram(&b, &n);
-    struct server_counts *c = &s->counts;
-    histogram(&b, "time_to_first_token_seconds", "From the request's arrival to its first token.", c->ttft_bucket,
-              c->ttft_ns_total);
-    histogram(&b, "inter_token_seconds", "Between two tokens of one sequence.", c->gap_bucket, c->gap_ns_total);
-    metric(&b, "http_requests_total", "counter", "HTTP requests.", (double)c->http_requests);
-    metric(&b, "http_client_errors_total", "counter", "HTTP answers with a 4xx status.", (double)c->http_4xx);
-    metric(&b, "http_server_errors_total", "counter", "HTTP answers with a 5xx status.", (double)c->http_5xx);
-    metric(&b, "http_disconnects_total", "counter", "Connections that ended before their answer did.",
-           (double)c->disconnects);
-    kernel_launches(&b, s->service);
-    enum MHD_Result r = pl_buf_ok(&b) ? answer_bytes(x, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len)
-                                      : answer_error(x, 503, NULL, NULL, "no memory for the answer");
-    pl_buf_deinit(&b);
-    return r;
 }

@@ -26,8 +26,10 @@ static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Res
     MHD_add_response_header(r, "Content-Security-Policy",
                             "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
                             "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    if (x->job != NULL) MHD_add_response_header(r, x->job->api == API_MESSAGES ? "request-id" : "x-request-id", x->job->id);
     if (x->server->opt.cors) MHD_add_response_header(r, "Access-Control-Allow-Origin", "*");
     if (status == 429 || status == 503) MHD_add_response_header(r, "Retry-After", "1");
+    if (x->allow != NULL) MHD_add_response_header(r, "Allow", x->allow);
     if (status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     enum MHD_Result ok = MHD_queue_response(x->connection, status, r);
     MHD_destroy_response(r);
@@ -40,7 +42,7 @@ enum MHD_Result answer_bytes(struct exchange *x, unsigned status, const char *ty
 }
 
 enum MHD_Result answer_json(struct exchange *x, unsigned status, json_t *steals) {
-    char *text = steals == NULL ? NULL : json_dumps(steals, JSON_COMPACT);
+    char *text = steals == NULL ? NULL : json_dumps(steals, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(steals);
     if (text == NULL) return answer_bytes(x, 500, "application/json", "{\"error\":{\"message\":\"out of memory\"}}", 37);
     enum MHD_Result r = answer_bytes(x, status, "application/json", text, strlen(text));
@@ -141,6 +143,8 @@ static const struct route {
     {"GET", "/ready", handle_ready, NULL},
     {"GET", "/metrics", handle_metrics, NULL},
     {"GET", "/v1/kernels", handle_kernels, NULL},
+    {"GET", "/v1/witness", handle_witnesses, NULL},
+    {"GET", "/openapi.json", handle_openapi, NULL},
     {"GET", "/", handle_page, NULL},
 };
 
@@ -156,6 +160,7 @@ static enum MHD_Result call_post(struct exchange *x, const struct route *r) {
     }
     enum MHD_Result ok = r->post(x, body);
     json_decref(body);
+    if (!x->server->opt.log_bodies) pl_buf_deinit(&x->body);
     return ok;
 }
 
@@ -168,9 +173,11 @@ static enum MHD_Result dispatch(struct exchange *x) {
         if (strcmp(routes[i].method, head ? "GET" : x->method) != 0) continue;
         return routes[i].get != NULL ? routes[i].get(x) : call_post(x, &routes[i]);
     }
+    if (same_path != NULL) x->allow = strcmp(same_path->method, "GET") == 0 ? "GET, HEAD" : same_path->method;
     if (same_path != NULL)
         return answer_error(x, 405, NULL, NULL, "%s is not allowed on %s, use %s", x->method, x->path, same_path->method);
     if (strncmp(x->path, "/v1/models/", 11) == 0 && strcmp(x->method, "GET") == 0) return handle_model(x, x->path + 11);
+    if (strncmp(x->path, "/v1/witness/", 12) == 0 && strcmp(x->method, "GET") == 0) return handle_witness(x, x->path + 12);
     return answer_error(x, 404, NULL, NULL, "there is no endpoint %.100s", x->path);
 }
 
@@ -224,6 +231,8 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
         return MHD_YES;
     }
     if (*data_size > 0) {
+        /* A body that trickles in holds a connection and memory for as long as it likes: not here. */
+        if (pl_clock_ns() - x->started_ns > (uint64_t)s->opt.body_timeout_s * 1000000000u) return MHD_NO;
         /* Past the limit bytes are read and dropped, so that the client gets its answer. */
         if (x->body.len + *data_size > s->opt.body_bytes_max)
             x->too_large = true;
@@ -248,12 +257,21 @@ static void access_log(struct exchange *x, enum MHD_RequestTerminationCode why) 
         json_object_set_new(line, "prompt_tokens", json_integer(j->prompt_tokens));
         json_object_set_new(line, "generated_tokens", json_integer(j->generated_tokens));
         json_object_set_new(line, "cached_tokens", json_integer(j->cached_tokens));
+        json_object_set_new(line, "stream", json_boolean(j->params.stream));
+        json_object_set_new(line, "queued_ms", json_real((double)j->queued_ns * 1e-6));
+        json_object_set_new(line, "first_token_ms", json_real((double)j->first_token_ns * 1e-6));
     }
-    char *text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT);
+    if (line != NULL && x->key_index >= 0) json_object_set_new(line, "key", json_integer(x->key_index));
+    if (line != NULL && s->opt.log_bodies && x->body.len > 0)
+        json_object_set_new(line, "body", text_value(x->body.data, x->body.len));
+    char *text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(line);
     if (text == NULL) return;
     pthread_mutex_lock(&s->log_lock);
-    if (s->log_file != NULL) fprintf(s->log_file, "%s\n", text), fflush(s->log_file); /* a full disk loses the line only */
+    if (s->log_file != NULL && (fprintf(s->log_file, "%s\n", text) < 0 || fflush(s->log_file) != 0)) {
+        s->counts.log_lost++; /* a full disk loses lines, nothing else */
+        clearerr(s->log_file);
+    }
     pthread_mutex_unlock(&s->log_lock);
     free(text);
 }
@@ -313,7 +331,9 @@ static enum pl_status start_daemon(struct pl_server *s, struct pl_err *err) {
         flags, s->opt.port, NULL, NULL, on_access, s, MHD_OPTION_EXTERNAL_LOGGER, daemon_log, NULL, MHD_OPTION_SOCK_ADDR,
         &addr, MHD_OPTION_THREAD_POOL_SIZE, s->opt.http_threads, MHD_OPTION_CONNECTION_LIMIT, s->opt.connections_max,
         MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max, MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u,
+        s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, s->opt.listen_fd, MHD_OPTION_END);
     if (s->daemon == NULL)
         PL_FAIL(err, PL_IO, "cannot listen on %s port %u: %s (is another server running there? try --port)", s->opt.host,
                 s->opt.port, strerror(errno));
@@ -326,6 +346,7 @@ static void set_defaults(struct pl_serve_options *o) {
     if (o->connections_max == 0) o->connections_max = 1024;
     if (o->connections_max < o->http_threads) o->connections_max = o->http_threads;
     if (o->idle_timeout_s == 0) o->idle_timeout_s = 60;
+    if (o->body_timeout_s == 0) o->body_timeout_s = 120;
     if (o->body_bytes_max == 0) o->body_bytes_max = (size_t)16 << 20;
 }
 
@@ -377,8 +398,9 @@ enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_op
     s->key_active = pl_calloc(opt->api_key_count + 1, sizeof *s->key_active);
     read_template(s);
     pl_server_reopen_logs(s);
-    enum pl_status st = PL_NO_MEMORY;
-    if (s->model_name != NULL && s->key_active != NULL) st = pl_constraint_vocab_create(s->tokenizer, &s->vocab, err);
+    enum pl_status st = PL_NO_MEMORY, rings = witness_ring_create(s);
+    if (s->model_name != NULL && s->key_active != NULL && rings == PL_OK)
+        st = pl_constraint_vocab_create(s->tokenizer, &s->vocab, err);
     if (st == PL_OK) st = pl_service_create(e, &s->opt.service, &s->service, err);
     if (st == PL_OK) st = start_daemon(s, err);
     if (st == PL_OK && pthread_create(&s->sweeper, NULL, sweep_main, s) == 0) s->sweeper_started = true;
@@ -393,7 +415,21 @@ enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_op
     return PL_OK;
 }
 
+bool pl_server_failed(struct pl_server *s, struct pl_err *why) {
+    struct pl_service_info n;
+    pl_service_info(s->service, &n);
+    if (n.poisoned) *why = n.poison;
+    return n.poisoned;
+}
+
+int pl_server_take_socket(struct pl_server *s) { return (int)MHD_quiesce_daemon(s->daemon); }
+
 uint16_t pl_server_port(const struct pl_server *s) {
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    if (s->opt.listen_fd > 0 && getsockname(s->opt.listen_fd, (struct sockaddr *)&a, &len) == 0)
+        return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                             : ((struct sockaddr_in *)&a)->sin_port);
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
     return info == NULL ? s->opt.port : info->port;
 }
@@ -416,6 +452,7 @@ void pl_server_destroy(struct pl_server *s) {
     if (s->log_file != NULL && s->log_file != stderr) fclose(s->log_file);
     pthread_mutex_destroy(&s->jobs_lock);
     pthread_mutex_destroy(&s->log_lock);
+    witness_ring_destroy(s);
     pl_constraint_vocab_destroy(s->vocab);
     pl_free(s->model_name);
     pl_free((void *)s->key_active);

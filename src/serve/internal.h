@@ -18,10 +18,14 @@
 #include "token/token.h"
 
 struct server_counts {
-    _Atomic uint64_t http_requests, http_4xx, http_5xx, disconnects, streams;
-    _Atomic uint64_t ttft_ns_total, ttft_count, gap_ns_total, gap_count;
-    _Atomic uint64_t ttft_bucket[12], gap_bucket[12];
+    _Atomic uint64_t http_requests, http_4xx, http_5xx, disconnects, streams, log_lost;
+    _Atomic uint64_t ended[4]; /* stop, length, cancelled, failed */
+    struct time_count {
+        _Atomic uint64_t sum_ns, bucket[PL_TIME_BUCKETS];
+    } ttft, gap, queue;
 };
+enum { WITNESS_KEPT = 256 };
+struct witness_record;
 
 struct pl_server {
     struct plumb_engine *engine;
@@ -44,6 +48,9 @@ struct pl_server {
     pthread_t sweeper;
     _Atomic bool sweeper_stop;
     bool sweeper_started;
+    pthread_mutex_t witness_lock; /* guards the two below */
+    struct witness_record *witnesses;
+    uint64_t witness_count;
     pthread_mutex_t log_lock;
     void *log_file; /* FILE * */
 };
@@ -123,10 +130,12 @@ struct job {
     struct pl_ids *prompts; /* [prompt_count] */
     char **prompt_texts;    /* for echo; may be NULL */
     uint32_t prompt_count;
-    uint32_t prompt_tokens, cached_tokens, generated_tokens;
     /* under lock */
-    uint32_t submitted, open;          /* requests submitted and not ended */
-    struct MHD_Connection *connection; /* NULL once the exchange is over */
+    uint32_t prompt_tokens, cached_tokens, generated_tokens;
+    uint64_t queued_ns, first_token_ns; /* the longest wait of a choice; from arrival to the first token of any, 0: none */
+    struct pl_request_witness ran;      /* of all choices */
+    uint32_t submitted, open;           /* requests submitted and not ended */
+    struct MHD_Connection *connection;  /* NULL once the exchange is over */
     int fd;
     bool suspended, ready, failed; /* ready: the answer can be made (not streaming) */
     struct pl_buf out;             /* streaming: bytes to send */
@@ -147,6 +156,7 @@ struct exchange {
     uint64_t started_ns;
     unsigned http_status;
     int key_index;
+    const char *allow; /* of a 405 */
     bool too_large, routed;
     char path[160];
     char method[12];
@@ -244,6 +254,15 @@ enum MHD_Result handle_ready(struct exchange *x);
 enum MHD_Result handle_metrics(struct exchange *x);
 enum MHD_Result handle_kernels(struct exchange *x);
 enum MHD_Result handle_page(struct exchange *x);
-void observe(_Atomic uint64_t *bucket, uint64_t ns);
+enum MHD_Result handle_openapi(struct exchange *x);
+enum MHD_Result handle_witness(struct exchange *x, const char *id);
+enum MHD_Result handle_witnesses(struct exchange *x);
+
+/* --- what ran (witness.c) --- */
+enum pl_status witness_ring_create(struct pl_server *s) PL_MUST_CHECK;
+void witness_ring_destroy(struct pl_server *s);
+void witness_add(struct job *j, const struct pl_event *e);
+void witness_keep(struct job *j);
+const char *declined_reason(const char *kernel); /* NULL: it is a kernel that ran */
 
 #endif

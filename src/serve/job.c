@@ -141,27 +141,30 @@ void jobs_sweep(struct pl_server *s) {
 
 /* ---------- events ---------- */
 
-void observe(_Atomic uint64_t *bucket, uint64_t ns) {
-    /* upper bounds in ms: 1 2 5 10 20 50 100 200 500 1000 5000 inf; cumulative when printed */
-    static const uint32_t ms[11] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000};
-    size_t i = 0;
-    while (i < 11 && ns > (uint64_t)ms[i] * 1000000u) i++;
-    bucket[i]++;
+static void observe(struct time_count *t, uint64_t ns) {
+    t->bucket[pl_time_bucket(ns)]++;
+    t->sum_ns += ns;
 }
 
 static void measure(struct job *j, struct choice *c) {
     struct server_counts *n = &j->server->counts;
     uint64_t now = pl_clock_ns();
-    if (c->last_token_ns == 0) {
-        n->ttft_ns_total += now - j->created_ns;
-        n->ttft_count++;
-        observe(n->ttft_bucket, now - j->created_ns);
-    } else {
-        n->gap_ns_total += now - c->last_token_ns;
-        n->gap_count++;
-        observe(n->gap_bucket, now - c->last_token_ns);
-    }
+    if (c->last_token_ns == 0)
+        observe(&n->ttft, now - j->created_ns);
+    else
+        observe(&n->gap, now - c->last_token_ns);
+    if (j->first_token_ns == 0) j->first_token_ns = now - j->created_ns;
     c->last_token_ns = now;
+}
+
+/* Whatever the reason, the choice is over. */
+static void count_end(struct job *j, const struct choice *c, const struct pl_event *e) {
+    struct server_counts *n = &j->server->counts;
+    n->ended[e->kind == PL_EVENT_ERROR ? 3 : c->reason == PL_END_STOP ? 0 : c->reason == PL_END_LENGTH ? 1 : 2]++;
+    witness_add(j, e);
+    if (e->kind == PL_EVENT_ERROR) return;
+    observe(&n->queue, e->queued_ns);
+    j->queued_ns = PL_MAX(j->queued_ns, e->queued_ns);
 }
 
 /* ---------- parts of a reply: kept for the whole answer, sent when streaming ---------- */
@@ -282,6 +285,7 @@ static void on_token(struct job *j, struct choice *c, uint32_t index, const stru
 
 static void finish_job(struct job *j) {
     j->ready = true;
+    witness_keep(j);
     if (j->params.stream && !j->failed) api_shape(j->api)->stream_end(j);
 }
 
@@ -327,6 +331,7 @@ static void on_event(void *user, const struct pl_event *e) {
     case PL_EVENT_ERROR: on_error(j, c, e); break;
     }
     bool last = e->kind == PL_EVENT_END || e->kind == PL_EVENT_ERROR;
+    if (last) count_end(j, c, e);
     if (last && --j->open == 0) finish_job(j);
     if (j->params.stream ? j->out.len > j->out_sent || j->ready : j->ready) wake(j);
     pthread_mutex_unlock(&j->lock);
@@ -372,6 +377,7 @@ static enum pl_status submit_choice(struct job *j, uint32_t index, struct pl_err
         .on_event = on_event,
         .user = &j->choice_refs[index],
     };
+    r.group = (uint32_t)(j->key_index + 1);
     r.sampling.seed += index; /* each choice its own stream, the first that of a single request */
     if (r.score_prompt) on_prompt_token(j, c, &(struct pl_event){.id = prompt->data[0], .logprob = NAN});
     PL_TRY(make_constraint(j, &r.constraint, err));
@@ -459,6 +465,7 @@ enum MHD_Result job_stream(struct job *j, struct exchange *x) {
     MHD_add_response_header(r, "Cache-Control", "no-cache");
     MHD_add_response_header(r, "X-Accel-Buffering", "no");
     MHD_add_response_header(r, "Server", "plumb/" PLUMB_VERSION);
+    MHD_add_response_header(r, j->api == API_MESSAGES ? "request-id" : "x-request-id", j->id);
     if (x->server->opt.cors) MHD_add_response_header(r, "Access-Control-Allow-Origin", "*");
     enum MHD_Result ok = MHD_queue_response(x->connection, 200, r);
     MHD_destroy_response(r);

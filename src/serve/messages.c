@@ -16,9 +16,7 @@ static enum pl_status join_parts(size_t message, const json_t *parts, json_t **o
         bool is_text = type != NULL && (strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 ||
                                         strcmp(type, "output_text") == 0 || strcmp(type, "refusal") == 0);
         if (text == NULL) text = json_object_get(p, "refusal");
-        if (json_is_string(p))
-            pl_buf_add(&b, json_string_value(p), json_string_length(p));
-        else if (is_text && json_is_string(text))
+        if (is_text && json_is_string(text))
             pl_buf_add(&b, json_string_value(text), json_string_length(text));
         else
             st = param_bad(pe, "messages", PL_INVALID,
@@ -86,6 +84,12 @@ static enum pl_status normalise_one(const struct pl_server *s, size_t i, json_t 
     if (!known)
         return param_bad(pe, "messages", PL_INVALID,
                          "message %zu has the role '%.40s', expected system, developer, user, assistant or tool", i, role);
+    static const char *const strings[] = {"name", "tool_call_id"};
+    for (size_t k = 0; k < PL_COUNT_OF(strings); k++) {
+        const json_t *v = json_object_get(m, strings[k]);
+        if (v != NULL && !json_is_string(v) && !json_is_null(v))
+            return param_bad(pe, "messages", PL_INVALID, "%s of message %zu is no string", strings[k], i);
+    }
     PL_TRY(content_string(s, i, m, pe));
     PL_TRY(call_arguments(i, m, pe));
     /* Newer name of the same role; templates know the older one. */

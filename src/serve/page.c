@@ -1,16 +1,22 @@
-/* page.c - the web page, one self-contained file inside the binary. */
+/* page.c - the two files inside the binary: the web page and the description of the endpoints. */
 #include "serve/internal.h"
 
 /* The path is relative to the repository root, where the compiler runs; the Makefile makes the object depend on it. */
-__asm__(".section .rodata\n"
-        ".global pl_page_begin\n.global pl_page_end\n"
-        ".hidden pl_page_begin\n.hidden pl_page_end\n"
-        "pl_page_begin:\n.incbin \"src/serve/page.html\"\n"
-        "pl_page_end:\n.byte 0\n"
-        ".previous\n");
+#define EMBED(name, path)                                                                                    \
+    __asm__(".section .rodata\n"                                                                             \
+            ".global " #name "_begin\n.global " #name "_end\n"                                               \
+            ".hidden " #name "_begin\n.hidden " #name "_end\n" #name "_begin:\n.incbin \"" path "\"\n" #name \
+            "_end:\n.byte 0\n"                                                                               \
+            ".previous\n");                                                                                  \
+    extern const char name##_begin[], name##_end[]
 
-extern const char pl_page_begin[], pl_page_end[];
+EMBED(pl_page, "src/serve/page.html");
+EMBED(pl_openapi, "src/serve/openapi.json");
 
 enum MHD_Result handle_page(struct exchange *x) {
     return answer_bytes(x, 200, "text/html; charset=utf-8", pl_page_begin, (size_t)(pl_page_end - pl_page_begin));
+}
+
+enum MHD_Result handle_openapi(struct exchange *x) {
+    return answer_bytes(x, 200, "application/json", pl_openapi_begin, (size_t)(pl_openapi_end - pl_openapi_begin));
 }

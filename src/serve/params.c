@@ -234,6 +234,8 @@ enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t 
     }
     PL_TRY(read_model(body, pe));
     PL_TRY(read_numbers(body, out, pe));
+    if (api == API_MESSAGES && out->sampling.temperature > 1) /* as Anthropic documents it */
+        return bad(pe, "temperature", PL_INVALID, "temperature is %g, expected 0 to 1", (double)out->sampling.temperature);
     PL_TRY(read_stop(body, out, pe));
     PL_TRY(read_bias(s, body, out, pe));
     PL_TRY(read_logprobs(api, body, out, pe));

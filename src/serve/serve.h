@@ -12,6 +12,7 @@
 struct pl_serve_options {
     const char *host; /* address to bind; "127.0.0.1" by default */
     uint16_t port;    /* 0: the system picks one */
+    int listen_fd;    /* above 0: an open listening socket, used instead of host and port */
     const char *const *api_keys;
     size_t api_key_count;
     const char *alias; /* model name in answers; NULL: the file's */
@@ -19,10 +20,13 @@ struct pl_serve_options {
     bool metrics, cors;
     uint32_t http_threads;    /* 0 = 4 */
     uint32_t connections_max; /* 0 = 1024 */
+    uint32_t per_address_max; /* connections of one client address; 0 = no limit */
+    uint32_t body_timeout_s;  /* for the whole body; 0 = 120 */
     uint32_t idle_timeout_s;  /* 0 = 60 */
     size_t body_bytes_max;    /* 0 = 16 MiB */
     uint32_t per_key_max;     /* running and waiting requests per API key; 0 = no limit */
     const char *access_log;   /* JSON lines; NULL: none, "-": stderr */
+    bool log_bodies;          /* with the request's body, which holds prompts */
     const char *backend_line; /* what the start-up line said */
     uint32_t context;
     struct pl_service_options service;
@@ -36,6 +40,10 @@ uint16_t pl_server_port(const struct pl_server *s);
 /* Refuses new requests, lets running ones end for at most timeout_ms. */
 bool pl_server_drain(struct pl_server *s, uint32_t timeout_ms);
 void pl_server_reopen_logs(struct pl_server *s);
+/* True when the device has failed: every request is answered 503 with the reason from then on. */
+bool pl_server_failed(struct pl_server *s, struct pl_err *why);
+/* Stops accepting and hands the listening socket out, so that a new process may go on with it; -1: there is none. */
+int pl_server_take_socket(struct pl_server *s);
 void pl_server_destroy(struct pl_server *s);
 
 #endif

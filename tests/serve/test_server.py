@@ -15,64 +15,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 import tap  # noqa: E402
 import tiny_chat_model  # noqa: E402
-
-PLUMB = os.environ.get("PLUMB", "build/plumb")
-
-
-class Server:
-    def __init__(self, model, *flags):
-        self.process = subprocess.Popen([PLUMB, "serve", "-m", model, "--port", "0", *flags], stderr=subprocess.PIPE, text=True)
-        self.lines = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
-            if found:
-                self.port = int(found.group(1))
-                return
-        raise RuntimeError("the server did not start: " + "".join(self.lines))
-
-    def call(self, method, path, body=None, headers=None, timeout=60):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        data = None if body is None else body if isinstance(body, (bytes, str)) else json.dumps(body)
-        c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
-        r = c.getresponse()
-        text = r.read()
-        c.close()
-        try:
-            return r.status, json.loads(text), r
-        except ValueError:
-            return r.status, text, r
-
-    def post(self, path, body, **kw):
-        return self.call("POST", path, body, **kw)
-
-    def stream(self, path, body):
-        status, text, _ = self.post(path, {**body, "stream": True})
-        assert status == 200, text
-        events = [e[6:] for e in text.decode().split("\n\n") if e.startswith("data: ")]
-        assert events[-1] == "[DONE]", events[-1]
-        return [json.loads(e) for e in events[:-1]]
-
-    def metric(self, name):
-        status, text, _ = self.call("GET", "/metrics")
-        assert status == 200
-        found = re.search(r"^plumb_%s ([0-9.e+-]+)$" % name, text.decode(), re.M)
-        assert found, f"metric {name} is missing"
-        return float(found.group(1))
-
-    def stop(self, sig=signal.SIGTERM, timeout=40):
-        self.process.send_signal(sig)
-        code = self.process.wait(timeout)
-        self.lines += self.process.stderr.readlines()
-        return code
-
-
-def chat(content, **kw):
-    return {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 12, "ignore_eos": True, **kw}
-
-
-def completion(prompt, **kw):
-    return {"prompt": prompt, "temperature": 0, "max_tokens": 12, "ignore_eos": True, **kw}
+from support import PLUMB, Server, chat, completion  # noqa: E402
 
 
 def test_chat_whole_and_streamed_agree(s):

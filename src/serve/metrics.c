@@ -1,0 +1,173 @@
+/* metrics.c - /metrics in the Prometheus text format. Names are documented in docs/server.md and stay. */
+#include "serve/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+static void head(struct pl_buf *b, const char *name, const char *type, const char *help) {
+    pl_buf_printf(b, "# HELP plumb_%s %s\n# TYPE plumb_%s %s\n", name, help, name, type);
+}
+
+static void metric(struct pl_buf *b, const char *name, const char *type, const char *help, double value) {
+    head(b, name, type, help);
+    pl_buf_printf(b, "plumb_%s %.17g\n", name, value);
+}
+
+static void label(struct pl_buf *b, const char *text) {
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\') pl_buf_add_char(b, '\\');
+        pl_buf_add_char(b, *text == '\n' ? ' ' : *text);
+    }
+}
+
+static void histogram_end(struct pl_buf *b, const char *name, uint64_t total, double sum) {
+    pl_buf_printf(b, "plumb_%s_bucket{le=\"+Inf\"} %" PRIu64 "\nplumb_%s_sum %.9g\nplumb_%s_count %" PRIu64 "\n", name,
+                  total, name, sum, name, total);
+}
+
+static void seconds(struct pl_buf *b, const char *name, const char *help, const uint64_t bucket[PL_TIME_BUCKETS],
+                    uint64_t sum_ns) {
+    uint64_t total = 0;
+    head(b, name, "histogram", help);
+    for (size_t i = 0; i < PL_TIME_BUCKETS - 1; i++) {
+        total += bucket[i];
+        pl_buf_printf(b, "plumb_%s_bucket{le=\"%g\"} %" PRIu64 "\n", name, pl_time_bucket_ms[i] * 1e-3, total);
+    }
+    histogram_end(b, name, total + bucket[PL_TIME_BUCKETS - 1], (double)sum_ns * 1e-9);
+}
+
+static void time_metric(struct pl_buf *b, const char *name, const char *help, struct time_count *t) {
+    uint64_t bucket[PL_TIME_BUCKETS];
+    for (size_t i = 0; i < PL_TIME_BUCKETS; i++) bucket[i] = t->bucket[i];
+    seconds(b, name, help, bucket, t->sum_ns);
+}
+
+/* Buckets 1, 2, 4, 8, ... */
+static void powers(struct pl_buf *b, const char *name, const char *help, const uint64_t *bucket, uint32_t count,
+                   uint64_t sum) {
+    uint64_t total = 0;
+    head(b, name, "histogram", help);
+    for (uint32_t i = 0; i < count; i++) {
+        total += bucket[i];
+        pl_buf_printf(b, "plumb_%s_bucket{le=\"%u\"} %" PRIu64 "\n", name, 1u << i, total);
+    }
+    histogram_end(b, name, total, (double)sum);
+}
+
+const char *declined_reason(const char *kernel) {
+    static const char mark[] = "declined: ";
+    return strncmp(kernel, mark, sizeof mark - 1) == 0 ? kernel + sizeof mark - 1 : NULL;
+}
+
+static void kernel_row(struct pl_buf *b, const char *name, const struct pl_ops_launches *l, uint64_t value) {
+    const char *why = declined_reason(l->kernel);
+    pl_buf_printf(b, "plumb_%s{op=\"%s\",%s=\"", name, l->op, why != NULL ? "reason" : "kernel");
+    label(b, why != NULL ? why : l->kernel);
+    pl_buf_printf(b, "\"} %" PRIu64 "\n", value);
+}
+
+/* Every kernel that ran, by operation and name: the witness as counters; and what was declined, by reason. */
+static void kernels(struct pl_buf *b, struct pl_service *service) {
+    struct pl_ops_launches list[PL_SERVICE_KERNELS_MAX];
+    size_t n = PL_MIN(pl_service_witness(service, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));
+    head(b, "kernel_launches_total", "counter", "Launches by operation and kernel.");
+    for (size_t i = 0; i < n; i++)
+        if (declined_reason(list[i].kernel) == NULL) kernel_row(b, "kernel_launches_total", &list[i], list[i].launches);
+    head(b, "kernel_bytes_total", "counter", "Least bytes that the launches moved, where the operation knows.");
+    for (size_t i = 0; i < n; i++)
+        if (declined_reason(list[i].kernel) == NULL && list[i].bytes > 0)
+            kernel_row(b, "kernel_bytes_total", &list[i], list[i].bytes);
+    head(b, "kernel_declined_total", "counter", "Times the planned kernel did not run, by operation and reason.");
+    for (size_t i = 0; i < n; i++)
+        if (declined_reason(list[i].kernel) != NULL) kernel_row(b, "kernel_declined_total", &list[i], list[i].launches);
+}
+
+static void requests(struct pl_buf *b, const struct pl_service_info *n, struct server_counts *c) {
+    static const char *const outcomes[] = {"stop", "length", "cancelled", "failed"};
+    metric(b, "requests_total", "counter", "Sequences accepted.", (double)n->requests);
+    head(b, "requests_ended_total", "counter", "Sequences that ended, by outcome.");
+    for (size_t i = 0; i < PL_COUNT_OF(outcomes); i++)
+        pl_buf_printf(b, "plumb_requests_ended_total{outcome=\"%s\"} %" PRIu64 "\n", outcomes[i], (uint64_t)c->ended[i]);
+    metric(b, "requests_finished_total", "counter", "Sequences that ran to their end.", (double)n->finished);
+    metric(b, "requests_cancelled_total", "counter", "Sequences ended by their client or a stop string.",
+           (double)n->cancelled);
+    metric(b, "requests_failed_total", "counter", "Sequences that ended with an error.", (double)n->failed);
+    metric(b, "requests_refused_total", "counter", "Sequences refused because no place was free.", (double)n->refused);
+    metric(b, "preemptions_total", "counter", "Sequences that gave their pages up and were computed again.",
+           (double)n->preempted);
+    metric(b, "requests_running", "gauge", "Sequences that own pages.", n->running);
+    metric(b, "requests_waiting", "gauge", "Sequences in the queue.", n->waiting);
+    metric(b, "parallel_max", "gauge", "Sequences that may run together.", n->max_running);
+}
+
+static void steps(struct pl_buf *b, const struct pl_service_info *n) {
+    metric(b, "steps_total", "counter", "Steps of the engine.", (double)n->steps);
+    seconds(b, "step_duration_seconds", "Duration of a step.", n->step_histogram, n->step_ns_total);
+    powers(b, "step_sequences", "Sequences in one step.", n->batch_histogram, 16, n->batch_sum);
+    powers(b, "step_rows", "Tokens computed in one step.", n->rows_histogram, 17, n->rows_sum);
+    head(b, "phase_seconds_total", "counter", "Time of steps that only decode, only prefill, or do both.");
+    for (size_t i = 0; i < 3; i++)
+        pl_buf_printf(b, "plumb_phase_seconds_total{phase=\"%s\"} %.9g\n", pl_phase_names[i], (double)n->phase[i].ns * 1e-9);
+    head(b, "phase_rows_total", "counter", "Tokens computed in those steps.");
+    for (size_t i = 0; i < 3; i++)
+        pl_buf_printf(b, "plumb_phase_rows_total{phase=\"%s\"} %" PRIu64 "\n", pl_phase_names[i], n->phase[i].rows);
+    head(b, "phase_bytes_total", "counter", "Least bytes that those steps moved.");
+    for (size_t i = 0; i < 3; i++)
+        pl_buf_printf(b, "plumb_phase_bytes_total{phase=\"%s\"} %" PRIu64 "\n", pl_phase_names[i], n->phase[i].bytes);
+}
+
+static void tokens_and_pages(struct pl_buf *b, const struct pl_service_info *n) {
+    metric(b, "prompt_tokens_total", "counter", "Prompt tokens computed.", (double)n->tokens_prefilled);
+    metric(b, "generated_tokens_total", "counter", "Tokens generated.", (double)n->tokens_generated);
+    metric(b, "prefix_tokens_asked_total", "counter", "Prompt tokens looked up in the prefix cache.",
+           (double)n->prefix_tokens_asked);
+    metric(b, "prefix_tokens_hit_total", "counter", "Prompt tokens found in the prefix cache.",
+           (double)n->prefix_tokens_adopted);
+    metric(b, "kv_pages", "gauge", "Pages of the KV cache.", n->page_count);
+    metric(b, "kv_pages_free", "gauge", "Pages nobody refers to.", n->pages_free);
+    metric(b, "kv_pages_cached", "gauge", "Pages kept by the prefix cache.", n->pages_cached);
+    metric(b, "kv_page_tokens", "gauge", "Tokens of a page.", n->page_tokens);
+}
+
+static void http(struct pl_buf *b, struct server_counts *c) {
+    time_metric(b, "time_to_first_token_seconds", "From the request's arrival to its first token.", &c->ttft);
+    time_metric(b, "inter_token_seconds", "Between two tokens of one sequence.", &c->gap);
+    time_metric(b, "queue_seconds", "From a sequence's arrival to its admission.", &c->queue);
+    metric(b, "http_requests_total", "counter", "HTTP requests.", (double)c->http_requests);
+    metric(b, "http_streams_total", "counter", "Answers that were streamed.", (double)c->streams);
+    metric(b, "http_client_errors_total", "counter", "HTTP answers with a 4xx status.", (double)c->http_4xx);
+    metric(b, "http_server_errors_total", "counter", "HTTP answers with a 5xx status.", (double)c->http_5xx);
+    metric(b, "http_disconnects_total", "counter", "Connections that ended before their answer did.",
+           (double)c->disconnects);
+    metric(b, "log_lines_lost_total", "counter", "Lines of the access log that could not be written.", (double)c->log_lost);
+}
+
+enum MHD_Result handle_metrics(struct exchange *x) {
+    struct pl_server *s = x->server;
+    if (!s->opt.metrics)
+        return answer_error(x, 501, "not_supported_error", NULL,
+                            "metrics are switched off: start the server with --metrics (this is no zero)");
+    struct pl_service_info n;
+    pl_service_info(s->service, &n);
+    struct pl_buf b = {0};
+    head(&b, "info", "gauge", "The process.");
+    pl_buf_add_c(&b, "plumb_info{version=\"" PLUMB_VERSION "\",backend=\"");
+    label(&b, pl_ops_describe(s->engine->ops));
+    pl_buf_add_c(&b, "\",model=\"");
+    label(&b, s->model_name);
+    pl_buf_add_c(&b, "\"} 1\n");
+    metric(&b, "start_time_seconds", "gauge", "When the process began to serve, Unix time.", (double)s->started_unix);
+    metric(&b, "device_failed", "gauge", "1 when the device has failed and nothing runs any more.", n.poisoned);
+    requests(&b, &n, &s->counts);
+    steps(&b, &n);
+    tokens_and_pages(&b, &n);
+    http(&b, &s->counts);
+    kernels(&b, s->service);
+    enum MHD_Result r = pl_buf_ok(&b) ? answer_bytes(x, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len)
+                                      : answer_error(x, 503, NULL, NULL, "no memory for the answer");
+    pl_buf_deinit(&b);
+    return r;
+}

@@ -1,0 +1,282 @@
+"""What must not hurt the server: a failing device, full disks, jumping clocks, slow bodies, greedy keys, scarce KV memory.
+Uses a tiny random model and the standard library."""
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+import tap  # noqa: E402
+import tiny_chat_model  # noqa: E402
+from support import PLUMB, Server, chat, completion  # noqa: E402
+
+directory = tempfile.mkdtemp()
+MODEL = os.path.join(directory, "tiny")
+
+
+def answer(s, body):
+    return s.post("/v1/completions", body)[1]["choices"][0]["text"]
+
+
+def until(what, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not come to pass")
+
+
+@tap.case
+def a_failed_device_answers_503_with_the_reason_and_stays():
+    s = Server(MODEL, "--fail-step", "9", "--on-device-failure", "stay", "--metrics")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda i: s.post("/v1/chat/completions", chat(f"x{i}", max_tokens=40)), range(4)))
+    assert all(status == 503 and "device failure" in body["error"]["message"] for status, body, _ in done), done
+    status, body, r = s.post("/v1/chat/completions", chat("later"))
+    assert status == 503 and "device" in body["error"]["message"] and r.headers["Retry-After"]
+    assert s.call("GET", "/health")[0] == 503 and "device failure" in s.call("GET", "/health")[1]["reason"]
+    assert s.call("GET", "/ready")[0] == 503 and s.metric("device_failed") == 1
+    assert s.metric("kv_pages_free") + s.metric("kv_pages_cached") == s.metric("kv_pages")
+    assert s.stop() == 0
+
+
+@tap.case
+def a_stream_ends_with_the_reason():
+    s = Server(MODEL, "--fail-step", "9", "--on-device-failure", "stay")
+    status, text, _ = s.post("/v1/chat/completions", chat("x", max_tokens=40, stream=True))
+    assert status == 200 and b"device failure" in text and b"[DONE]" not in text, text
+    assert s.stop() == 0
+
+
+@tap.case
+def a_failed_device_ends_the_process():
+    s = Server(MODEL, "--fail-step", "3")
+    assert s.post("/v1/chat/completions", chat("x"))[0] == 503
+    assert s.wait() == 1 and "leaving" in "".join(s.lines), s.lines
+
+
+@tap.case
+def a_failed_device_restarts_on_the_same_socket():
+    s = Server(MODEL, "--fail-step", "3", "--on-device-failure", "restart")
+    assert s.post("/v1/chat/completions", chat("x"))[0] == 503
+    assert s.wait_listening() == s.port
+    assert s.post("/v1/chat/completions", chat("x"))[0] == 200
+    assert s.stop() == 0
+
+
+@tap.case
+def a_socket_can_be_handed_in():
+    listener = socket.create_server(("127.0.0.1", 0))
+    os.set_inheritable(listener.fileno(), True)
+    code = f"import os; os.dup2({listener.fileno()}, 3); os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); " \
+           f"os.execv({PLUMB!r}, [{PLUMB!r}, 'serve', '-m', {MODEL!r}])"
+    p = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, close_fds=False)
+    port = listener.getsockname()[1]
+    listener.close()
+    assert any(f"127.0.0.1:{port}" in line for line in p.stderr)  # reads to the line, or to the end of a server that failed
+    p.send_signal(signal.SIGTERM)
+    assert p.wait(60) == 0
+
+
+@tap.case
+def a_full_disk_loses_log_lines_and_nothing_else():
+    s = Server(MODEL, "--access-log", "/dev/full", "--metrics")
+    assert s.post("/v1/chat/completions", chat("x"))[0] == 200
+    until(lambda: s.metric("log_lines_lost_total") > 0)
+    assert s.stop() == 0
+
+
+@tap.case
+def hangup_reopens_the_log():
+    log = os.path.join(directory, "access.log")
+    s = Server(MODEL, "--access-log", log)
+    s.post("/v1/chat/completions", chat("secret words"))
+    until(lambda: os.path.getsize(log) > 0)
+    os.rename(log, log + ".1")
+    s.process.send_signal(signal.SIGHUP)
+    until(lambda: os.path.exists(log))
+    s.post("/v1/completions", completion("x", stream=True))
+    until(lambda: os.path.getsize(log) > 0)
+    first, second = (json.loads(open(f, encoding="utf-8").readline()) for f in (log + ".1", log))
+    assert first["path"] == "/v1/chat/completions" and first["status"] == 200 and first["generated_tokens"] == 12 and not first["stream"]
+    assert second["path"] == "/v1/completions" and second["stream"] and "secret" not in open(log + ".1", encoding="utf-8").read()
+    assert s.stop() == 0
+    s = Server(MODEL, "--access-log", log, "--log-bodies")
+    s.post("/v1/chat/completions", chat("asked for"))
+    assert s.stop() == 0 and "asked for" in open(log, encoding="utf-8").read()
+
+
+SHIM = """#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static _Atomic unsigned calls;
+int clock_gettime(clockid_t id, struct timespec *t) {
+    int r = (int)syscall(SYS_clock_gettime, id, t);
+    if (id == CLOCK_REALTIME) t->tv_sec += (++calls & 1) ? 400000000 : -400000000;
+    return r;
+}
+time_t time(time_t *out) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (out) *out = t.tv_sec;
+    return t.tv_sec;
+}
+"""
+
+
+@tap.case
+def jumping_clocks_change_nothing():
+    cc = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if cc is None:
+        raise tap.Skip("no C compiler")
+    source, shim = os.path.join(directory, "shim.c"), os.path.join(directory, "shim.so")
+    with open(source, "w", encoding="utf-8") as f:
+        f.write(SHIM)
+    subprocess.run([cc, "-shared", "-fPIC", "-o", shim, source], check=True)
+    straight = Server(MODEL)
+    expected = [answer(straight, completion(f"x{i}", max_tokens=60)) for i in range(4)]
+    assert straight.stop() == 0
+    s = Server(MODEL, "--metrics", env={"LD_PRELOAD": shim})
+    created = {s.post("/v1/chat/completions", chat("x"))[1]["created"] // 10**8 for _ in range(6)}
+    assert len(created) > 1, created  # the shim works: the wall clock jumps by years
+    assert [answer(s, completion(f"x{i}", max_tokens=60)) for i in range(4)] == expected
+    assert s.call("GET", "/health")[0] == 200 and s.metric("inter_token_seconds_sum") < 60
+    assert s.stop() == 0
+
+
+@tap.case
+def a_body_that_trickles_is_cut():
+    s = Server(MODEL, "--body-timeout", "1")
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=60)
+    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+    try:
+        for _ in range(600):
+            c.sendall(b" ")
+            time.sleep(0.05)
+    except OSError:
+        pass
+    else:
+        raise AssertionError("the connection stayed open")
+    assert s.post("/v1/completions", completion("x"))[0] == 200
+    assert s.stop() == 0
+
+
+@tap.case
+def one_address_cannot_take_all_connections():
+    s = Server(MODEL, "--connections-per-address", "4")
+    held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(12)]
+    time.sleep(0.3)
+    alive = 0
+    for c in held:
+        c.settimeout(0.5)
+        try:
+            c.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            alive += len(c.recv(100)) > 0
+        except OSError:
+            pass
+        c.close()
+    assert 0 < alive <= 4, alive
+    until(lambda: s.call("GET", "/health")[0] == 200)
+    assert s.stop() == 0
+
+
+@tap.case
+def a_greedy_key_does_not_starve_another():
+    s = Server(MODEL, "--api-key", "greedy", "--api-key", "modest", "--parallel", "2", "--metrics", "--per-key", "40")
+    order, lock = [], threading.Lock()
+
+    def run(key, i):
+        status = s.post("/v1/completions", completion(f"{key} {i}", max_tokens=300), headers={"Authorization": "Bearer " + key})[0]
+        with lock:
+            order.append((key, status))
+
+    greedy = [threading.Thread(target=run, args=("greedy", i)) for i in range(24)]
+    for t in greedy:
+        t.start()
+    auth = {"Authorization": "Bearer greedy"}
+    until(lambda: b"plumb_requests_waiting 2" in s.call("GET", "/metrics", headers=auth)[1] or len(order) > 0)  # 20 and more wait
+    modest = threading.Thread(target=run, args=("modest", 0))
+    modest.start()
+    for t in [*greedy, modest]:
+        t.join()
+    assert all(status == 200 for _, status in order), order
+    place = [key for key, _ in order].index("modest")
+    assert place < 15, order  # in arrival order it would have been the last of 25
+    assert s.stop() == 0
+
+
+@tap.case
+def a_key_has_its_limit():
+    s = Server(MODEL, "--api-key", "k", "--per-key", "2")
+    auth = {"Authorization": "Bearer k"}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        codes = [r[0] for r in pool.map(lambda i: s.post("/v1/completions", completion(f"{i}", max_tokens=400), headers=auth), range(8))]
+    assert set(codes) == {200, 429}, codes
+    assert s.stop() == 0
+
+
+@tap.case
+def scarce_kv_memory_changes_no_answer():
+    bodies = [completion(f"x{i} " + "word " * (5 * i), max_tokens=200) for i in range(8)]
+    wide = Server(MODEL, "--parallel", "8", "--metrics")
+    expected = [answer(wide, b) for b in bodies]
+    pages = wide.metric("kv_pages")
+    assert wide.stop() == 0
+    r = subprocess.run([PLUMB, "serve", "-m", MODEL, "--kv-memory", "1000"], capture_output=True, text=True, timeout=60)
+    assert r.returncode != 0 and "--kv-memory" in r.stderr, r
+    least = int(re.search(r"\((\d+) bytes\)", r.stderr).group(1))
+    s = Server(MODEL, "--parallel", "8", "--metrics", "--kv-memory", str(least * 3 // 2))
+    assert s.metric("kv_pages") == pages / 8 * 3 // 2
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda b: answer(s, b), bodies)) == expected
+    assert s.metric("preemptions_total") > 0
+    assert s.metric("kv_pages_free") + s.metric("kv_pages_cached") == s.metric("kv_pages")
+    assert s.stop() == 0
+
+
+@tap.case
+def long_prompts_leave_running_sequences_their_steps():
+    s = Server(MODEL, "--parallel", "4", "--metrics", "--gap-ms", "1", "--no-prefix-cache")
+    alone = answer(s, completion([65 + i % 26 for i in range(400)]))
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(answer, s, completion(f"r{i}", max_tokens=400)) for i in range(3)]
+        assert [answer(s, completion([65 + i % 26 for i in range(400)])) for _ in range(3)] == [alone] * 3
+        assert all(r.result() for r in running)
+    _, text, _ = s.call("GET", "/metrics")
+    assert re.search(rb'plumb_phase_rows_total\{phase="mixed"\} [1-9]', text), text
+    assert s.stop() == 0
+
+
+@tap.case
+def a_witness_tells_what_ran():
+    s = Server(MODEL, "--api-key", "a", "--api-key", "b")
+    a, b = ({"Authorization": "Bearer " + k} for k in "ab")
+    _, body, r = s.post("/v1/chat/completions", chat("x", n=2), headers=a)
+    assert r.headers["x-request-id"] == body["id"]
+    w = s.call("GET", "/v1/witness/" + body["id"], headers=a)[1]
+    assert w["generated_tokens"] == 24 and w["choices"] == 2 and w["steps"] >= 24 and w["declined"] == [] and w["outcome"] == "ok"
+    assert w["sequences_per_step"]["max"] == 2 and {k["op"] for k in w["kernels"]} >= {"attention", "linear"}
+    assert all(k["launches"] > 0 for k in w["kernels"])
+    assert s.call("GET", "/v1/witness/" + body["id"], headers=b)[0] == 404  # another key's
+    assert s.call("GET", "/v1/witness", headers=b)[1]["data"] == [] and len(s.call("GET", "/v1/witness", headers=a)[1]["data"]) == 1
+    assert s.call("GET", "/v1/witness/none", headers=a)[0] == 404
+    assert s.stop() == 0
+
+
+if __name__ == "__main__":
+    try:
+        tiny_chat_model.write(MODEL)
+        tap.main()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
