@@ -73,6 +73,10 @@ static int parse(struct ab *a, int argc, char **argv) {
          0, add_text},
         {0, "concurrency", "K", PL_ARG_U32, &o->concurrency,
          "also send the arm K prompts at a time: answers must not change", 1, 256, NULL},
+        {0, "invariant", NULL, PL_ARG_FLAG, &o->invariant, "with --concurrency: an answer that changes is a difference", 0,
+         0, NULL},
+        {0, "allow-different-models", NULL, PL_ARG_FLAG, &o->allow_different_models,
+         "the sides may have different vocabularies or templates", 0, 0, NULL},
         {0, "allow-identical", NULL, PL_ARG_FLAG, &o->allow_identical, "both sides may be the same build", 0, 0, NULL},
         {0, "without-witness", NULL, PL_ARG_FLAG, &o->without_witness, "accept sides that do not say which kernels ran", 0,
          0, NULL},
@@ -186,6 +190,9 @@ static enum pl_status prepare(struct ab *a, struct pl_err *err) {
     if (a->tolerance != NULL &&
         (strncmp(a->tolerance, "near-tie=", 9) != 0 || !pl_parse_f64(a->tolerance + 9, 0, 100, &o->near_tie)))
         PL_FAIL(err, PL_USAGE, "--tolerance '%.60s': expected near-tie=X with X from 0 to 100", a->tolerance);
+    if (a->expect.count > PL_AB_EXPECT_MAX)
+        PL_FAIL(err, PL_USAGE, "%zu kernels are expected, at most %d may be", a->expect.count, PL_AB_EXPECT_MAX);
+    if (o->invariant && o->concurrency < 2) PL_FAIL(err, PL_USAGE, "--invariant needs --concurrency of 2 or more");
     o->min_tokens = a->min_tokens == UINT32_MAX ? PL_MIN(8u, o->n) : a->min_tokens;
     o->base.env = (const char *const *)a->base_env.item;
     o->base.env_count = a->base_env.count;

@@ -130,6 +130,7 @@ static json_t *result_json(struct generate *g) {
                                   per_second(g->prompt_ids.len, g->prompt_ns), "decode_ms", (double)g->decode_ns / 1e6,
                                   "decode_tok_s", per_second(g->generated, g->decode_ns)));
     json_object_set_new(o, "backend", json_string(pl_ops_describe(g->engine->ops)));
+    json_object_set_new(o, "fingerprint", pl_engine_fingerprint_json(g->engine));
     json_object_set_new(o, "kernels", pl_engine_witness(g->engine));
     return o;
 }

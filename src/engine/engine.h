@@ -111,6 +111,15 @@ json_t *pl_chat_vars(const json_t *messages, const json_t *tools, bool generatio
                      const json_t *extra) PL_MUST_CHECK;
 extern const char *const pl_chat_trusted[]; /* names of those of them that count as the template's own */
 
+/* Hashes that say whether two engines mean the same by a token id and by a conversation; 0: the file has none. */
+struct pl_fingerprint {
+    uint64_t vocabulary, chat_template;
+};
+void pl_engine_fingerprint(const struct plumb_engine *e, struct pl_fingerprint *out);
+/* {"vocabulary", "chat_template", "probe", "weights"}: hex or null; probe is pl_hash64 of the ids of this text. */
+json_t *pl_engine_fingerprint_json(const struct plumb_engine *e) PL_MUST_CHECK; /* NULL: out of memory */
+extern const char pl_fingerprint_probe[];
+
 json_t *pl_engine_info(struct plumb_engine *e) PL_MUST_CHECK;    /* NULL: out of memory */
 json_t *pl_engine_witness(struct plumb_engine *e) PL_MUST_CHECK; /* list of {op, kernel, launches, bytes}; NULL likewise */
 /* Schema plumb-counters-1: how every choice of an implementation ended, since the last reset. NULL: out of memory. */

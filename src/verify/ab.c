@@ -58,8 +58,11 @@ bool pl_ab_compare(const struct pl_ab_answer *a, const struct pl_ab_answer *b, s
     }
     size_t byte = first_byte(&a->text, &b->text);
     if (!ids && byte == a->text.len && byte == b->text.len) return true;
-    *d = (struct pl_ab_difference){.token = ids ? at : byte, .by_ids = ids, .margin = -1};
-    if (ids && a->margin != NULL && at < a->id_count) d->margin = a->margin[at];
+    bool pieces = !ids && a->pieces != NULL && b->pieces != NULL; /* texts of tokens: they say where, not whether */
+    if (pieces)
+        for (at = 0; at < PL_MIN(a->id_count, b->id_count) && a->pieces[at] == b->pieces[at];) at++;
+    *d = (struct pl_ab_difference){.token = ids || pieces ? at : byte, .by_ids = ids || pieces, .margin = -1};
+    if (d->by_ids && a->margin != NULL && at < a->id_count) d->margin = a->margin[at];
     excerpt(pl_buf_cstr(&a->text), a->text.len, byte > 60 ? byte - 60 : 0, byte, d->context, sizeof d->context);
     excerpt(pl_buf_cstr(&a->text), a->text.len, byte, byte + 40, d->base_text, sizeof d->base_text);
     excerpt(pl_buf_cstr(&b->text), b->text.len, byte, byte + 40, d->arm_text, sizeof d->arm_text);
@@ -68,41 +71,91 @@ bool pl_ab_compare(const struct pl_ab_answer *a, const struct pl_ab_answer *b, s
 
 /* ---------- asking ---------- */
 
+static bool ran(const struct pl_ab_answer *a, const char *kernel) {
+    for (size_t i = 0; i < json_array_size(a->kernels); i++) {
+        const json_t *k = json_array_get(a->kernels, i);
+        const char *name = json_string_value(json_object_get(k, "kernel"));
+        if (name != NULL && strstr(name, kernel) != NULL && json_integer_value(json_object_get(k, "launches")) > 0)
+            return true;
+    }
+    return false;
+}
+
+/* The kernel an expectation names for this side; NULL: it is about the other one. */
+static const char *expected_of(const char *want, const char *side) {
+    const char *other = strcmp(side, "base") == 0 ? "arm:" : "base:";
+    size_t len = strlen(side);
+    if (strncmp(want, other, strlen(other)) == 0) return NULL;
+    return strncmp(want, side, len) == 0 && want[len] == ':' ? want + len + 1 : want;
+}
+
+enum { THREADS_MAX = 256, GIVE_UP_AFTER = 5 };
+
 struct pass {
     const struct pl_ab_options *o;
     const struct pl_ab_side *side;
     struct pl_ab_answer *out;
     const char *label;
-    _Atomic size_t next, done;
+    _Atomic size_t next, done, failures_in_row;
 };
+
+/* What the verdict needs of the witness is taken at once: ten thousand lists of kernels would fill the memory. */
+static void digest(const struct pass *p, size_t i, struct pl_ab_answer *a) {
+    a->witness = a->kernels != NULL;
+    for (size_t e = 0; e < p->o->expect_count; e++) {
+        const char *want = expected_of(p->o->expect[e], p->side->name);
+        if (want != NULL && !ran(a, want)) a->missing |= (uint64_t)1 << e;
+    }
+    if (i == 0) return;
+    json_decref(a->kernels);
+    a->kernels = NULL;
+}
+
+static void ask_one(struct pass *p, size_t i) {
+    struct pl_ab_answer *a = &p->out[i];
+    if (atomic_load(&p->failures_in_row) >= GIVE_UP_AFTER) {
+        a->failed = true;
+        snprintf(a->error, sizeof a->error, "not asked: %d answers in a row had failed", GIVE_UP_AFTER);
+        return;
+    }
+    if (p->side->url != NULL)
+        pl_ab_ask_url(p->side, p->o->prompts[i], p->o->n, p->o->timeout_s, a);
+    else
+        pl_ab_ask_command(p->side, p->o->prompts[i], p->o->n, p->o->timeout_s, a);
+    if (a->failed)
+        atomic_fetch_add(&p->failures_in_row, 1);
+    else
+        atomic_store(&p->failures_in_row, 0);
+    digest(p, i, a);
+}
 
 static void *pass_worker(void *arg) {
     struct pass *p = arg;
     for (;;) {
         size_t i = atomic_fetch_add(&p->next, 1);
         if (i >= p->o->prompt_count) return NULL;
-        if (p->side->url != NULL)
-            pl_ab_ask_url(p->side, p->o->prompts[i], p->o->n, p->o->timeout_s, &p->out[i]);
-        else
-            pl_ab_ask_command(p->side, p->o->prompts[i], p->o->n, p->o->timeout_s, &p->out[i]);
+        ask_one(p, i);
         size_t done = atomic_fetch_add(&p->done, 1) + 1;
         if (p->o->progress != NULL) p->o->progress(p->o->progress_user, p->label, done, p->o->prompt_count);
     }
 }
 
-enum { THREADS_MAX = 256 };
-
-static struct pl_ab_answer *ask_all(const struct pl_ab_options *o, const struct pl_ab_side *side, const char *label,
-                                    uint32_t threads) {
-    struct pass p = {.o = o, .side = side, .label = label, .out = pl_calloc(o->prompt_count, sizeof *p.out)};
+/* All prompts from number `from` on. */
+static void ask_from(const struct pl_ab_options *o, const struct pl_ab_side *side, const char *label, size_t from,
+                     uint32_t threads, struct pl_ab_answer *out) {
+    struct pass p = {.o = o, .side = side, .label = label, .out = out, .next = from, .done = from};
     pthread_t thread[THREADS_MAX];
     uint32_t started = 0;
-    if (p.out == NULL) return NULL;
     for (; started + 1 < threads && started < THREADS_MAX; started++)
         if (pthread_create(&thread[started], NULL, pass_worker, &p) != 0) break;
     pass_worker(&p);
     for (uint32_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
-    return p.out;
+}
+
+static void ask_first(const struct pl_ab_options *o, const struct pl_ab_side *side, struct pl_ab_answer *out) {
+    struct pass p = {.o = o, .side = side, .out = out};
+    ask_one(&p, 0);
+    if (side->url != NULL && !out->failed) pl_ab_probe_url(side, o->timeout_s, &out->fingerprint);
 }
 
 /* ---------- reasons to doubt ---------- */
@@ -180,7 +233,7 @@ static void check_route(const struct pl_ab_options *o, struct pl_ab_report *r, c
     size_t silent = 0, unseen = 0;
     for (size_t i = 0; i < r->prompt_count; i++) {
         silent += !a[i].failed && a[i].backend[0] == '\0';
-        unseen += !a[i].failed && a[i].kernels == NULL;
+        unseen += !a[i].failed && !a[i].witness;
     }
     if (silent == 0 && unseen == 0) return;
     if (o->without_witness) {
@@ -193,28 +246,30 @@ static void check_route(const struct pl_ab_options *o, struct pl_ab_report *r, c
               name, unseen, r->prompt_count);
 }
 
-static bool ran(const struct pl_ab_answer *a, const char *kernel) {
-    for (size_t i = 0; i < json_array_size(a->kernels); i++) {
-        const json_t *k = json_array_get(a->kernels, i);
-        const char *name = json_string_value(json_object_get(k, "kernel"));
-        if (name != NULL && strstr(name, kernel) != NULL && json_integer_value(json_object_get(k, "launches")) > 0)
-            return true;
-    }
-    return false;
-}
-
 static void check_expected(const struct pl_ab_options *o, struct pl_ab_report *r, const char *name,
                            const struct pl_ab_answer *a) {
     for (size_t e = 0; e < o->expect_count; e++) {
-        const char *want = o->expect[e];
-        const char *other = strcmp(name, "base") == 0 ? "arm:" : "base:";
-        if (strncmp(want, other, strlen(other)) == 0) continue;
-        if (strncmp(want, name, strlen(name)) == 0 && want[strlen(name)] == ':') want += strlen(name) + 1;
+        const char *want = expected_of(o->expect[e], name);
         size_t missing = 0;
-        for (size_t i = 0; i < r->prompt_count; i++) missing += !a[i].failed && !ran(&a[i], want);
+        for (size_t i = 0; want != NULL && i < r->prompt_count; i++) missing += !a[i].failed && (a[i].missing >> e & 1) != 0;
         if (missing > 0)
             doubt(r, "%s fell back: kernel '%s' did not run in %zu of %zu answers", name, want, missing, r->prompt_count);
     }
+}
+
+/* Two models compared by mistake differ everywhere, which says nothing about builds. */
+static bool same_model(const struct pl_ab_options *o, struct pl_ab_report *r) {
+    const struct pl_ab_fingerprint *a = &r->base[0].fingerprint, *b = &r->arm[0].fingerprint;
+    const char *what[] = {"vocabularies", "chat templates", "tokenizers (ids of a test sentence)"};
+    const char *x[] = {a->vocabulary, a->chat_template, a->probe}, *y[] = {b->vocabulary, b->chat_template, b->probe};
+    if (o->allow_different_models) return true;
+    for (size_t i = 0; i < PL_COUNT_OF(what); i++) {
+        if (x[i][0] == '\0' || y[i][0] == '\0' || strcmp(x[i], y[i]) == 0) continue;
+        doubt(r, "the sides run two different models: their %s differ (%s, %s); --allow-different-models if that is meant",
+              what[i], x[i], y[i]);
+        return false;
+    }
+    return true;
 }
 
 /* ---------- differences ---------- */
@@ -225,32 +280,34 @@ static void find_differences(const struct pl_ab_options *o, struct pl_ab_report 
         if (r->base[i].failed || r->arm[i].failed || pl_ab_compare(&r->base[i], &r->arm[i], &d)) continue;
         d.prompt = i;
         d.near_tie = o->near_tie > 0 && d.margin >= 0 && d.margin <= o->near_tie;
-        r->prompts_different++;
+        r->difference[r->prompts_different++] = d;
         r->near_ties += d.near_tie;
-        if (r->difference_count < PL_AB_DIFFERENCES_MAX) r->difference[r->difference_count++] = d;
     }
 }
 
-/* The arm's prompts once more, together: each answer must be that of its single run. */
-static enum pl_status check_concurrency(struct pl_ab_options *o, struct pl_ab_report *r, struct pl_err *err) {
+/* The arm's prompts once more, together: each answer should be that of its single run. */
+static enum pl_status check_concurrency(const struct pl_ab_options *o, struct pl_ab_report *r, struct pl_err *err) {
     struct pl_ab_difference d;
     if (o->concurrency < 2) return PL_OK;
-    struct pl_ab_answer *together = ask_all(o, &o->arm, "arm, together", o->concurrency);
+    struct pl_ab_answer *together = pl_calloc(r->prompt_count, sizeof *together);
     if (together == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the answers");
+    ask_from(o, &o->arm, "arm, together", 0, o->concurrency, together);
     count_failures(r, "arm under concurrency", together);
     for (size_t i = 0; i < r->prompt_count; i++) {
-        if (!together[i].failed && !r->arm[i].failed && !pl_ab_compare(&r->arm[i], &together[i], &d)) r->batch_mismatches++;
+        bool both = !together[i].failed && !r->arm[i].failed;
+        r->batch_answers += both;
+        if (both && !pl_ab_compare(&r->arm[i], &together[i], &d)) r->batch_mismatches++;
         pl_ab_answer_deinit(&together[i]);
     }
     pl_free(together);
     return PL_OK;
 }
 
-static void decide(struct pl_ab_report *r) {
+static void decide(const struct pl_ab_options *o, struct pl_ab_report *r) {
     if (r->reason_count > 0)
         r->verdict = PL_AB_INCONCLUSIVE;
     else
-        r->verdict = r->prompts_different > 0 || r->batch_mismatches > 0 ? PL_AB_DIFFERS : PL_AB_EQUAL;
+        r->verdict = r->prompts_different > 0 || (o->invariant && r->batch_mismatches > 0) ? PL_AB_DIFFERS : PL_AB_EQUAL;
 }
 
 static void check_sides(const struct pl_ab_options *o, struct pl_ab_report *r) {
@@ -266,24 +323,39 @@ static void check_sides(const struct pl_ab_options *o, struct pl_ab_report *r) {
     check_expected(o, r, "arm", r->arm);
 }
 
+static enum pl_status room(struct pl_ab_report *r, struct pl_err *err) {
+    size_t n = r->prompt_count;
+    r->base = pl_calloc(n, sizeof *r->base);
+    r->control = pl_calloc(n, sizeof *r->control);
+    r->arm = pl_calloc(n, sizeof *r->arm);
+    r->difference = pl_calloc(n, sizeof *r->difference);
+    if (r->base == NULL || r->control == NULL || r->arm == NULL || r->difference == NULL)
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu answers of each side", n);
+    return PL_OK;
+}
+
 enum pl_status pl_ab_run(struct pl_ab_options *o, struct pl_ab_report *r, struct pl_err *err) {
     *r = (struct pl_ab_report){.prompt_count = o->prompt_count};
     PL_TRY(pl_ab_identify(&o->base, err));
     PL_TRY(pl_ab_identify(&o->arm, err));
     if (o->prompt_count == 0) {
         doubt(r, "the prompt set is empty");
-        decide(r);
+        decide(o, r);
         return PL_OK;
     }
+    PL_TRY(room(r, err));
     check_identity(o, r);
-    r->base = ask_all(o, &o->base, "base", 1);
-    r->arm = ask_all(o, &o->arm, "arm", 1);
-    r->control = ask_all(o, &o->base, "base again", 1); /* last, so that a slow drift would be seen too */
-    if (r->base == NULL || r->arm == NULL || r->control == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the answers");
-    check_sides(o, r);
-    find_differences(o, r);
-    PL_TRY(check_concurrency(o, r, err));
-    decide(r);
+    ask_first(o, &o->base, &r->base[0]);
+    ask_first(o, &o->arm, &r->arm[0]);
+    if (same_model(o, r)) {
+        ask_from(o, &o->base, "base", 1, 1, r->base);
+        ask_from(o, &o->arm, "arm", 1, 1, r->arm);
+        ask_from(o, &o->base, "base again", 0, 1, r->control); /* last, so that a slow drift would be seen too */
+        check_sides(o, r);
+        find_differences(o, r);
+        PL_TRY(check_concurrency(o, r, err));
+    }
+    decide(o, r);
     return PL_OK;
 }
 
@@ -293,5 +365,6 @@ void pl_ab_report_deinit(struct pl_ab_report *r) {
         for (size_t i = 0; lists[k] != NULL && i < r->prompt_count; i++) pl_ab_answer_deinit(&lists[k][i]);
         pl_free(lists[k]);
     }
+    pl_free(r->difference);
     *r = (struct pl_ab_report){0};
 }

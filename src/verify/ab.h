@@ -13,20 +13,30 @@
 
 enum pl_ab_verdict { PL_AB_EQUAL = 0, PL_AB_DIFFERS = 1, PL_AB_INCONCLUSIVE = 2 }; /* also the exit codes */
 
+/* What tells two models apart; "": the side does not say. */
+struct pl_ab_fingerprint {
+    char vocabulary[20], chat_template[20], probe[20];
+};
+
 /* One answer of one side. */
 struct pl_ab_answer {
     struct pl_buf text;
-    uint32_t *ids;  /* NULL: the side gives none */
-    double *margin; /* [id_count] log-probability gap to the runner-up at each token; NULL: not known */
-    size_t id_count;
-    size_t tokens;     /* ids where known, else estimated from the text */
-    json_t *kernels;   /* witness: list of {op, kernel, launches}; NULL: none */
+    uint32_t *ids;    /* NULL: the side gives none */
+    uint64_t *pieces; /* hash of each token's text, where a server tells the texts; NULL: not known */
+    double *margin;   /* [id_count] log-probability gap to the runner-up at each token, negative or NULL: not known */
+    size_t id_count;  /* of ids, pieces and margin */
+    size_t tokens;    /* counted by the side where it counts, else estimated from the text */
+    struct pl_ab_fingerprint fingerprint;
+    json_t *kernels; /* witness: list of {op, kernel, launches}; NULL: none, or dropped after witness and missing were set */
+    bool witness;    /* there was one */
+    uint64_t missing;  /* bit e: expected kernel number e did not run */
     char backend[256]; /* "": the side said nothing */
     bool failed;
     char error[512];
     double seconds;
 };
 void pl_ab_answer_deinit(struct pl_ab_answer *a);
+void pl_ab_fingerprint_read(const json_t *object, struct pl_ab_fingerprint *out); /* of generate --json and /props */
 
 struct pl_ab_side {
     const char *name;    /* "base", "arm" */
@@ -47,7 +57,8 @@ struct pl_ab_options {
     size_t prompt_count;
     uint32_t n, min_tokens, concurrency, timeout_s;
     double near_tie; /* 0: off; else differences with a margin up to this are called near-ties */
-    bool allow_identical, without_witness;
+    bool allow_identical, without_witness, allow_different_models;
+    bool invariant;            /* answers under concurrency must be those of single runs */
     bool same_binary_meant;    /* the sides are configurations of one binary */
     const char *const *expect; /* kernels that must have run, "base:NAME", "arm:NAME" or "NAME" for both */
     size_t expect_count;
@@ -62,15 +73,15 @@ struct pl_ab_difference {
     char context[96], base_text[96], arm_text[96];
 };
 
-enum { PL_AB_REASONS_MAX = 32, PL_AB_DIFFERENCES_MAX = 64 };
+enum { PL_AB_REASONS_MAX = 32, PL_AB_EXPECT_MAX = 64, PL_AB_SHOWN_MAX = 64 };
 struct pl_ab_report {
     enum pl_ab_verdict verdict;
     char reason[PL_AB_REASONS_MAX][400];
     size_t reason_count;
-    struct pl_ab_difference difference[PL_AB_DIFFERENCES_MAX];
-    size_t difference_count, prompts_different, near_ties;
+    struct pl_ab_difference *difference; /* [prompts_different], owned; reports show the first PL_AB_SHOWN_MAX */
+    size_t prompts_different, near_ties;
     size_t base_tokens, arm_tokens;
-    size_t batch_mismatches;                   /* with concurrency: answers that differ from their single run */
+    size_t batch_mismatches, batch_answers;    /* with concurrency: answers that differ from their single run, of how many */
     struct pl_ab_answer *base, *control, *arm; /* [prompt_count], owned */
     size_t prompt_count;
     bool route_unknown; /* allowed, and said beside the verdict */
@@ -93,6 +104,7 @@ enum pl_status pl_ab_identify(struct pl_ab_side *s, struct pl_err *err) PL_MUST_
 void pl_ab_ask_command(const struct pl_ab_side *s, const char *prompt, uint32_t n, uint32_t timeout_s,
                        struct pl_ab_answer *out);
 void pl_ab_ask_url(const struct pl_ab_side *s, const char *prompt, uint32_t n, uint32_t timeout_s, struct pl_ab_answer *out);
+void pl_ab_probe_url(const struct pl_ab_side *s, uint32_t timeout_s, struct pl_ab_fingerprint *out);
 /* Equal outputs? Otherwise *d says where. */
 bool pl_ab_compare(const struct pl_ab_answer *a, const struct pl_ab_answer *b, struct pl_ab_difference *d);
 

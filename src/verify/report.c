@@ -1,4 +1,5 @@
 /* report.c - the verdict of a comparison as JSON, Markdown and JUnit XML. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "verify/ab.h"
@@ -27,7 +28,8 @@ json_t *pl_ab_report_json(const struct pl_ab_options *o, const struct pl_ab_repo
     json_t *reasons = json_array(), *differences = json_array();
     for (size_t i = 0; i < r->reason_count; i++)
         json_array_append_new(reasons, json_stringn(r->reason[i], strlen(r->reason[i])));
-    for (size_t i = 0; i < r->difference_count; i++) json_array_append_new(differences, difference_json(&r->difference[i]));
+    for (size_t i = 0; i < PL_MIN(r->prompts_different, (size_t)PL_AB_SHOWN_MAX); i++)
+        json_array_append_new(differences, difference_json(&r->difference[i]));
     return json_pack("{s:s, s:s, s:i, s:I, s:i, s:b, s:o, s:I, s:I, s:o, s:I, s:o, s:o}", "schema", "plumb-ab-1", "verdict",
                      pl_ab_verdict_name(r->verdict), "exit_code", (int)r->verdict, "prompts", (json_int_t)r->prompt_count,
                      "n", (int)o->n, "route_unknown", r->route_unknown, "reasons", reasons, "prompts_different",
@@ -40,6 +42,43 @@ static void side_markdown(const char *name, const struct pl_ab_side *s, const st
                           struct pl_buf *out) {
     pl_buf_printf(out, "| %s | `%s` | %s | %s | %zu |\n", name, s->description, s->build_id[0] != '\0' ? s->build_id : "-",
                   a != NULL && a[0].backend[0] != '\0' ? a[0].backend : "not said", tokens);
+}
+
+static void quoted(struct pl_buf *out, const char *text) {
+    pl_buf_add_char(out, '\'');
+    for (; *text != '\0'; text++) {
+        if (*text == '\'')
+            pl_buf_add_c(out, "'\\''");
+        else
+            pl_buf_add_char(out, *text);
+    }
+    pl_buf_add_char(out, '\'');
+}
+
+static void side_shows_it(const struct pl_ab_side *s, const char *prompt, uint32_t n, struct pl_buf *out) {
+    if (s->url != NULL) {
+        json_t *body =
+            json_pack("{s:s, s:i, s:i, s:i}", "prompt", prompt, "max_tokens", (int)n, "temperature", 0, "seed", 1);
+        char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
+        json_decref(body);
+        pl_buf_printf(out, "    curl %s/v1/completions -H 'Content-Type: application/json' -d ", s->url);
+        quoted(out, text != NULL ? text : "");
+        free(text);
+    } else {
+        pl_buf_add_c(out, "   ");
+        for (size_t i = 0; i < s->env_count; i++) pl_buf_printf(out, " %s", s->env[i]);
+        pl_buf_printf(out, " %s -p ", s->command + strspn(s->command, " "));
+        quoted(out, prompt);
+        pl_buf_printf(out, " -n %u --temp 0", n);
+    }
+    pl_buf_add_char(out, '\n');
+}
+
+/* Commands for a person who wants to see it with their own eyes. */
+static void shows_it(const struct pl_ab_options *o, size_t prompt, struct pl_buf *out) {
+    pl_buf_printf(out, "\nPrompt %zu again, base and arm:\n\n", prompt + 1);
+    side_shows_it(&o->base, o->prompts[prompt], o->n, out);
+    side_shows_it(&o->arm, o->prompts[prompt], o->n, out);
 }
 
 static void kernels_markdown(const char *name, const struct pl_ab_answer *a, struct pl_buf *out) {
@@ -62,10 +101,11 @@ void pl_ab_report_markdown(const struct pl_ab_options *o, const struct pl_ab_rep
     side_markdown("arm", &o->arm, r->arm, r->arm_tokens, out);
     if (r->reason_count > 0) pl_buf_add_c(out, "\n## Why nothing can be concluded\n\n");
     for (size_t i = 0; i < r->reason_count; i++) pl_buf_printf(out, "- %s\n", r->reason[i]);
-    if (r->difference_count > 0)
+    size_t shown = PL_MIN(r->prompts_different, (size_t)PL_AB_SHOWN_MAX);
+    if (shown > 0)
         pl_buf_printf(out, "\n## Differences: %zu of %zu prompts, %zu of them near-ties\n\n", r->prompts_different,
                       r->prompt_count, r->near_ties);
-    for (size_t i = 0; i < r->difference_count; i++) {
+    for (size_t i = 0; i < shown; i++) {
         const struct pl_ab_difference *d = &r->difference[i];
         pl_buf_printf(out, "- prompt %zu, %s %zu, after \"%s\": base \"%s\", arm \"%s\"", d->prompt + 1,
                       d->by_ids ? "token" : "byte", d->token, d->context, d->base_text, d->arm_text);
@@ -75,9 +115,12 @@ void pl_ab_report_markdown(const struct pl_ab_options *o, const struct pl_ab_rep
         else
             pl_buf_add_char(out, '\n');
     }
+    if (shown < r->prompts_different) pl_buf_printf(out, "- and %zu more\n", r->prompts_different - shown);
+    if (shown > 0) shows_it(o, r->difference[0].prompt, out);
     if (o->concurrency > 1)
-        pl_buf_printf(out, "\n%zu of %zu answers of the arm differed from their single run when %u ran together.\n",
-                      r->batch_mismatches, r->prompt_count, o->concurrency);
+        pl_buf_printf(out, "\n%zu of %zu answers of the arm differed from their single run when %u ran together%s.\n",
+                      r->batch_mismatches, r->batch_answers, o->concurrency,
+                      o->invariant ? ", and none may" : " (a rate, not a verdict: --invariant makes it one)");
     kernels_markdown("base", r->base, out);
     kernels_markdown("arm", r->arm, out);
 }
@@ -99,7 +142,7 @@ void pl_ab_report_junit(const struct pl_ab_options *o, const struct pl_ab_report
     pl_buf_printf(out,
                   "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"plumb ab\" tests=\"%zu\" failures=\"%zu\" "
                   "errors=\"%d\">\n",
-                  r->prompt_count + 1, r->difference_count, doubt);
+                  r->prompt_count + 1, r->prompts_different, doubt);
     pl_buf_add_c(out, "<testcase name=\"verdict\">");
     for (size_t i = 0; i < r->reason_count && i < 1; i++) {
         pl_buf_add_c(out, "<error message=\"");
@@ -109,7 +152,7 @@ void pl_ab_report_junit(const struct pl_ab_options *o, const struct pl_ab_report
     pl_buf_add_c(out, "</testcase>\n");
     for (size_t i = 0, d = 0; i < r->prompt_count; i++) {
         pl_buf_printf(out, "<testcase name=\"prompt %zu\">", i + 1);
-        if (d < r->difference_count && r->difference[d].prompt == i) {
+        if (d < r->prompts_different && r->difference[d].prompt == i) {
             pl_buf_add_c(out, "<failure message=\"after '");
             xml(out, r->difference[d].context);
             pl_buf_add_c(out, "' base '");

@@ -13,6 +13,7 @@
 void pl_ab_answer_deinit(struct pl_ab_answer *a) {
     pl_buf_deinit(&a->text);
     pl_free(a->ids);
+    pl_free(a->pieces);
     pl_free(a->margin);
     json_decref(a->kernels);
     *a = (struct pl_ab_answer){0};
@@ -197,15 +198,16 @@ static bool is_id_list(const json_t *v) {
 
 /* Output that is a JSON object with ids (generate --json) or a JSON list of ids (--ids) is more than text. */
 static void read_output(const struct pl_spawned *run, struct pl_ab_answer *a) {
-    json_t *v = json_loadb(pl_buf_cstr(&run->out), run->out.len, 0, NULL);
+    json_t *v = json_loadb(pl_buf_cstr(&run->out), run->out.len, JSON_ALLOW_NUL, NULL);
     const json_t *ids = json_is_object(v) ? json_object_get(v, "ids") : v;
     if (v == NULL || !is_id_list(ids) || !take_ids(ids, a)) {
         pl_buf_add(&a->text, pl_buf_cstr(&run->out), run->out.len);
     } else if (json_is_object(v)) {
-        const char *text = json_string_value(json_object_get(v, "text"));
-        if (text != NULL) pl_buf_add_c(&a->text, text);
+        const json_t *text = json_object_get(v, "text");
+        pl_buf_add(&a->text, json_string_value(text), json_string_length(text));
         take_margins(json_object_get(v, "logprobs"), a);
         const json_t *kernels = json_object_get(v, "kernels");
+        pl_ab_fingerprint_read(json_object_get(v, "fingerprint"), &a->fingerprint);
         if (json_array_size(kernels) > 0) a->kernels = json_incref((json_t *)(uintptr_t)kernels);
     }
     json_decref(v);

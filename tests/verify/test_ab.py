@@ -9,8 +9,8 @@ import sys
 import tempfile
 import threading
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-import tap  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
+from tests import tap  # noqa: E402
 
 PLUMB = os.path.abspath(os.environ.get("PLUMB", "build/plumb"))
 TEXT = "one two three four five six seven eight nine ten"
@@ -194,16 +194,17 @@ def test_servers(s):
 
         def send(self, code, value):
             data = json.dumps(value).encode()
-            self.send_response(code)
+            self.send_response_only(code)
+            self.send_header("Date", "Fri, 01 Jan 1999 00:00:00 GMT")  # a clock that is wrong
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
         def do_GET(self):
             if self.server.tells and self.path == "/props":
-                self.send(200, {"backend": "cpu (test)"})
-            elif self.server.tells and self.path == "/v1/kernels":
-                self.send(200, {"kernels": KERNELS})
+                self.send(200, {"backend": "cpu (test)", "chat_template": self.server.template})
+            elif self.server.tells and self.path == "/v1/kernels":  # launches since the start, as plumb counts them
+                self.send(200, {"kernels": [{**k, "launches": 7 * self.server.answers + 3} for k in KERNELS]})
             else:
                 self.send(404, {})
 
@@ -211,29 +212,123 @@ def test_servers(s):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if "logprobs" in body and self.server.old:
                 return self.send(400, {"error": {"message": "no logprobs here"}})
+            if self.path == "/tokenize":
+                return self.send(200, {"tokens": [ord(c) + self.server.shift for c in body["content"]]})
+            if self.server.lasts == 0:  # gone, as after a crash
+                self.server.gone = True
+            if self.server.gone:
+                return self.connection.close()
+            self.server.lasts -= 1
+            if not self.server.stuck:
+                self.server.answers += 1
             if self.server.dies:
                 return self.send(503, {"error": {"message": "device failed"}})
-            self.send(200, {"choices": [{"text": self.server.text}], "usage": {"completion_tokens": 10}})
+            self.send(200, {"choices": [{"text": self.server.text, **(self.server.reply or {})}], "usage": {"completion_tokens": 10}})
 
-    def start(text=TEXT, tells=True, old=False, dies=False):
+    def start(text=TEXT, tells=True, old=False, dies=False, lasts=-1, stuck=False, shift=0, template="t", reply=None):
         h = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        h.text, h.tells, h.old, h.dies = text, tells, old, dies
+        h.text, h.tells, h.old, h.dies, h.lasts, h.stuck, h.shift, h.template = text, tells, old, dies, lasts, stuck, shift, template
+        h.answers, h.gone, h.reply = 0, False, reply
         threading.Thread(target=h.serve_forever, daemon=True).start()
         return f"http://127.0.0.1:{h.server_address[1]}/"
 
-    def run(a, b, *flags):
-        r = subprocess.run([PLUMB, "ab", "--base-url", a, "--arm-url", b, "-p", "x", "-p", "y", "-n", "10", *flags], capture_output=True, text=True)
+    def run(a, b, *flags, prompts=("x", "y")):
+        ask = [w for p in prompts for w in ("-p", p)]
+        r = subprocess.run([PLUMB, "ab", "--base-url", a, "--arm-url", b, *ask, "-n", "10", *flags], capture_output=True, text=True)
         return r.returncode, r.stdout + r.stderr
 
     good = start()
     expect(run(good, start()), 0, "cpu (test)")
     expect(run(good, good), 2, "same server")
-    expect(run(good, start(text="another text")), 1)
+    expect(run(good, start(text="another text")), 1, "curl", "/v1/completions")
     expect(run(good, start(tells=False)), 2, "no backend line")
     expect(run(good, start(tells=False, old=True), "--without-witness"), 0, "route unknown")
     expect(run(good, start(dies=True)), 2, "503", "device failed")
     expect(run(good, "http://127.0.0.1:1/"), 2, "127.0.0.1:1")
     expect(run(good, start(), "--concurrency", "4"), 0, "0 of 2 answers")
+    # Launches from before this answer prove nothing.
+    expect(run(good, start(stuck=True)), 2, "no witness")
+    # Two models by mistake, told apart by template, or by the ids of a test sentence.
+    expect(run(good, start(template="u")), 2, "two different models", "chat templates")
+    expect(run(good, start(shift=1)), 2, "two different models", "tokenizers")
+    expect(run(good, start(shift=1), "--allow-different-models"), 0)
+    # A server that dies in the middle: what failed is counted, and nobody waits for every further prompt.
+    many = [f"p{i}" for i in range(40)]
+    expect(run(good, start(lasts=10), prompts=many), 2, "arm failed on 30 of 40", "prompt 11")
+    expect(run(start(lasts=10), good, prompts=many), 2, "base failed on 30 of 40")
+    # Margins and places from both forms of log-probabilities.
+    def content(words):
+        return {"logprobs": {"content": [{"id": i, "token": w, "logprob": -0.1, "top_logprobs": [
+            {"id": i, "logprob": -0.1}, {"id": 9, "logprob": -0.125}]} for i, w in enumerate(words)]}}
+
+    def legacy(words):
+        return {"logprobs": {"tokens": words, "token_logprobs": [-0.1] * len(words),
+                             "top_logprobs": [{w: -0.1, "?": -0.125} for w in words]}}
+    for form in (content, legacy):
+        a = start(text="one two six", reply=form(["one", " two", " six"]))
+        words = ["one", " two", " ten"]
+        other = form(words)
+        if form is content:
+            other["logprobs"]["content"][2]["id"] = 77
+        b = start(text="one two ten", reply=other)
+        expect(run(a, b, "--tolerance", "near-tie=0.05"), 1, "token 2", "0.0250", "near-tie")
+
+
+def test_answers_that_change_under_concurrency(s):
+    """Alone always the same, together now and then another: a rate, or with --invariant a difference."""
+    busy = os.path.join(s.directory, "busy")
+    os.makedirs(busy)
+    extra = f"""mkdir {busy}/$$; sleep 0.4; if [ $(ls {busy} | wc -l) -gt 1 ]; then sleep 0.4; rmdir {busy}/$$
+echo '{{"text": "quite another text than the usual one", "ids": [9,9,9,9,9,9,9,9,9,9], "kernels": {json.dumps(KERNELS)}}}'; exit 0; fi
+rmdir {busy}/$$"""
+    pair = s.make(), s.make(extra=extra, build="b2")
+    out = ab(*pair, "--concurrency", "4", prompts=("a", "b", "c", "d"))
+    expect(out, 0, "of 4 answers", "a rate")
+    assert "\n0 of 4 answers" not in out[1], out
+    expect(ab(*pair, "--concurrency", "4", "--invariant", prompts=("a", "b", "c", "d")), 1, "DIFFERS")
+    expect(ab(*pair, "--invariant"), 64, "--concurrency")
+
+
+def test_different_models_as_commands(s):
+    def with_print(vocabulary, template):
+        return {**GOOD, "fingerprint": {"vocabulary": vocabulary, "chat_template": template, "probe": None}}
+    one = s.make(with_print("aa", "bb"))
+    expect(ab(one, s.make(with_print("aa", "bb"), build="b2")), 0)
+    expect(ab(one, s.make(with_print("ac", "bb"), build="b2")), 2, "two different models", "vocabularies")
+    expect(ab(one, s.make(with_print("aa", "bc"), build="b2")), 2, "two different models", "templates")
+    expect(ab(one, s.make(with_print("aa", "bc"), build="b2"), "--allow-different-models"), 0)
+    expect(ab(one, s.make(build="b2")), 0)  # says nothing about its model
+
+
+def test_many_differences(s):
+    """Reports stay readable, JUnit stays complete."""
+    out = os.path.join(s.directory, "many")
+    base = s.make(TEXT, name="peer")
+    arm = s.make(TEXT + " more", name="peer")
+    expect(ab(base, arm, "--without-witness", "--report", out, prompts=[f"p{i}" for i in range(70)]), 1, "and 6 more")
+    import xml.dom.minidom
+    suite = xml.dom.minidom.parse(os.path.join(out, "ab.xml")).documentElement
+    assert suite.getAttribute("failures") == "70" and len(suite.getElementsByTagName("failure")) == 70
+
+
+def test_configurations_of_this_binary(s):
+    """--base-env, --arm-env, --arm-flags: what each side got is what its answer shows."""
+    from tests.tiny_chat_model import write
+    model = os.path.join(s.directory, "tiny")
+    write(model)
+    run = lambda *a: (lambda r: (r.returncode, r.stdout + r.stderr))(subprocess.run([PLUMB, "ab", "-m", model, "-p", "the hand", "-n", "12", *a], capture_output=True, text=True))
+    expect(run("--arm-flags", "--isa scalar --ignore-eos", "--base-flags", "--ignore-eos", "--tolerance", "near-tie=0.01", "--expect-kernel", "arm:scalar"), 0)
+    expect(run("--arm-flags", "--threads 1 --ignore-eos", "--base-flags", "--ignore-eos"), 0)
+    expect(run("--arm-flags", "--isa nonsense"), 2, "nonsense")
+    expect(run("--base-flags", "--ignore-eos", "--arm-flags", "--ignore-eos"), 2, "one build")  # nothing differs
+    show = os.path.join(s.directory, "show")
+    with open(show, "w") as f:
+        f.write("#!/bin/sh\necho one two three four five six seven eight $FLAVOUR\n")
+    os.chmod(show, 0o755)
+    both = ("--without-witness", "--allow-identical")
+    expect(ab(show, show, *both, "--base-env", "FLAVOUR=plain", "--arm-env", "FLAVOUR=plain"), 0)
+    expect(ab(show, show, *both, "--base-env", "FLAVOUR=plain", "--arm-env", "FLAVOUR=sweet"), 1, "plain", "sweet", "FLAVOUR=sweet")
+    expect(ab(show, show, "--arm-env", "nothing"), 64, "NAME=VALUE")
 
 
 def main():
