@@ -37,6 +37,7 @@ static size_t file_bytes(const struct pl_tensor *t) {
 struct pack_job {
     struct pl_cpu *c;
     struct pl_cpu_weight *w;
+    size_t grain; /* tiles */
 };
 
 static void pack_worker(void *arg, int index, int count) {
@@ -44,7 +45,7 @@ static void pack_worker(void *arg, int index, int count) {
     (void)count;
     struct pack_job *j = arg;
     size_t begin, end, tiles = (j->w->out + TILE_ROWS - 1) / TILE_ROWS;
-    while (cpu_take(j->c, 4, tiles, &begin, &end))
+    while (cpu_take(j->c, j->grain, tiles, &begin, &end))
         for (size_t i = begin; i < end; i++)
             cpu_tile_pack(j->w->format, &j->w->layout, &j->w->t, i, j->w->tiles + i * j->w->layout.bytes);
 }
@@ -56,7 +57,9 @@ static enum pl_status weight_pack(struct pl_cpu *c, struct pl_cpu_weight *w, str
     w->tiles = cpu_huge_alloc(total);
     if (w->tiles == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu bytes of packed weights of %s", total, w->t.name);
     w->bytes_owned = w->bytes_read = total;
-    struct pack_job j = {c, w};
+    /* About a huge page for each turn: two threads that touch the same new one at once would both have it cleared. */
+    const size_t share = (tiles + (size_t)pl_pool_threads(c->pool) - 1) / (size_t)pl_pool_threads(c->pool);
+    struct pack_job j = {c, w, PL_MAX((size_t)1, PL_MIN(((size_t)2 << 20) / w->layout.bytes + 1, share))};
     atomic_store(&c->next, 0);
     pl_pool_run_any(c->pool, pack_worker, &j);
     return PL_OK;

@@ -33,6 +33,11 @@ enum cpu_storage { STORE_U4, STORE_U5, STORE_U6, STORE_U8, STORE_U2, STORE_U3 };
  *  MLX    a unit: scale[16], bias[16] in the tensor's scale type; a unit serves group / 32 blocks */
 enum cpu_scale { SCALE_F16, SCALE_E8M0, SCALE_K32, SCALE_K16, SCALE_K16N, SCALE_MLX };
 
+struct cpu_tile_layout {
+    size_t blocks, plane_bytes, unit_blocks, unit_bytes, super_bytes;
+    size_t units_at, supers_at, bytes;
+};
+
 struct cpu_tile_format {
     enum pl_dtype dtype;
     uint32_t bits; /* PL_MLX */
@@ -40,14 +45,9 @@ struct cpu_tile_format {
     enum cpu_scale scale;
     bool has_min;
     uint8_t offset_log2; /* code - (1 << offset_log2); 0xFF: no offset */
-    void (*codes)(const unsigned char *row, size_t block, uint32_t bits, uint8_t *code);
+    void (*pack)(const struct cpu_tile_layout *l, const struct pl_tensor *t, size_t tile, unsigned char *dst);
 };
 enum { NO_OFFSET = 0xFF };
-
-struct cpu_tile_layout {
-    size_t blocks, plane_bytes, unit_blocks, unit_bytes, super_bytes;
-    size_t units_at, supers_at, bytes;
-};
 
 const struct cpu_tile_format *cpu_tile_format(const struct pl_tensor *t); /* NULL: this tensor has no tile form */
 struct cpu_tile_layout cpu_tile_layout(const struct cpu_tile_format *f, const struct pl_tensor *t);
