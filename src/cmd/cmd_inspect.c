@@ -15,6 +15,7 @@ struct inspect {
     struct pl_model_opts model;
     bool json, tensors;
     struct plumb_engine *engine;
+    struct pl_file *alone; /* when there can be no engine for it */
     json_t *info, *dtypes, *metadata, *list;
 };
 
@@ -53,16 +54,39 @@ static json_t *metadata_json(const struct pl_file *f) {
     return o;
 }
 
+static json_t *tensor_json(const char *name, const char *dtype, uint32_t ndim, const uint64_t *shape, uint64_t bytes) {
+    json_t *list = json_array();
+    for (uint32_t d = 0; d < ndim; d++) json_array_append_new(list, json_integer((json_int_t)shape[d]));
+    return json_pack("{s:s, s:s, s:o, s:I}", "name", name, "dtype", dtype, "shape", list, "bytes", (json_int_t)bytes);
+}
+
 static json_t *tensors_json(const struct pl_file *f) {
     json_t *list = json_array();
     for (size_t i = 0; i < pl_file_tensor_count(f); i++) {
         const struct pl_tensor *t = pl_file_tensor_at(f, i);
-        json_t *shape = json_array();
-        for (uint32_t d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
-        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "dtype", pl_dtype_name(t->dtype),
-                                              "shape", shape, "bytes", (json_int_t)t->bytes));
+        json_array_append_new(list, tensor_json(t->name, pl_dtype_name(t->dtype), t->ndim, t->shape, t->bytes));
+    }
+    for (size_t i = 0; i < pl_file_unread_count(f); i++) {
+        const struct pl_unread_tensor *t = pl_file_unread_at(f, i);
+        json_array_append_new(list, tensor_json(t->name, t->dtype, t->ndim, t->shape, t->bytes));
     }
     return list;
+}
+
+/* Types without a reader: tensors and bytes of each, and that they are refused. */
+static void add_unread(const struct pl_file *f, json_t *dtypes) {
+    for (size_t i = 0; i < pl_file_unread_count(f); i++) {
+        const struct pl_unread_tensor *t = pl_file_unread_at(f, i);
+        json_t *row = json_object_get(dtypes, t->dtype);
+        if (row == NULL) {
+            row = json_pack("{s:I, s:I, s:{s:s}}", "tensors", (json_int_t)0, "bytes", (json_int_t)0, "kernels", "refused",
+                            "not readable for inference");
+            if (row == NULL || json_object_set_new(dtypes, t->dtype, row) != 0) return;
+        }
+        json_object_set_new(row, "tensors", json_integer(json_integer_value(json_object_get(row, "tensors")) + 1));
+        json_object_set_new(row, "bytes",
+                            json_integer(json_integer_value(json_object_get(row, "bytes")) + (json_int_t)t->bytes));
+    }
 }
 
 /* The kernels that products with one tensor of this type would run, by making its weight. */
@@ -91,9 +115,10 @@ static json_t *dtypes_json(const struct pl_file *f, struct pl_ops *ops) {
         }
         if (count == 0) continue;
         json_t *row = json_pack("{s:I, s:I}", "tensors", (json_int_t)count, "bytes", (json_int_t)bytes);
-        if (smallest != NULL) json_object_set_new(row, "kernels", kernels_json(ops, smallest));
+        if (smallest != NULL && ops != NULL) json_object_set_new(row, "kernels", kernels_json(ops, smallest));
         json_object_set_new(o, pl_dtype_name((enum pl_dtype)d), row);
     }
+    add_unread(f, o);
     return o;
 }
 
@@ -134,20 +159,27 @@ static void print_value(const json_t *v) {
 
 static double mb(const json_t *o, const char *key) { return (double)json_integer_value(json_object_get(o, key)) / 1e6; }
 
-static void print_text(struct inspect *in) {
+static void print_head(struct inspect *in) {
     const json_t *memory = json_object_get(in->info, "memory");
-    const char *key;
-    json_t *v;
     const char *const plain[] = {"model",   "architecture", "fingerprint", "file_bytes",
                                  "backend", "context",      "kv_dtype",    "sizes"};
     for (size_t i = 0; i < PL_COUNT_OF(plain); i++) {
+        const json_t *v = json_object_get(in->info, plain[i]);
+        if (v == NULL) continue;
         pl_out_printf("%-14s ", plain[i]);
-        print_value(json_object_get(in->info, plain[i]));
+        print_value(v);
     }
+    if (memory == NULL) return;
     pl_out_printf("memory         weights %.1f MB, in memory up to %.1f MB; KV cache %.1f MB; working space %.1f MB\n"
                   "               at most %.1f MB of %.1f MB allowed\n",
                   mb(memory, "weights_mapped_bytes"), mb(memory, "weights_resident_bytes_max"), mb(memory, "kv_bytes"),
                   mb(memory, "scratch_bytes"), mb(memory, "total_bytes_max"), mb(memory, "limit_bytes"));
+}
+
+static void print_text(struct inspect *in) {
+    const char *key;
+    json_t *v;
+    print_head(in);
     pl_out_printf("\ntensor types\n");
     json_object_foreach(in->dtypes, key, v) {
         const json_t *k = json_object_get(v, "kernels");
@@ -177,12 +209,36 @@ static void print_text(struct inspect *in) {
     }
 }
 
+/* A file whose weights cannot be computed with: what is in it, and why it cannot be run. */
+static enum pl_status inspect_alone(struct inspect *in, const char *path, struct pl_err *err) {
+    struct pl_err why = {0};
+    if (pl_file_open(path, &in->alone, &why) != PL_OK || pl_file_check_readable(in->alone, &why) == PL_OK)
+        return err->status; /* the first error is the one to tell */
+    in->info = json_pack("{s:s, s:s, s:I, s:s}", "model", path, "fingerprint", pl_file_fingerprint(in->alone), "file_bytes",
+                         (json_int_t)pl_file_bytes(in->alone), "refused", why.text);
+    in->metadata = metadata_json(in->alone);
+    in->dtypes = dtypes_json(in->alone, NULL);
+    in->list = tensors_json(in->alone);
+    if (in->info == NULL || in->metadata == NULL || in->dtypes == NULL || in->list == NULL)
+        PL_FAIL(err, PL_NO_MEMORY, "out of memory for the description");
+    if (in->json) return print_json(in, err);
+    print_text(in);
+    pl_out_printf("\nplumb cannot run it: %s\n", why.text);
+    return PL_OK;
+}
+
 static enum pl_status inspect(struct inspect *in, struct pl_err *err) {
     char *path = NULL;
     if (in->model.model == NULL) PL_FAIL(err, PL_USAGE, "-m MODEL is missing");
     PL_TRY(pl_store_resolve(in->model.model, &path, err));
     in->model.engine.model = path;
     enum pl_status s = pl_engine_open(&in->model.engine, &in->engine, err);
+    if (s == PL_UNSUPPORTED) {
+        err->status = s;
+        s = inspect_alone(in, path, err);
+        pl_free(path);
+        return s;
+    }
     pl_free(path);
     if (s == PL_OK) s = gather(in, err);
     if (s != PL_OK) return s;
@@ -227,5 +283,6 @@ int pl_cmd_inspect(int argc, char **argv) {
     json_decref(in.dtypes);
     json_decref(in.list);
     plumb_engine_destroy(in.engine);
+    pl_file_close(in.alone);
     return code;
 }

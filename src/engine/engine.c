@@ -96,6 +96,7 @@ static enum pl_status open_model(struct plumb_engine *e, const struct plumb_engi
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for an engine");
     e->opt.model = e->model_path;
     PL_TRY(pl_file_open(e->model_path, &e->file, err));
+    PL_TRY(pl_file_check_readable(e->file, err));
     PL_TRY(pl_engine_plan(e, err));
     return open_tokenizer(e, err);
 }

@@ -6,6 +6,7 @@
  * mapped and never copied here. Views stay valid until pl_file_close. In a GGUF data is aligned to 8 bytes or more; in
  * safetensors it may lie at any byte (MLX does not pad its headers): read it through pl_dequant_row, memcpy or
  * unaligned loads.
+ * A tensor of a type that plumb cannot read does not stop the opening: pl_file_check_readable is asked before a run.
  *
  * Two kinds: GGUF v2/v3 (one file or -00001-of-0000N splits) and directories of Hugging Face or MLX
  * (config.json, safetensors with or without index, tokenizer files). MLX affine triplets (x.weight u32, x.scales,
@@ -47,6 +48,19 @@ void pl_file_forget(const struct pl_file *f, const struct pl_tensor *t);
 /* Refuses NaN and infinite scales of quantised blocks anywhere in the file: reads all quantised weights once, spread over
  * the pool (NULL: this thread). The first bad tensor in file order is named, whatever the thread count. */
 enum pl_status pl_file_check_scales(const struct pl_file *f, struct pl_pool *pool, struct pl_err *err) PL_MUST_CHECK;
+
+/* Tensors whose type has a name and a size but no reader here (F8_E4M3, iq2_xxs ...): checked like the others, but not
+ * in the table above, so that nothing computes with them. */
+struct pl_unread_tensor {
+    const char *name, *dtype; /* as the file calls them */
+    uint32_t ndim;
+    uint64_t shape[PL_MAX_DIMS];
+    uint64_t bytes;
+};
+size_t pl_file_unread_count(const struct pl_file *f);
+const struct pl_unread_tensor *pl_file_unread_at(const struct pl_file *f, size_t i);
+/* PL_UNSUPPORTED when the weights are not whole without them, or packed by a method that plumb does not know. */
+enum pl_status pl_file_check_readable(const struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
 
 /* --- GGUF metadata. On PL_FILE_HF all return PL_NOT_FOUND. --- */
 enum pl_gguf_type {

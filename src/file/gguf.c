@@ -108,18 +108,39 @@ static enum pl_status fail_type(struct pl_cursor *c, uint64_t at, uint32_t type)
             pl_num(at).s, type, name == NULL ? "unknown" : name, readable);
 }
 
-static enum pl_status read_type(struct pl_cursor *c, struct pl_tensor *t) {
+/* Sizes of ggml's types that have no reader here. */
+static const struct unread_type {
+    uint32_t type, block_elems, block_bytes;
+} unread_types[] = {{9, 32, 36},   {15, 256, 292}, {16, 256, 66}, {17, 256, 74}, {18, 256, 98},
+                    {19, 256, 50}, {21, 256, 110}, {22, 256, 82}, {29, 256, 56}};
+
+static const struct unread_type *find_unread(uint32_t type) {
+    for (size_t i = 0; i < PL_COUNT_OF(unread_types); i++)
+        if (unread_types[i].type == type) return &unread_types[i];
+    return NULL;
+}
+
+/* unread: NULL, or the name of a type without a reader. */
+static enum pl_status read_type(struct pl_cursor *c, struct pl_tensor *t, const char **unread) {
     uint64_t at = c->at, row;
     uint32_t type;
     PL_TRY(pl_take_u32(c, "type", &type));
-    if (!pl_dtype_from_ggml(type, &t->dtype)) return fail_type(c, at, type);
+    const struct unread_type *u = find_unread(type);
+    if (!pl_dtype_from_ggml(type, &t->dtype) && u == NULL) return fail_type(c, at, type);
     uint64_t cols = pl_tensor_cols(t);
-    const struct pl_dtype_info *d = pl_dtype_info(t->dtype);
+    struct pl_dtype_info own, *d = &own;
+    if (u == NULL) {
+        own = *pl_dtype_info(t->dtype);
+    } else {
+        own = (struct pl_dtype_info){pl_ggml_type_name(type), u->block_elems, u->block_bytes, (int)type};
+        *unread = own.name;
+        t->dtype = PL_U8; /* only until it is set aside */
+    }
     if (cols % d->block_elems != 0) {
         PL_FAIL(c->err, PL_FORMAT, "%s: tensor %s: rows have %s elements (type %s at byte %s); expected a multiple of %u",
                 c->part->label, pl_shown(c->subject).s, pl_num(cols).s, d->name, pl_num(at).s, d->block_elems);
     }
-    if (!pl_dtype_row_bytes(t->dtype, cols, &row) || !pl_mul_u64(row, pl_tensor_rows(t), &t->bytes)) {
+    if (!pl_mul_u64(cols / d->block_elems, d->block_bytes, &row) || !pl_mul_u64(row, pl_tensor_rows(t), &t->bytes)) {
         return fail_shape(c, at, "give a byte count that overflows");
     }
     return PL_OK;
@@ -139,13 +160,15 @@ static enum pl_status read_tensor(struct pl_cursor *c, struct table *t) {
         return pl_no_memory(c->part, "the tensor table", c->err);
     }
     PL_TRY(read_shape(c, &tensor));
-    PL_TRY(read_type(c, &tensor));
+    const char *unread = NULL;
+    PL_TRY(read_type(c, &tensor, &unread));
     uint64_t at = c->at;
     PL_TRY(pl_take_u64(c, "offset", &pending.offset));
     if (pending.offset % t->alignment != 0) {
         PL_FAIL(c->err, PL_FORMAT, "%s: tensor %s: offset at byte %s is %s; expected a multiple of the alignment %s",
                 c->part->label, pl_shown(name).s, pl_num(at).s, pl_num(pending.offset).s, pl_num(t->alignment).s);
     }
+    if (unread != NULL) PL_TRY(pl_file_note_unread(f, &tensor, unread, c->err));
     PL_TRY(pl_file_add_tensor(f, &tensor, t->part, c->err));
     t->pending[index] = pending;
     return PL_OK;

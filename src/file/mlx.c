@@ -18,13 +18,14 @@ static const json_t *settings(const struct pl_file *f) {
     return q != NULL ? q : json_object_get(config, "quantization_config");
 }
 
-enum pl_status pl_mlx_check_config(const struct pl_file *f, struct pl_err *err) {
+enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
     const json_t *config = f->json[PL_JSON_CONFIG], *other = json_object_get(config, "quantization_config"),
                  *q = settings(f);
     const json_t *method = json_object_get(other, "quant_method");
     if (method != NULL && !json_is_null(method)) {
-        return refuse_method(f, "quantization_config.quant_method", json_is_string(method) ? json_string_value(method) : "?",
-                             err);
+        f->refusal.status = refuse_method(f, "quantization_config.quant_method",
+                                          json_is_string(method) ? json_string_value(method) : "?", &f->refusal);
+        return PL_OK;
     }
     if (q == NULL || json_is_null(q)) return PL_OK;
     if (!json_is_object(q)) {
@@ -32,7 +33,7 @@ enum pl_status pl_mlx_check_config(const struct pl_file *f, struct pl_err *err) 
                 PL_SHOWN_C(f->path));
     }
     if (json_object_get(q, "group_size") == NULL || json_object_get(q, "bits") == NULL) {
-        return refuse_method(f, "quantization", "an object without group_size and bits", err);
+        f->refusal.status = refuse_method(f, "quantization", "an object without group_size and bits", &f->refusal);
     }
     return PL_OK;
 }
@@ -132,25 +133,26 @@ static enum pl_status join_one(struct pl_file *f, uint32_t i, bool *used, struct
     return PL_OK;
 }
 
-/* Drops the used entries and builds the name table again. */
-static enum pl_status compact(struct pl_file *f, const bool *used, struct pl_err *err) {
-    size_t n = 0;
-    pl_map_deinit(&f->tensor_by_name);
-    for (size_t i = 0; i < f->tensor_count; i++) {
-        if (used[i]) continue;
-        f->tensors[n] = f->tensors[i];
-        f->tensor_part[n] = f->tensor_part[i];
-        if (pl_map_put(&f->tensor_by_name, f->tensors[n].name, strlen(f->tensors[n].name), (uint32_t)n, NULL) != PL_OK) {
-            PL_FAIL(err, PL_NO_MEMORY, "%s: no memory for the tensor table", PL_SHOWN_C(f->path));
-        }
-        n++;
+/* Every packed tensor's settings, before any is joined: false when plumb does not know one of them. */
+static enum pl_status check_settings(struct pl_file *f, struct pl_err *err) {
+    const json_t *q = settings(f);
+    char layer[1100];
+    for (uint32_t i = 0; json_is_object(q) && i < f->tensor_count; i++) {
+        const struct pl_tensor *w = &f->tensors[i];
+        struct pl_tensor ignored;
+        if (w->dtype != PL_U32 || !pl_str_ends(pl_str_from(w->name), ".weight")) continue;
+        snprintf(layer, sizeof layer, "%.*s", (int)(strlen(w->name) - strlen(".weight")), w->name);
+        const json_t *own = json_object_get(q, layer);
+        PL_TRY(read_settings(f, json_is_object(own) ? layer : "the model", json_is_object(own) ? own : q, &ignored, err));
     }
-    f->tensor_count = n;
     return PL_OK;
 }
 
 enum pl_status pl_mlx_join(struct pl_file *f, struct pl_err *err) {
+    PL_TRY(pl_file_set_aside(f, err));
     bool any = false;
+    if (f->refusal.status == PL_OK) f->refusal.status = check_settings(f, &f->refusal);
+    if (f->refusal.status != PL_OK) return PL_OK; /* shown as it lies */
     bool *used = pl_arena_calloc(&f->arena, f->tensor_count, sizeof *used);
     if (used == NULL) PL_FAIL(err, PL_NO_MEMORY, "%s: no memory for the tensor table", PL_SHOWN_C(f->path));
     for (uint32_t i = 0; i < f->tensor_count; i++) {
@@ -158,5 +160,5 @@ enum pl_status pl_mlx_join(struct pl_file *f, struct pl_err *err) {
         PL_TRY(join_one(f, i, used, err));
         any = true;
     }
-    return any ? compact(f, used, err) : PL_OK;
+    return any ? pl_file_drop_tensors(f, used, err) : PL_OK;
 }

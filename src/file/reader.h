@@ -38,6 +38,10 @@ struct pl_file {
     uint32_t *tensor_part; /* which part a tensor lies in; same order and capacity rules as tensors */
     size_t tensor_part_cap;
     struct pl_map tensor_by_name;
+    struct pl_unread_tensor *unread; /* owned; until pl_file_set_aside the first of each is also in tensors */
+    uint32_t *unread_index;          /* where */
+    size_t unread_count, unread_cap, unread_index_cap, set_aside;
+    struct pl_err refusal;        /* of the weights as a whole; status PL_OK: none */
     struct pl_gguf_value *values; /* owned */
     size_t value_count;
     struct pl_map value_by_key;
@@ -84,6 +88,13 @@ enum pl_status pl_file_add_part(struct pl_file *f, const struct pl_part *part, s
 /* Adds a tensor whose name is in the arena. A name that is there already is a PL_FORMAT error that names both places. */
 enum pl_status pl_file_add_tensor(struct pl_file *f, const struct pl_tensor *t, size_t part,
                                   struct pl_err *err) PL_MUST_CHECK;
+/* The tensor that is added next has a type without a reader. */
+enum pl_status pl_file_note_unread(struct pl_file *f, const struct pl_tensor *t, const char *dtype,
+                                   struct pl_err *err) PL_MUST_CHECK;
+/* Takes those out of the table, once their spans are checked. */
+enum pl_status pl_file_set_aside(struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
+/* Drops the marked entries and builds the name table again. */
+enum pl_status pl_file_drop_tensors(struct pl_file *f, const bool *drop, struct pl_err *err) PL_MUST_CHECK;
 /* Refuses spans that overlap within one part; with no_holes also gaps between data_start and the end of the part. */
 enum pl_status pl_file_check_spans(const struct pl_file *f, size_t part, bool no_holes, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_file_finish(struct pl_file *f, struct pl_err *err) PL_MUST_CHECK; /* fingerprint */
@@ -99,8 +110,8 @@ enum pl_status pl_gguf_open(const char *path, struct pl_file **out, struct pl_er
 enum pl_status pl_safetensors_read_part(struct pl_file *f, size_t part, struct pl_err *err) PL_MUST_CHECK;
 /* path: the directory; weights NULL or the name of the weights file to use. */
 enum pl_status pl_hf_open(const char *dir, const char *weights, struct pl_file **out, struct pl_err *err) PL_MUST_CHECK;
-/* Refuses quantisation methods plumb cannot read, from config.json alone. */
-enum pl_status pl_mlx_check_config(const struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
+/* From config.json alone: notes a quantisation method that plumb cannot read as the file's refusal. */
+enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
 /* Joins MLX triplets to tensors of PL_MLX. */
 enum pl_status pl_mlx_join(struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
 

@@ -14,6 +14,15 @@ static const struct {
     {"I16", PL_I16}, {"I32", PL_I32}, {"U32", PL_U32},   {"I64", PL_I64}, {"F64", PL_F64},
 };
 
+/* Types of the format that have no reader here. */
+static const struct {
+    const char *name;
+    uint32_t bits;
+} unread_names[] = {
+    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"BOOL", 8},
+    {"U16", 16},    {"U64", 64},    {"C64", 64},    {"F4", 4},          {"F6_E2M3", 6},     {"F6_E3M2", 6},
+};
+
 /* One entry while it is checked. */
 struct entry {
     const struct pl_part *part;
@@ -27,13 +36,22 @@ static enum pl_status fail_field(const struct entry *e, const char *field, const
             field, found, expected);
 }
 
-static enum pl_status read_dtype(const struct entry *e, enum pl_dtype *out) {
+/* unread: NULL, or the name of a type without a reader. */
+static enum pl_status read_dtype(const struct entry *e, enum pl_dtype *out, uint32_t *bits, const char **unread) {
     const json_t *dtype = json_object_get(e->json, "dtype");
     if (!json_is_string(dtype)) return fail_field(e, "dtype", "is missing or not a string", "a string");
     const char *name = json_string_value(dtype);
     for (size_t i = 0; i < PL_COUNT_OF(type_names); i++) {
         if (strcmp(name, type_names[i].name) != 0) continue;
         *out = type_names[i].dtype;
+        *bits = pl_dtype_info(*out)->block_bytes * 8;
+        return PL_OK;
+    }
+    for (size_t i = 0; i < PL_COUNT_OF(unread_names); i++) {
+        if (strcmp(name, unread_names[i].name) != 0) continue;
+        *out = PL_U8; /* only until it is set aside */
+        *bits = unread_names[i].bits;
+        *unread = unread_names[i].name;
         return PL_OK;
     }
     PL_FAIL(e->err, PL_UNSUPPORTED,
@@ -41,7 +59,7 @@ static enum pl_status read_dtype(const struct entry *e, enum pl_dtype *out) {
             e->part->label, PL_SHOWN_C(e->name), PL_SHOWN_C(name));
 }
 
-static enum pl_status read_shape(const struct entry *e, struct pl_tensor *t) {
+static enum pl_status read_shape(const struct entry *e, uint32_t bits, struct pl_tensor *t) {
     const json_t *shape = json_object_get(e->json, "shape");
     uint64_t elems = 1;
     if (!json_is_array(shape)) return fail_field(e, "shape", "is missing or not an array", "an array of extents");
@@ -58,9 +76,11 @@ static enum pl_status read_shape(const struct entry *e, struct pl_tensor *t) {
             return fail_field(e, "shape", "overflows when multiplied", "a product below 2^63");
         }
     }
-    if (!pl_mul_u64(elems, pl_dtype_info(t->dtype)->block_bytes, &t->bytes)) {
-        return fail_field(e, "shape", "gives a byte count that overflows", "one below 2^64");
+    if (!pl_mul_u64(elems, bits, &t->bytes)) {
+        return fail_field(e, "shape", "gives a byte count that overflows", "a bit count below 2^64");
     }
+    if (t->bytes % 8 != 0) return fail_field(e, "shape", "ends in the middle of a byte", "whole bytes");
+    t->bytes /= 8;
     return PL_OK;
 }
 
@@ -103,11 +123,14 @@ static enum pl_status read_entry(struct pl_file *f, size_t part, const char *nam
         return fail_field(&e, "name", "is empty, too long or has control characters", "1 to 1,024 bytes of plain text");
     }
     if (!json_is_object(json)) return fail_field(&e, "entry", "is not an object", "{dtype, shape, data_offsets}");
-    PL_TRY(read_dtype(&e, &t.dtype));
-    PL_TRY(read_shape(&e, &t));
+    uint32_t bits = 0;
+    const char *unread = NULL;
+    PL_TRY(read_dtype(&e, &t.dtype, &bits, &unread));
+    PL_TRY(read_shape(&e, bits, &t));
     PL_TRY(read_span(&e, &t));
     t.name = pl_arena_strndup(&f->arena, name, n.len);
     if (t.name == NULL) return pl_no_memory(e.part, "the tensor table", err);
+    if (unread != NULL) PL_TRY(pl_file_note_unread(f, &t, unread, err));
     return pl_file_add_tensor(f, &t, part, err);
 }
 

@@ -41,6 +41,8 @@ void pl_file_close(struct pl_file *f) {
     pl_free(f->parts);
     pl_free(f->tensors);
     pl_free(f->tensor_part);
+    pl_free(f->unread);
+    pl_free(f->unread_index);
     pl_free(f->templates);
     pl_free(f->values);
     pl_free(f->path);
@@ -135,6 +137,7 @@ static int append(const char *text, size_t len, void *buf) {
 }
 
 enum pl_status pl_file_finish(struct pl_file *f, struct pl_err *err) {
+    PL_TRY(pl_file_set_aside(f, err));
     struct pl_buf all = {0};
     for (size_t i = 0; i < f->part_count; i++) {
         char hex[33];

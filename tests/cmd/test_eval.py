@@ -138,6 +138,52 @@ def inspect_tells_sizes_and_kernels():
     assert hf["metadata"]["config.json"]["model_type"] == "llama"
 
 
+def with_dtype(name, dtype, config=None):
+    """The tiny model with its down projections stored in a type that plumb cannot compute with."""
+    folder = path(name)
+    write(folder)
+    weights = os.path.join(folder, "model.safetensors")
+    data = open(weights, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    body, at = b"", 0
+    for tensor, entry in header.items():
+        begin, end = entry["data_offsets"]
+        piece = data[8 + size + begin:8 + size + end]
+        if "down_proj" in tensor:
+            entry["dtype"], piece = dtype, piece[:len(piece) // 2]
+        entry["data_offsets"] = [at, at + len(piece)]
+        body, at = body + piece, at + len(piece)
+    text = json.dumps(header).encode()
+    with open(weights, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + body)
+    if config:
+        whole = json.load(open(os.path.join(folder, "config.json")))
+        whole.update(config)
+        json.dump(whole, open(os.path.join(folder, "config.json"), "w"))
+    return folder
+
+
+@case
+def what_cannot_be_computed_with_is_shown_all_the_same():
+    model = with_dtype("fp8", "F8_E4M3")
+    out = json.loads(run("inspect", model, "--json", check=0).stdout)
+    assert out["dtypes"]["F8_E4M3"]["tensors"] == 2 and "not readable" in out["dtypes"]["F8_E4M3"]["kernels"]["refused"]
+    assert sum(t["dtype"] == "F8_E4M3" for t in out["tensors"]) == 2 and "F8_E4M3" in out["refused"]
+    text = run("inspect", model, "--tensors", check=0).stdout
+    assert b"F8_E4M3" in text and b"not readable for inference" in text and b"plumb cannot run it" in text
+    for command in (["generate", "-p", "a", "-n", 1], ["eval", "--tokens", FILE], ["bench", "-p", 1, "-n", 1], ["serve"]):
+        said = run(command[0], "-m", model, *command[1:], check=1).stderr
+        assert b"down_proj" in said and b"F8_E4M3" in said and b"readable are" in said, said
+    assert json.loads(run("tokenize", "-m", model, "-p", "hi", check=0).stdout)  # what needs no weights works
+    for settings, named in (({"quantization_config": {"quant_method": "fp8"}}, b"'fp8'"),
+                            ({"quantization": {"group_size": 64, "bits": 5}}, None)):
+        model = with_dtype("other", "F8_E5M2", settings)
+        shown = run("inspect", model, check=0).stdout
+        assert b"plumb cannot run it" in shown and (named is None or named in shown), shown
+
+
 @case
 def bench_gives_a_receipt():
     out = json.loads(run("bench", "-m", GOLDEN, "-p", 32, "-n", 8, "-r", 3, "-t", 1, "--json", check=0).stdout)

@@ -173,6 +173,10 @@ static inline void expect_path_refused(const char *path, enum pl_status status, 
     struct pl_file *f = NULL;
     struct pl_err err = {0};
     enum pl_status got = pl_file_open(path, &f, &err);
+    if (got == PL_OK && (got = pl_file_check_readable(f, &err)) != PL_OK) { /* opened to be shown, refused for a run */
+        pl_file_close(f);
+        f = NULL;
+    }
     if (got != status || f != NULL)
         fail_msg("%s: %s (%s), expected %s", path, pl_status_name(got), err.text, pl_status_name(status));
     if (strstr(err.text, part1) == NULL) fail_msg("%s: '%s' does not say '%s'", path, err.text, part1);

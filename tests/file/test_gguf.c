@@ -358,13 +358,67 @@ static void hostile_shapes_are_refused(void **state) {
     }
 }
 
+/* Bytes of 256 elements of the types that are shown and not computed with. */
+static uint64_t unread_bytes(uint32_t type) {
+    static const uint32_t sizes[][2] = {{9, 288}, {15, 292}, {16, 66}, {17, 74}, {18, 98},
+                                        {19, 50}, {21, 110}, {22, 82}, {29, 56}};
+    for (size_t i = 0; i < PL_COUNT_OF(sizes); i++)
+        if (sizes[i][0] == type) return sizes[i][1];
+    return 0;
+}
+
+static void types_without_a_reader_are_shown_and_refused_for_a_run(void **state) {
+    (void)state;
+    const uint64_t e[2] = {256, 3};
+    for (uint32_t type = 0; type < 70; type++) {
+        uint64_t row = unread_bytes(type);
+        if (row == 0) continue;
+        struct craft c = craft_new();
+        craft_tensor(&c, "a", 32, 1, PL_Q8_0);
+        craft_entry(&c, "t", 2, e, type, c.weights.len);
+        put_zeros(&c.weights, (size_t)row * 3);
+        uint64_t next = c.weights.len + (0 - c.weights.len) % c.alignment;
+        put_zeros(&c.weights, next - c.weights.len);
+        craft_tensor(&c, "z", 32, 1, PL_F32);
+        struct pl_buf bytes = {0};
+        craft_bytes(&c, &bytes);
+        uint8_t *copy;
+        struct pl_file *f;
+        struct pl_err err;
+        assert_int_equal(open_copy(pl_gguf_open_memory, pl_buf_cstr(&bytes), bytes.len, &copy, &f, &err), PL_OK);
+        assert_int_equal(pl_file_tensor_count(f), 2);
+        assert_null(pl_file_tensor(f, "t"));
+        assert_int_equal(pl_file_tensor(f, "z")->dtype, PL_F32);
+        assert_int_equal(pl_file_unread_count(f), 1);
+        const struct pl_unread_tensor *u = pl_file_unread_at(f, 0);
+        assert_string_equal(u->name, "t");
+        assert_string_equal(u->dtype, pl_ggml_type_name(type));
+        assert_int_equal(u->bytes, row * 3);
+        assert_true(u->ndim == 2 && u->shape[0] == 3 && u->shape[1] == 256);
+        assert_null(pl_file_unread_at(f, 1));
+        assert_int_equal(pl_file_check_readable(f, &err), PL_UNSUPPORTED);
+        assert_non_null(strstr(err.text, pl_ggml_type_name(type)));
+        assert_non_null(strstr(err.text, "tensor t"));
+        assert_non_null(strstr(err.text, "q4_k"));
+        pl_file_close(f);
+        free(copy);
+        for (uint64_t cut = 1; cut < 64; cut += 9) { /* its span is checked like any other */
+            c = craft_new();
+            craft_entry(&c, "t", 2, e, type, 0);
+            put_zeros(&c.weights, (size_t)(row * 3 - cut));
+            REFUSE(c, PL_FORMAT, "tensor t ends at byte", "incomplete");
+        }
+        pl_buf_deinit(&bytes);
+    }
+}
+
 static void hostile_types_are_refused(void **state) {
     (void)state;
     struct craft c;
     const uint64_t e[1] = {256};
     for (uint32_t type = 0; type < 70; type++) {
         enum pl_dtype d;
-        if (pl_dtype_from_ggml(type, &d)) continue;
+        if (pl_dtype_from_ggml(type, &d) || unread_bytes(type) != 0) continue;
         entry(&c, "t", 1, e, type, 0);
         const char *name = pl_ggml_type_name(type);
         REFUSE(c, name == NULL ? PL_FORMAT : PL_UNSUPPORTED, "tensor t: type at byte 45", name == NULL ? "unknown" : name,
@@ -724,6 +778,7 @@ int main(void) {
         cmocka_unit_test(hostile_metadata_is_refused),
         cmocka_unit_test(hostile_alignments_are_refused),
         cmocka_unit_test(hostile_shapes_are_refused),
+        cmocka_unit_test(types_without_a_reader_are_shown_and_refused_for_a_run),
         cmocka_unit_test(hostile_types_are_refused),
         cmocka_unit_test(hostile_spans_are_refused),
         cmocka_unit_test(bad_scales_are_refused_on_request),

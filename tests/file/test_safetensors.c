@@ -108,10 +108,14 @@ static const struct {
     {"{\"\xFF\":{}}", PL_FORMAT, "not valid JSON", "decode"},
     {"{\"\\ud800\":{}}", PL_FORMAT, "not valid JSON", "invalid Unicode"},
     /* dtypes */
-    {"{" ENTRY("a", "\"F8_E4M3\"", "[64]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is F8_E4M3", "expected one of F32"},
+    {"{" ENTRY("a", "\"F8_E9M9\"", "[64]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is F8_E9M9", "expected one of F32"},
+    {"{" ENTRY("a", "\"F8_E4M3\"", "[63]", "[0,64]") "}", PL_FORMAT, "hold 64 bytes", "expected 63"},
+    {"{" ENTRY("a", "\"F4\"", "[127]", "[0,64]") "}", PL_FORMAT, "shape", "middle of a byte"},
+    {"{" ENTRY("a", "\"F8_E4M3\"", "[64]", "[0,64]") "," ENTRY("b", "\"F32\"", "[16]", "[0,64]") "}", PL_FORMAT, "overlap",
+     "disjoint"},
     {"{" ENTRY("a", "\"f32\"", "[16]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is f32", "expected one of"},
     {"{" ENTRY("a", "\"\"", "[16]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is", "expected one of"},
-    {"{" ENTRY("a", "\"BOOL\"", "[64]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is BOOL", "expected one of"},
+    {"{" ENTRY("a", "\"BOOLEAN\"", "[64]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is BOOLEAN", "expected one of"},
     {"{" ENTRY("a", "7", "[16]", "[0,64]") "}", PL_FORMAT, "dtype is missing or not a string", "tensor a"},
     /* shapes */
     {"{" ENTRY("a", "\"F32\"", "16", "[0,64]") "}", PL_FORMAT, "shape is missing or not an array", "tensor a"},
