@@ -73,7 +73,7 @@ def mlx_case(bits, group, scale_type, rng):
     w[0, :group] = 0.0  # a group without range
     w[1, :group] = np.abs(w[1, :group]) + 1  # all positive
     packed, scales, biases = mx.quantize(mx.array(w).astype(dtype), group_size=group, bits=bits)
-    if bits != 3:  # random words beside quantised data
+    if bits not in (3, 5):  # random words beside quantised data
         packed = mx.array(np.concatenate([np.array(packed)[:2], rng.integers(0, 2**32, (1, packed.shape[1]), dtype=np.uint32)]))
     values = np.array(mx.dequantize(packed, scales, biases, group_size=group, bits=bits).astype(mx.float32))
     raw = lambda a: np.array(a.view(mx.uint16) if scale_type < 2 else a).tobytes()
@@ -100,6 +100,8 @@ def main():
         (out / f"{name.lower()}.bin").write_bytes(
             struct.pack("<I", count) + packed.tobytes() + values.astype("<f4").tobytes())
     cases = [mlx_case(b, g, s, rng) for b in (2, 3, 4, 6, 8) for g in (32, 64, 128) for s in range(3)]
+    late = np.random.default_rng(5)  # a draw of its own, so that the older cases stay as they were
+    cases += [mlx_case(5, g, s, late) for g in (32, 64, 128) for s in range(3)]
     (out / "mlx.bin").write_bytes(struct.pack("<I", len(cases)) + b"".join(cases))
     x = quantize_input(rng)
     with np.errstate(all="ignore"):

@@ -74,6 +74,7 @@ MLX_CASES = {
     "llama3-mlx4": ("llama3", 4, 32, torch.float16, {}),
     "qwen2-mlx8": ("qwen2", 8, 64, torch.bfloat16, {}),
     "qwen3-mlx3": ("qwen3", 3, 64, torch.bfloat16, {"model.layers.1.mlp.down_proj": dict(bits=6, group_size=32)}),
+    "qwen3-mlx5": ("qwen3", 5, 32, torch.float16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
 # name -> (source case, GGUF types taken in turn by the matrices)

@@ -150,6 +150,14 @@ CODE_INLINE struct codes codes_mlx3(const unsigned char *row, size_t b) {
     return (struct codes){(v16)(v2d){eight_codes(v, 3), eight_codes(v >> 24, 3)},
                           (v16)(v2d){eight_codes(v >> 48 | (uint64_t)end << 16, 3), eight_codes(end >> 8, 3)}};
 }
+CODE_INLINE struct codes codes_mlx5(const unsigned char *row, size_t b) {
+    uint64_t v[2];
+    uint32_t end;
+    memcpy(v, row + b * 20, 16);
+    memcpy(&end, row + b * 20 + 16, 4);
+    return (struct codes){(v16)(v2d){eight_codes(v[0], 5), eight_codes(v[0] >> 40 | v[1] << 24, 5)},
+                          (v16)(v2d){eight_codes(v[1] >> 16, 5), eight_codes(v[1] >> 56 | (uint64_t)end << 8, 5)}};
+}
 CODE_INLINE struct codes codes_mlx6(const unsigned char *row, size_t b) {
     uint64_t v[3];
     memcpy(v, row + b * 24, 24);

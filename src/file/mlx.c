@@ -50,8 +50,8 @@ static enum pl_status read_settings(const struct pl_file *f, const char *where, 
         PL_FAIL(err, PL_UNSUPPORTED, "%s: config.json: group_size of quantization of %s is %lld; expected 32, 64 or 128",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(where), (long long)group);
     }
-    if (bits != 2 && bits != 3 && bits != 4 && bits != 6 && bits != 8) {
-        PL_FAIL(err, PL_UNSUPPORTED, "%s: config.json: bits of quantization of %s is %lld; expected 2, 3, 4, 6 or 8",
+    if (bits != 2 && bits != 3 && bits != 4 && bits != 5 && bits != 6 && bits != 8) {
+        PL_FAIL(err, PL_UNSUPPORTED, "%s: config.json: bits of quantization of %s is %lld; expected 2, 3, 4, 5, 6 or 8",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(where), (long long)bits);
     }
     t->group = (uint32_t)group;

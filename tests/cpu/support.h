@@ -90,6 +90,7 @@ static const struct weight_case weight_cases[] = {
     {PL_TQ1_0, 0, 0, 0},      {PL_TQ2_0, 0, 0, 0},      {PL_MLX, 2, 64, PL_F16},  {PL_MLX, 3, 64, PL_BF16},
     {PL_MLX, 4, 32, PL_F16},  {PL_MLX, 4, 64, PL_BF16}, {PL_MLX, 4, 128, PL_F32}, {PL_MLX, 6, 64, PL_F16},
     {PL_MLX, 8, 32, PL_BF16}, {PL_MLX, 8, 128, PL_F16}, {PL_MLX, 2, 32, PL_F32},  {PL_MLX, 6, 128, PL_BF16},
+    {PL_MLX, 5, 64, PL_F16},  {PL_MLX, 5, 32, PL_BF16},
 };
 enum { WEIGHT_CASES = sizeof weight_cases / sizeof *weight_cases };
 

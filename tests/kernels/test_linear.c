@@ -171,7 +171,7 @@ static void block_types(void) {
     one_type(PL_Q4_1, 23, 32, 0, 0, 0, 20);
 }
 static void mlx_types(void) {
-    static const uint32_t bits[] = {2, 3, 4, 6, 8};
+    static const uint32_t bits[] = {2, 3, 4, 5, 6, 8};
     static const uint32_t sizes[] = {32, 64, 128};
     static const enum pl_dtype scales[] = {PL_F16, PL_BF16, PL_F32};
     for (size_t i = 0; i < PL_COUNT_OF(bits); i++) {

@@ -26,6 +26,7 @@ static const struct golden_case cases[] = {
     {"qwen3-mlx3", "qwen3-mlx3", true},
     {"gemma3", "gemma3", false},
     {"gemma3.gguf", "gemma3", false},
+    {"qwen3-mlx5", "qwen3-mlx5", true},
     {"gemma3-mlx6", "gemma3-mlx6", true},
     {"gemma3-nested", "gemma3-nested", false},
     {"gemma2", "gemma2", false},

@@ -106,7 +106,7 @@ static void mlx_affine_is_bit_exact(void **state) {
     uint8_t *g = read_golden("mlx", &len), *p = g + 4;
     uint32_t cases = u32_at(g);
     uint64_t differ = 0;
-    assert_int_equal(cases, 45);
+    assert_int_equal(cases, 54);
     for (uint32_t c = 0; c < cases; c++) {
         struct pl_tensor t = {.name = "m", .dtype = PL_MLX, .ndim = 2, .shape = {0, 0, 1, 1}};
         t.bits = u32_at(p);
