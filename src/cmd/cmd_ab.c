@@ -7,24 +7,11 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "cmd/ab.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
 #include "cmd/out.h"
 #include "verify/ab.h"
-
-struct list {
-    char **item; /* owned */
-    size_t count, cap;
-};
-
-struct ab {
-    struct pl_ab_options o;
-    struct list prompts, base_env, arm_env, expect;
-    const char *prompts_file, *report_dir, *model, *base_flags, *arm_flags, *tolerance;
-    uint32_t min_tokens;
-    bool min_given;
-    struct pl_buf base_command, arm_command; /* of the configuration form */
-};
 
 static enum pl_status list_add(struct list *l, const char *value, size_t len, struct pl_err *err) {
     char *copy = pl_strndup(value, len);
@@ -57,8 +44,9 @@ static int parse(struct ab *a, int argc, char **argv) {
         {0, "arm-url", "URL", PL_ARG_STR, &o->arm.url, "the arm is one", 0, 0, NULL},
         {'m', "model", "MODEL", PL_ARG_STR, &a->model, "compare two configurations of this binary on this model", 0, 0,
          NULL},
-        {0, "base-flags", "FLAGS", PL_ARG_STR, &a->base_flags, "with -m: options of generate on the base side", 0, 0, NULL},
-        {0, "arm-flags", "FLAGS", PL_ARG_STR, &a->arm_flags, "with -m: options of generate on the arm side", 0, 0, NULL},
+        {0, "base-flags", "FLAGS", PL_ARG_STR, &a->base_flags, "with -m: options of generate (or serve) on the base side", 0,
+         0, NULL},
+        {0, "arm-flags", "FLAGS", PL_ARG_STR, &a->arm_flags, "with -m: the same on the arm side", 0, 0, NULL},
         {0, "base-env", "NAME=VALUE", PL_ARG_EACH, &a->base_env, "environment of the base side; may be given several times",
          0, 0, add_env},
         {0, "arm-env", "NAME=VALUE", PL_ARG_EACH, &a->arm_env, "environment of the arm side", 0, 0, add_env},
@@ -71,8 +59,8 @@ static int parse(struct ab *a, int argc, char **argv) {
          0, 0, NULL},
         {0, "expect-kernel", "NAME", PL_ARG_EACH, &a->expect, "must have run on both sides (base:NAME, arm:NAME: on one)", 0,
          0, add_text},
-        {0, "concurrency", "K", PL_ARG_U32, &o->concurrency,
-         "also send the arm K prompts at a time: answers must not change", 1, 256, NULL},
+        {0, "concurrency", "K", PL_ARG_U32, &o->concurrency, "also send the arm K prompts at a time (1; with --counters 4)",
+         1, 256, NULL},
         {0, "invariant", NULL, PL_ARG_FLAG, &o->invariant, "with --concurrency: an answer that changes is a difference", 0,
          0, NULL},
         {0, "allow-different-models", NULL, PL_ARG_FLAG, &o->allow_different_models,
@@ -82,6 +70,13 @@ static int parse(struct ab *a, int argc, char **argv) {
          0, NULL},
         {0, "timeout", "SECONDS", PL_ARG_U32, &o->timeout_s, "of one answer (600)", 1, 86400, NULL},
         {0, "api-key", "KEY", PL_ARG_STR, &o->base.api_key, "sent to both servers", 0, 0, NULL},
+        {0, "counters", NULL, PL_ARG_FLAG, &a->counters, "compare the counters of two servers under concurrent requests", 0,
+         0, NULL},
+        {0, "rounds", "N", PL_ARG_U32, &a->rounds, "with --counters: every prompt N times (2)", 1, 1000, NULL},
+        {0, "require-merge", NULL, PL_ARG_FLAG, &a->require_merge,
+         "with --counters: a server without a counter of merges is inconclusive", 0, 0, NULL},
+        {0, "allow-declined", "TEXT", PL_ARG_EACH, &a->allow_declined,
+         "with --counters: reasons with this text may come on one side alone", 0, 0, add_text},
         {0, "report", "DIR", PL_ARG_STR, &a->report_dir, "write ab.md, ab.json and ab.xml (JUnit) there", 0, 0, NULL},
         {0},
     };
@@ -94,7 +89,8 @@ static int parse(struct ab *a, int argc, char **argv) {
         .examples = "plumb ab --base 'old/plumb generate -m M' --arm 'new/plumb generate -m M' -p 'Hello' -n 64\n"
                     "plumb ab -m M --arm-flags '--isa avx2' --prompts prompts.txt -n 32\n"
                     "plumb ab --base-url http://127.0.0.1:8080 --arm-url http://127.0.0.1:8081 -p Hello "
-                    "--without-witness",
+                    "--without-witness\n"
+                    "plumb ab --counters -m M --arm-flags '--disable-kernel attention=..' --prompts prompts.txt",
         .groups = groups};
     return pl_args_parse(&args, argc, argv);
 }
@@ -150,7 +146,7 @@ static enum pl_status own_commands(struct ab *a, struct pl_err *err) {
     const char *flags[2] = {a->base_flags, a->arm_flags};
     for (int i = 0; i < 2; i++) {
         quote(commands[i], self);
-        pl_buf_add_c(commands[i], " generate -m");
+        pl_buf_add_c(commands[i], a->counters ? " serve -m" : " generate -m");
         quote(commands[i], a->model);
         if (flags[i] != NULL) pl_buf_printf(commands[i], " %s", flags[i]);
         if (!pl_buf_ok(commands[i])) PL_FAIL(err, PL_NO_MEMORY, "no memory for a command");
@@ -172,6 +168,9 @@ static enum pl_status check_side(const struct pl_ab_side *s, struct pl_err *err)
 
 static enum pl_status prepare(struct ab *a, struct pl_err *err) {
     struct pl_ab_options *o = &a->o;
+    if (!a->counters && (a->require_merge || a->allow_declined.count > 0))
+        PL_FAIL(err, PL_USAGE, "--require-merge and --allow-declined need --counters");
+    if (o->concurrency == 0) o->concurrency = a->counters ? 4 : 1;
     o->base.name = "base";
     o->arm.name = "arm";
     o->arm.api_key = o->base.api_key;
@@ -184,6 +183,7 @@ static enum pl_status prepare(struct ab *a, struct pl_err *err) {
     }
     PL_TRY(check_side(&o->base, err));
     PL_TRY(check_side(&o->arm, err));
+    if (a->counters && o->concurrency < 2) PL_FAIL(err, PL_USAGE, "--counters needs --concurrency of 2 or more");
     if (a->prompts.count == 0 && a->prompts_file == NULL)
         PL_FAIL(err, PL_USAGE, "no prompts: give --prompt TEXT or --prompts FILE");
     PL_TRY(read_prompts(a, err));
@@ -207,7 +207,7 @@ static enum pl_status prepare(struct ab *a, struct pl_err *err) {
 
 /* ---------- results ---------- */
 
-static enum pl_status write_file(const char *dir, const char *name, const char *data, size_t len, struct pl_err *err) {
+enum pl_status ab_write_file(const char *dir, const char *name, const char *data, size_t len, struct pl_err *err) {
     char path[1200];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     FILE *f = fopen(path, "we");
@@ -230,15 +230,15 @@ static enum pl_status write_reports(const struct ab *a, const struct pl_ab_repor
     enum pl_status st = json == NULL || !pl_buf_ok(&junit)
                             ? pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the report")
                             : PL_OK;
-    if (st == PL_OK) st = write_file(a->report_dir, "ab.md", pl_buf_cstr(markdown), markdown->len, err);
-    if (st == PL_OK) st = write_file(a->report_dir, "ab.json", json, strlen(json), err);
-    if (st == PL_OK) st = write_file(a->report_dir, "ab.xml", pl_buf_cstr(&junit), junit.len, err);
+    if (st == PL_OK) st = ab_write_file(a->report_dir, "ab.md", pl_buf_cstr(markdown), markdown->len, err);
+    if (st == PL_OK) st = ab_write_file(a->report_dir, "ab.json", json, strlen(json), err);
+    if (st == PL_OK) st = ab_write_file(a->report_dir, "ab.xml", pl_buf_cstr(&junit), junit.len, err);
     free(json);
     pl_buf_deinit(&junit);
     return st;
 }
 
-static void on_progress(void *user, const char *what, size_t done, size_t total) {
+void ab_progress(void *user, const char *what, size_t done, size_t total) {
     (void)user;
     pl_progress(what, done, total, false);
 }
@@ -250,7 +250,7 @@ static int compare(struct ab *a) {
         (void)pl_err_set(&err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the report");
         return pl_cmd_fail("ab", &err);
     }
-    a->o.progress = on_progress;
+    a->o.progress = ab_progress;
     enum pl_status st = pl_ab_run(&a->o, r, &err);
     pl_progress_end();
     struct pl_buf markdown = {0};
@@ -272,12 +272,12 @@ static int compare(struct ab *a) {
 }
 
 int pl_cmd_ab(int argc, char **argv) {
-    struct ab a = {.o = {.n = 64, .timeout_s = 600, .concurrency = 1}, .min_tokens = UINT32_MAX};
+    struct ab a = {.o = {.n = 64, .timeout_s = 600}, .min_tokens = UINT32_MAX, .rounds = 2};
     struct pl_err err = {0};
     int code = parse(&a, argc, argv);
     if (code < 0) {
         if (prepare(&a, &err) == PL_OK)
-            code = compare(&a);
+            code = a.counters ? ab_counters(&a) : compare(&a);
         else
             code = err.status == PL_USAGE ? pl_cmd_usage("ab", "%s", err.text) : pl_cmd_fail("ab", &err);
     }
@@ -285,6 +285,7 @@ int pl_cmd_ab(int argc, char **argv) {
     list_deinit(&a.base_env);
     list_deinit(&a.arm_env);
     list_deinit(&a.expect);
+    list_deinit(&a.allow_declined);
     pl_buf_deinit(&a.base_command);
     pl_buf_deinit(&a.arm_command);
     return code;

@@ -14,7 +14,11 @@
 #include "cmd/interrupt.h"
 #include "cmd/out.h"
 
-enum { STEP_PROBS = 512, HASHED_VOCAB = 1 << 24 }; /* without a model file tokens are known by a hash of their text */
+enum {
+    STEP_PROBS = 512,
+    ECHO_TOP = 5,
+    HASHED_VOCAB = 1 << 24
+}; /* without a model file tokens are known by a hash of their text */
 
 /* ---------- ids ---------- */
 
@@ -196,6 +200,12 @@ static enum pl_status choose_way(struct eval *v, struct pl_err *err) {
     json_t *answer = NULL;
     size_t n = PL_MIN(v->ids.len, (size_t)4);
     PL_TRY(ask_echo(v, v->ids.data, n, &answer, &echo_status, err));
+    if (echo_status == 400 && v->top > ECHO_TOP) { /* OpenAI's own limit */
+        json_decref(answer);
+        answer = NULL;
+        v->top = ECHO_TOP;
+        PL_TRY(ask_echo(v, v->ids.data, n, &answer, &echo_status, err));
+    }
     char said[200];
     snprintf(said, sizeof said, "%.190s", pl_peer_error_text(answer));
     bool echo = echo_status == 200 && json_array_size(json_object_get(echo_logprobs(answer), "token_logprobs")) >= n;

@@ -75,7 +75,9 @@ static bool ran(const struct pl_ab_answer *a, const char *kernel) {
     for (size_t i = 0; i < json_array_size(a->kernels); i++) {
         const json_t *k = json_array_get(a->kernels, i);
         const char *name = json_string_value(json_object_get(k, "kernel"));
-        if (name != NULL && strstr(name, kernel) != NULL && json_integer_value(json_object_get(k, "launches")) > 0)
+        bool declined = name != NULL && strncmp(name, "declined", 8) == 0; /* a row that says what did not run */
+        if (name != NULL && !declined && strstr(name, kernel) != NULL &&
+            json_integer_value(json_object_get(k, "launches")) > 0)
             return true;
     }
     return false;
