@@ -20,6 +20,7 @@ int pl_cmd_serve(int argc, char **argv); /* only with libmicrohttpd */
 int pl_cmd_ab(int argc, char **argv);
 int pl_cmd_version(int argc, char **argv);
 int pl_cmd_devices(int argc, char **argv);
+int pl_cmd_cache(int argc, char **argv);
 int pl_cmd_pull(int argc, char **argv);
 int pl_cmd_list(int argc, char **argv);
 int pl_cmd_rm(int argc, char **argv);

@@ -25,6 +25,7 @@ static const struct command {
     {"render", pl_cmd_render, "the prompt a chat template makes"},
     {"eval", pl_cmd_eval, "perplexity and log-probabilities"},
     {"devices", pl_cmd_devices, "the devices of each backend, and what is missing"},
+    {"cache", pl_cmd_cache, "the compiled kernels kept on disk"},
     {"bench", pl_cmd_bench, "prompt and decode speed with a receipt"},
 #ifdef PL_HAVE_MICROHTTPD
     {"serve", pl_cmd_serve, "HTTP server with OpenAI-compatible endpoints and a web page"},

@@ -68,6 +68,40 @@ static enum pl_status allocate_step(struct plumb_engine *e, struct pl_err *err) 
     return PL_OK;
 }
 
+/* One step that computes nothing, so that its kernels are known. One row a sequence, or all rows to one. */
+static enum pl_status plan_step(struct plumb_engine *e, uint32_t rows, uint32_t seq_count, struct pl_err *err) {
+    struct pl_batch b = {.rows = rows,
+                         .tokens = e->step.tokens,
+                         .seq_count = seq_count,
+                         .seqs = e->step.seqs,
+                         .pages = e->step.pages,
+                         .logit_count = PL_MIN(seq_count, e->logit_rows),
+                         .logit_rows = e->step.logit_rows};
+    uint32_t each = rows / seq_count, size = (uint32_t)e->kv_shape.page_tokens, pages = (each + size - 1) / size;
+    memset(e->step.tokens, 0, rows * sizeof *e->step.tokens);
+    for (uint32_t i = 0; i < seq_count; i++) e->step.seqs[i] = (struct pl_batch_seq){i * each, each, 0, 0};
+    for (uint32_t i = 0; i < pages; i++) e->step.pages[b.page_entries++] = i;
+    for (uint32_t i = 0; i < b.logit_count; i++) e->step.logit_rows[i] = (i + 1) * each - 1;
+    const struct pl_activation *logits = NULL;
+    enum pl_status s = pl_model_forward(e->model, &b, e->kv, &logits);
+    if (s == PL_UNSUPPORTED && pl_ops_refusal(e->ops)[0] != 0) PL_FAIL(err, s, "%s", pl_ops_refusal(e->ops));
+    if (s != PL_OK)
+        PL_FAIL(err, s, "planning a step of %u rows on %s: %s", rows, pl_ops_describe(e->ops), pl_status_text(s));
+    return PL_OK;
+}
+
+/* The kernels of a first chunk, of one sequence decoding and of all: compiled together, before anybody waits for a token. */
+static enum pl_status plan_kernels(struct plumb_engine *e, struct pl_err *err) {
+    if (!pl_ops_plan_begin(e->ops)) return PL_OK;
+    uint32_t chunk = PL_MIN(e->batch_rows, e->context), together = PL_MIN(e->max_sessions, chunk);
+    enum pl_status s = plan_step(e, 1, 1, err);
+    if (s == PL_OK && together > 1) s = plan_step(e, together, together, err);
+    if (s == PL_OK && chunk > 1) s = plan_step(e, chunk, 1, err);
+    struct pl_err late = {0};
+    enum pl_status end = pl_ops_plan_end(e->ops, s == PL_OK ? err : &late);
+    return s != PL_OK ? s : end;
+}
+
 static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     struct pl_model_options mo = {.max_context = e->context,
                                   .max_rows = e->batch_rows,
@@ -77,7 +111,8 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     pl_file_will_need(e->file);
     PL_TRY(pl_model_create(e->file, e->ops, &mo, &e->model, err));
     PL_TRY(pl_ops_kv_create(e->ops, &e->kv_shape, &e->kv, err));
-    return allocate_step(e, err);
+    PL_TRY(allocate_step(e, err));
+    return plan_kernels(e, err);
 }
 
 /* A file without any tokenizer still serves ids (evaluation, tests); a tokenizer that cannot be read is an error. */

@@ -101,10 +101,10 @@ static void add_cache(struct plumb_engine *e, json_t *o) {
     struct pl_ops_cache c;
     if (!pl_ops_cache_state(e->ops, &c)) return;
     json_object_set_new(o, "jit",
-                        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "mode", c.mode, "dir", c.dir, "compiler",
+                        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "mode", c.mode, "dir", c.dir, "compiler",
                                   c.compiler, "memory_hits", (json_int_t)c.memory_hits, "disk_hits", (json_int_t)c.disk_hits,
-                                  "compiled", (json_int_t)c.compiled, "shipped", (json_int_t)c.shipped, "damaged",
-                                  (json_int_t)c.damaged));
+                                  "compiled", (json_int_t)c.compiled, "shipped", (json_int_t)c.shipped, "differed",
+                                  (json_int_t)c.differed, "damaged", (json_int_t)c.damaged));
 }
 
 json_t *pl_engine_witness_full(struct plumb_engine *e, struct pl_err *err) {

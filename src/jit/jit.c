@@ -1,11 +1,14 @@
 #include "jit/jit.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "jit/store.h"
 
 /* Raised when the meaning of an argument struct or of the launch convention changes without a change in any source. */
@@ -17,8 +20,19 @@ struct loaded {
     struct pl_jit_kernel kernel;
 };
 
+/* Compiled ahead of being asked for. */
+struct prepared {
+    struct prepared *next;
+    struct pl_buf source, key, image;
+    char hash[33];
+    const struct pl_jit_spec *spec; /* only while it is compiled */
+    enum pl_status status;
+    struct pl_err err;
+};
+
 struct pl_jit {
     struct pl_device *device;
+    struct prepared *prepared;
     enum pl_jit_mode mode;
     char compiler[192];
     struct pl_jit_store store;
@@ -70,8 +84,20 @@ static void unload(struct pl_jit *j, struct loaded *l) {
     pl_free(l);
 }
 
+static void free_prepared(struct prepared *p) {
+    pl_buf_deinit(&p->source);
+    pl_buf_deinit(&p->key);
+    pl_buf_deinit(&p->image);
+    pl_free(p);
+}
+
 void pl_jit_destroy(struct pl_jit *j) {
     if (j == NULL) return;
+    while (j->prepared != NULL) {
+        struct prepared *p = j->prepared;
+        j->prepared = p->next;
+        free_prepared(p);
+    }
     for (size_t i = 0; i < j->count; i++) unload(j, j->loaded[i]);
     pl_free(j->loaded);
     pl_free(j);
@@ -159,32 +185,68 @@ static void make_key(const struct pl_jit *j, const struct pl_jit_spec *spec, con
 
 /* --- one kernel --- */
 
-static enum pl_status compile(struct pl_jit *j, const struct pl_device_source *src, struct pl_buf *image,
-                              struct pl_err *err) {
+/* Touches nothing of j that changes, so several threads may be here. */
+static enum pl_status compile_only(const struct pl_jit *j, const struct pl_device_source *src, struct pl_buf *image,
+                                   struct pl_err *err) {
     struct pl_buf log = {0};
     enum pl_status st = pl_device_compile(j->device, pl_device_info(j->device)->kind, NULL, src, image, &log, err);
     if (st == PL_OK && log.len > 0) pl_log(PL_LOG_DEBUG, "compiling %s: %.500s", src->name, pl_buf_cstr(&log));
     pl_buf_deinit(&log);
-    if (st == PL_OK) j->stats.compiled++;
     return st;
 }
+static enum pl_status compile(struct pl_jit *j, const struct pl_device_source *src, struct pl_buf *image,
+                              struct pl_err *err) {
+    PL_TRY(compile_only(j, src, image, err));
+    j->stats.compiled++;
+    return PL_OK;
+}
 
-static enum pl_status verify(struct pl_jit *j, const struct pl_device_source *src, const struct pl_buf *stored,
+/* Machine code is reproducible where the compiler is NVRTC or hipRTC. An OpenCL driver's binaries need not be (PoCL's hold
+ * its own cache and paths): there the fresh code is what runs, and the difference is counted. */
+static enum pl_status verify(struct pl_jit *j, const struct pl_device_source *src, struct pl_buf *stored,
                              struct pl_err *err) {
     struct pl_buf fresh = {0};
-    enum pl_status st = compile(j, src, &fresh, err);
-    bool equal = st == PL_OK && fresh.len == stored->len && memcmp(fresh.data, stored->data, fresh.len) == 0;
-    size_t fresh_len = fresh.len;
-    pl_buf_deinit(&fresh);
-    if (st != PL_OK) return st;
-    if (equal) return PL_OK;
-    PL_FAIL(err, PL_INTERNAL, "kernel cache: the stored code of %s (%zu bytes) differs from a fresh compilation (%zu bytes)",
-            src->name, stored->len, fresh_len);
+    bool exact = pl_device_info(j->device)->kind != PL_DEVICE_OPENCL;
+    PL_TRY(compile(j, src, &fresh, err));
+    if (fresh.len == stored->len && memcmp(fresh.data, stored->data, fresh.len) == 0) {
+        pl_buf_deinit(&fresh);
+        return PL_OK;
+    }
+    char text[300];
+    snprintf(text, sizeof text,
+             "kernel cache: the stored code of %.100s (%zu bytes) differs from a fresh compilation (%zu bytes)", src->name,
+             stored->len, fresh.len);
+    j->stats.differed++;
+    pl_buf_deinit(exact ? &fresh : stored);
+    if (exact) PL_FAIL(err, PL_INTERNAL, "%s", text);
+    *stored = fresh;
+    if (j->stats.differed == 1) {
+        pl_log(PL_LOG_WARN, "%s; code of OpenCL drivers is not reproducible: the fresh code runs", text);
+    }
+    return PL_OK;
+}
+
+static bool same_key(const struct pl_buf *a, const struct pl_buf *b) {
+    return a->len == b->len && memcmp(a->data, b->data, a->len) == 0;
+}
+
+static bool take_prepared(struct pl_jit *j, const struct pl_buf *key, const char *hash, struct pl_buf *image) {
+    for (struct prepared **at = &j->prepared; *at != NULL; at = &(*at)->next) {
+        struct prepared *p = *at;
+        if (strcmp(p->hash, hash) != 0 || !same_key(&p->key, key)) continue;
+        *at = p->next;
+        *image = p->image;
+        p->image = (struct pl_buf){0};
+        free_prepared(p);
+        return true;
+    }
+    return false;
 }
 
 static enum pl_status obtain_image(struct pl_jit *j, const struct pl_device_source *src, const struct pl_buf *key,
                                    const char *hash, struct pl_buf *image, enum pl_jit_origin *origin, struct pl_err *err) {
     *origin = PL_JIT_COMPILED;
+    if (take_prepared(j, key, hash, image)) return PL_OK;
     if (pl_jit_store_find(&j->store, key, hash, image)) {
         j->stats.disk_hits++;
         *origin = PL_JIT_CACHED;
@@ -228,9 +290,22 @@ static struct loaded *find_loaded(struct pl_jit *j, const struct pl_buf *key, co
     for (size_t i = 0; i < j->count; i++) {
         struct loaded *l = j->loaded[i];
         if (strcmp(l->kernel.hash, hash) != 0) continue;
-        if (l->key.len == key->len && memcmp(l->key.data, key->data, key->len) == 0) return l;
+        if (same_key(&l->key, key)) return l;
     }
     return NULL;
+}
+
+/* The source of spec, its key and the hash of that. src->text points into source. */
+static enum pl_status identify(const struct pl_jit *j, const struct pl_jit_spec *spec, struct pl_device_source *src,
+                               struct pl_buf *source, struct pl_buf *key, char hash[33], struct pl_err *err) {
+    *src = (struct pl_device_source){.name = spec->file != NULL ? spec->file : spec->entry};
+    PL_TRY(pl_jit_source(spec, source, err));
+    src->text = pl_buf_cstr(source);
+    pl_jit_compile_options(pl_device_info(j->device)->kind, src);
+    make_key(j, spec, src, source, key);
+    if (!pl_buf_ok(key)) PL_FAIL(err, PL_NO_MEMORY, "no memory for a kernel's key");
+    pl_hash128_hex(key->data, key->len, hash);
+    return PL_OK;
 }
 
 enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, const struct pl_jit_kernel **out,
@@ -238,16 +313,9 @@ enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, cons
     struct pl_buf source = {0}, key = {0};
     char hash[33];
     struct loaded *l = NULL;
-    struct pl_device_source src = {.name = spec->file != NULL ? spec->file : spec->entry};
-    enum pl_status st = pl_jit_source(spec, &source, err);
+    struct pl_device_source src;
+    enum pl_status st = identify(j, spec, &src, &source, &key, hash, err);
     if (st == PL_OK) {
-        src.text = pl_buf_cstr(&source);
-        pl_jit_compile_options(pl_device_info(j->device)->kind, &src);
-        make_key(j, spec, &src, &source, &key);
-        if (!pl_buf_ok(&key)) st = pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for a kernel's key");
-    }
-    if (st == PL_OK) {
-        pl_hash128_hex(key.data, key.len, hash);
         l = find_loaded(j, &key, hash);
         if (l != NULL) {
             j->stats.memory_hits++;
@@ -260,4 +328,109 @@ enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, cons
     if (st != PL_OK) return pl_err_note(err, "preparing the kernel %s", spec->entry), st;
     *out = &l->kernel;
     return PL_OK;
+}
+
+/* --- many kernels at once --- */
+
+static bool is_known(struct pl_jit *j, const struct prepared *n) {
+    for (const struct prepared *p = j->prepared; p != NULL; p = p->next) {
+        if (strcmp(p->hash, n->hash) == 0 && same_key(&p->key, &n->key)) return true;
+    }
+    if (find_loaded(j, &n->key, n->hash) != NULL) return true;
+    struct pl_buf stored = {0};
+    bool found = pl_jit_store_find(&j->store, &n->key, n->hash, &stored);
+    pl_buf_deinit(&stored);
+    return found;
+}
+
+static enum pl_status add_job(struct pl_jit *j, const struct pl_jit_spec *spec, size_t *jobs, struct pl_err *err) {
+    struct pl_device_source src;
+    struct prepared *n = pl_calloc(1, sizeof *n);
+    if (n == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory to compile %s", spec->entry);
+    enum pl_status st = identify(j, spec, &src, &n->source, &n->key, n->hash, err);
+    if (st != PL_OK || is_known(j, n)) {
+        free_prepared(n);
+        return st;
+    }
+    n->spec = spec;
+    n->next = j->prepared;
+    j->prepared = n;
+    (*jobs)++;
+    return PL_OK;
+}
+
+struct prepare_job {
+    struct pl_jit *j;
+    struct prepared **list;
+    size_t count;
+    _Atomic size_t next;
+};
+static void prepare_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct prepare_job *job = arg;
+    for (size_t i; (i = atomic_fetch_add(&job->next, 1)) < job->count;) {
+        struct prepared *p = job->list[i];
+        struct pl_device_source src = {.name = p->spec->file != NULL ? p->spec->file : p->spec->entry,
+                                       .text = pl_buf_cstr(&p->source)};
+        pl_jit_compile_options(pl_device_info(job->j->device)->kind, &src);
+        p->status = compile_only(job->j, &src, &p->image, &p->err);
+    }
+}
+
+static enum pl_status run_jobs(struct pl_jit *j, size_t jobs, struct pl_err *err) {
+    struct prepare_job job = {.j = j, .list = pl_calloc(jobs, sizeof *job.list)};
+    struct pl_pool *pool = NULL;
+    if (job.list == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory to compile %zu kernels", jobs);
+    for (struct prepared *p = j->prepared; p != NULL; p = p->next) {
+        if (p->spec != NULL && job.count < jobs) job.list[job.count++] = p;
+    }
+    enum pl_status st = pl_pool_create((int)PL_MIN((size_t)pl_cpu_count(), jobs), &pool, err);
+    if (st == PL_OK) {
+        pl_pool_run(pool, prepare_worker, &job);
+        pl_pool_destroy(pool);
+    }
+    for (size_t i = 0; i < job.count && st == PL_OK; i++) {
+        struct prepared *p = job.list[i];
+        if (p->status != PL_OK) {
+            if (err != NULL) *err = p->err;
+            st = p->status;
+            continue;
+        }
+        j->stats.compiled++;
+        pl_jit_store_put(&j->store, &p->key, p->hash, &p->image);
+    }
+    pl_free(job.list);
+    return st;
+}
+
+static void drop_unfinished(struct pl_jit *j) {
+    for (struct prepared **at = &j->prepared; *at != NULL;) {
+        struct prepared *p = *at;
+        p->spec = NULL;
+        if (p->image.len > 0 && p->status == PL_OK) {
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        free_prepared(p);
+    }
+}
+
+enum pl_status pl_jit_prepare(struct pl_jit *j, const struct pl_jit_spec *specs, size_t count, size_t *compiled,
+                              struct pl_err *err) {
+    size_t jobs = 0;
+    enum pl_status st = PL_OK;
+    *compiled = 0;
+    if (j->mode == PL_JIT_VERIFY) return PL_OK;
+    for (size_t i = 0; i < count && st == PL_OK; i++) st = add_job(j, &specs[i], &jobs, err);
+    if (st == PL_OK && jobs > 0) {
+        uint64_t start = pl_clock_ns();
+        pl_log_always("compiling %zu kernel%s for %.80s", jobs, jobs == 1 ? "" : "s", pl_device_info(j->device)->target);
+        st = run_jobs(j, jobs, err);
+        if (st == PL_OK) pl_log_always("compiled in %.1f s", (double)(pl_clock_ns() - start) / 1e9);
+    }
+    drop_unfinished(j);
+    if (st == PL_OK) *compiled = jobs;
+    return st;
 }

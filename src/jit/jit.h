@@ -6,7 +6,7 @@
  * in memory and on disk. A damaged file, a full or read-only disk, a folder that is not ours: compiled afresh, with a
  * warning, never a failure.
  *
- * Kernels returned stay valid until pl_jit_destroy. One thread at a time. */
+ * Kernels returned stay valid until pl_jit_destroy. One thread at a time; pl_jit_prepare uses threads of its own inside. */
 #ifndef PL_JIT_JIT_H
 #define PL_JIT_JIT_H
 
@@ -50,6 +50,7 @@ struct pl_jit_kernel {
 
 struct pl_jit_stats {
     uint64_t memory_hits, disk_hits, compiled, shipped, damaged, stored, evicted;
+    uint64_t differed; /* verify: stored code that was not what the compiler makes now */
 };
 
 struct pl_jit;
@@ -58,6 +59,11 @@ enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *o
 void pl_jit_destroy(struct pl_jit *j); /* NULL is allowed */
 enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, const struct pl_jit_kernel **out,
                           struct pl_err *err) PL_MUST_CHECK;
+/* Compiles, on all processors, what of these is neither loaded nor stored; pl_jit_get then finds it. *compiled of them were.
+ * One line says how many before, one after, when there are any. Nothing under verify: there each is compiled when it is
+ * got. */
+enum pl_status pl_jit_prepare(struct pl_jit *j, const struct pl_jit_spec *specs, size_t count, size_t *compiled,
+                              struct pl_err *err) PL_MUST_CHECK;
 struct pl_jit_stats pl_jit_stats(const struct pl_jit *j);
 const char *pl_jit_dir(const struct pl_jit *j); /* "" when nothing is stored on disk */
 enum pl_jit_mode pl_jit_mode(const struct pl_jit *j);
@@ -81,6 +87,21 @@ enum pl_jit_field {
  * mutate: suffix is appended to the field, as if it had changed. PL_JIT_FIELD_COUNT switches them off. */
 void pl_jit_test_weaken(struct pl_jit *j, enum pl_jit_field field);
 void pl_jit_test_mutate(struct pl_jit *j, enum pl_jit_field field, const char *suffix);
+
+/* --- the folder, for people --- */
+struct pl_jit_entry {
+    char file[64];
+    uint64_t bytes;
+    int64_t used_s; /* last use, seconds since 1970 */
+    bool sound;     /* false: damaged; the fields below are empty */
+    char kind[16], target[160], compiler[192], entry[64], values[256];
+};
+/* The folder options stand for ("" when there is none) and its entries, newest first. Caller frees *out with pl_free. */
+enum pl_status pl_jit_cache_list(const struct pl_jit_options *opt, char *dir, size_t dir_size, struct pl_jit_entry **out,
+                                 size_t *count, struct pl_err *err) PL_MUST_CHECK;
+/* Removes every entry, and leftovers of processes that were killed. */
+enum pl_status pl_jit_cache_clear(const struct pl_jit_options *opt, size_t *removed, uint64_t *bytes,
+                                  struct pl_err *err) PL_MUST_CHECK;
 
 /* Kernel files inside the binary. */
 struct pl_jit_file {

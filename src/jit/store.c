@@ -60,13 +60,22 @@ static bool is_ours(const char *dir) {
     return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 077) == 0;
 }
 
+static bool name_dir(const struct pl_jit_options *opt, char *out, size_t size) {
+    if (opt->dir == NULL) return default_dir(out, size);
+    int n = snprintf(out, size, "%s", opt->dir);
+    return n > 0 && (size_t)n < size;
+}
+
+void pl_jit_store_look(struct pl_jit_store *s, const struct pl_jit_options *opt, struct pl_jit_stats *stats) {
+    *s = (struct pl_jit_store){.stats = stats};
+    if (!name_dir(opt, s->dir, sizeof s->dir) || !is_ours(s->dir)) s->dir[0] = 0;
+}
+
 void pl_jit_store_open(struct pl_jit_store *s, const struct pl_jit_options *opt, struct pl_jit_stats *stats) {
     *s = (struct pl_jit_store){.max_bytes = opt->max_bytes != 0 ? opt->max_bytes : UINT64_C(512) << 20, .stats = stats};
     if (opt->mode == PL_JIT_OFF) return;
     char dir[sizeof s->dir];
-    if (opt->dir != NULL && strlen(opt->dir) < sizeof dir && opt->dir[0] != 0) {
-        snprintf(dir, sizeof dir, "%s", opt->dir);
-    } else if (opt->dir != NULL || !default_dir(dir, sizeof dir)) {
+    if (!name_dir(opt, dir, sizeof dir)) {
         pl_log(PL_LOG_WARN, "kernel cache: no usable folder name; kernels are compiled and not stored");
         return;
     }
@@ -104,24 +113,47 @@ static bool write_all(int fd, const void *from, size_t n) {
     return true;
 }
 
+/* A sound file's bytes: the key, then the image. 1: sound; 0: no memory; -1: damaged. */
+static int read_sound(int fd, struct header *h, char **out) {
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !read_all(fd, h, sizeof *h) || memcmp(h->magic, magic, sizeof magic) != 0) return -1;
+    if (h->key_bytes > FILE_BYTES_MAX || h->image_bytes > FILE_BYTES_MAX || h->image_bytes == 0 ||
+        (uint64_t)st.st_size != sizeof *h + h->key_bytes + h->image_bytes) {
+        return -1;
+    }
+    char *bytes = pl_alloc(h->key_bytes + h->image_bytes, 1);
+    if (bytes == NULL) return 0;
+    if (read_all(fd, bytes, h->key_bytes + h->image_bytes) && pl_hash64(bytes, h->key_bytes + h->image_bytes, 0) == h->sum) {
+        *out = bytes;
+        return 1;
+    }
+    pl_free(bytes);
+    return -1;
+}
+
 /* 1: the key's artefact; 0: another key under the same hash, a plain miss; -1: damaged. */
 static int read_entry(int fd, const struct pl_buf *key, struct pl_buf *image) {
     struct header h;
-    struct stat st;
-    if (fstat(fd, &st) != 0 || !read_all(fd, &h, sizeof h) || memcmp(h.magic, magic, sizeof magic) != 0) return -1;
-    if (h.key_bytes > FILE_BYTES_MAX || h.image_bytes > FILE_BYTES_MAX || h.image_bytes == 0 ||
-        (uint64_t)st.st_size != sizeof h + h.key_bytes + h.image_bytes) {
-        return -1;
-    }
-    char *bytes = pl_alloc(h.key_bytes + h.image_bytes, 1);
-    if (bytes == NULL) return 0;
-    int verdict = -1;
-    if (read_all(fd, bytes, h.key_bytes + h.image_bytes) && pl_hash64(bytes, h.key_bytes + h.image_bytes, 0) == h.sum) {
-        verdict = h.key_bytes == key->len && memcmp(bytes, key->data, key->len) == 0;
-    }
+    char *bytes = NULL;
+    int verdict = read_sound(fd, &h, &bytes);
+    if (verdict != 1) return verdict;
+    verdict = h.key_bytes == key->len && memcmp(bytes, key->data, key->len) == 0;
     if (verdict == 1) pl_buf_add(image, bytes + h.key_bytes, h.image_bytes);
     pl_free(bytes);
     return verdict == 1 && !pl_buf_ok(image) ? 0 : verdict;
+}
+
+bool pl_jit_store_key(const struct pl_jit_store *s, const char *file, struct pl_buf *key) {
+    char path[PATH_SIZE], *bytes = NULL;
+    struct header h;
+    path_of(s, file, "", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return false;
+    bool sound = read_sound(fd, &h, &bytes) == 1;
+    close(fd);
+    if (sound) pl_buf_add(key, bytes, h.key_bytes);
+    pl_free(bytes);
+    return sound && pl_buf_ok(key);
 }
 
 bool pl_jit_store_find(struct pl_jit_store *s, const struct pl_buf *key, const char *hash, struct pl_buf *image) {
@@ -141,50 +173,67 @@ bool pl_jit_store_find(struct pl_jit_store *s, const struct pl_buf *key, const c
     return verdict == 1;
 }
 
-struct entry {
-    char name[64];
-    uint64_t bytes;
-    struct timespec used;
-};
 static int by_age(const void *a, const void *b) {
-    const struct entry *x = a, *y = b;
+    const struct pl_jit_file_info *x = a, *y = b;
     if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
     if (x->used.tv_nsec != y->used.tv_nsec) return x->used.tv_nsec < y->used.tv_nsec ? -1 : 1;
     return strcmp(x->name, y->name); /* a total order: the victim is always the same */
 }
 
-static size_t list_entries(const struct pl_jit_store *s, struct entry **out, uint64_t *total) {
+static bool wanted(const char *name, const char *suffix) {
+    size_t len = strlen(name), n = strlen(suffix);
+    if (len >= sizeof(((struct pl_jit_file_info *)0)->name)) return false;
+    return suffix[0] == '.' && suffix[n - 1] == '.' ? strstr(name, suffix) != NULL /* ".tmp." stands inside */
+                                                    : len > n && strcmp(name + len - n, suffix) == 0;
+}
+
+size_t pl_jit_store_files(const struct pl_jit_store *s, const char *suffix, struct pl_jit_file_info **out) {
     size_t n = 0, cap = 0;
     DIR *d = opendir(s->dir);
+    *out = NULL;
     if (d == NULL) return 0;
     for (struct dirent *e; (e = readdir(d)) != NULL;) {
         struct stat st;
-        size_t len = strlen(e->d_name);
-        if (len >= sizeof(*out)->name || len < 6 || strcmp(e->d_name + len - 6, ".pljit") != 0) continue;
-        if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;
+        if (!wanted(e->d_name, suffix) || fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;
         if (pl_grow(out, &cap, n + 1, sizeof **out) != PL_OK) break;
-        memcpy((*out)[n].name, e->d_name, len + 1);
+        memcpy((*out)[n].name, e->d_name, strlen(e->d_name) + 1);
         (*out)[n].bytes = (uint64_t)st.st_size;
         (*out)[n].used = st.st_mtim;
-        *total += (uint64_t)st.st_size;
         n++;
     }
     closedir(d);
+    qsort(*out, n, n > 0 ? sizeof **out : 1, by_age);
     return n;
 }
 
+bool pl_jit_store_remove(const struct pl_jit_store *s, const char *file) {
+    char path[PATH_SIZE];
+    path_of(s, file, "", path);
+    return unlink(path) == 0;
+}
+
+/* What a killed process left half written; nobody writes for so long. */
+static void sweep(struct pl_jit_store *s) {
+    enum { STALE_S = 600 };
+    struct pl_jit_file_info *files = NULL;
+    size_t n = pl_jit_store_files(s, ".tmp.", &files);
+    for (size_t i = 0; i < n; i++) {
+        if (files[i].used.tv_sec + STALE_S < time(NULL)) pl_jit_store_remove(s, files[i].name);
+    }
+    pl_free(files);
+}
+
 static void evict(struct pl_jit_store *s) {
-    struct entry *entries = NULL;
+    struct pl_jit_file_info *entries = NULL;
     uint64_t total = 0;
-    size_t n = list_entries(s, &entries, &total);
-    if (total > s->max_bytes) qsort(entries, n, sizeof *entries, by_age);
+    size_t n = pl_jit_store_files(s, ".pljit", &entries);
+    for (size_t i = 0; i < n; i++) total += entries[i].bytes;
     for (size_t i = 0; i < n && total > s->max_bytes; i++) {
-        char path[PATH_SIZE];
-        path_of(s, entries[i].name, "", path);
-        if (unlink(path) == 0) s->stats->evicted++;
+        if (pl_jit_store_remove(s, entries[i].name)) s->stats->evicted++;
         total -= entries[i].bytes;
     }
     pl_free(entries);
+    sweep(s);
 }
 
 static bool write_entry(const char *path, const struct pl_buf *key, const struct pl_buf *image) {

@@ -73,6 +73,8 @@ struct pl_ops_impl {
     /* Optional: NULL where there are no compiled kernels. */
     enum pl_status (*kernels)(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err);
     void (*kernels_reset)(struct pl_ops *o);
+    void (*plan_begin)(struct pl_ops *o);
+    enum pl_status (*plan_end)(struct pl_ops *o, struct pl_err *err);
     bool (*cache_state)(const struct pl_ops *o, struct pl_ops_cache *out);
 };
 

@@ -53,6 +53,7 @@ void pl_kernels_close(struct pl_kernels *ks) {
         ks->records = r->next;
         free_record(ks, r);
     }
+    pl_free(ks->wanted);
     pl_gemm_close(ks->gemm);
     pl_device_stream_destroy(ks->device, &ks->stream);
     pl_jit_destroy(ks->jit);
@@ -102,12 +103,54 @@ static enum pl_status take_record(struct pl_kernels *ks, const struct pl_jit_spe
     return PL_OK;
 }
 
+/* --- planning --- */
+
+void pl_kernels_plan_begin(struct pl_kernels *ks) {
+    ks->planning = true;
+    ks->wanted_count = 0;
+}
+
+static bool same_spec(const struct pl_jit_spec *a, const struct pl_jit_spec *b) {
+    if (strcmp(a->file, b->file) != 0 || strcmp(a->entry, b->entry) != 0 || a->value_count != b->value_count) return false;
+    for (size_t i = 0; i < a->value_count; i++) {
+        if (strcmp(a->values[i].name, b->values[i].name) != 0 || strcmp(a->values[i].text, b->values[i].text) != 0)
+            return false;
+    }
+    return true;
+}
+
+static enum pl_status want(struct pl_kernels *ks, const struct pl_jit_spec *spec, struct pl_err *err) {
+    for (size_t i = 0; i < ks->wanted_count; i++) {
+        if (same_spec(&ks->wanted[i], spec)) return PL_OK;
+    }
+    if (pl_grow(&ks->wanted, &ks->wanted_cap, ks->wanted_count + 1, sizeof *ks->wanted) != PL_OK) {
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for a list of kernels");
+    }
+    ks->wanted[ks->wanted_count++] = *spec;
+    return PL_OK;
+}
+
+enum pl_status pl_kernels_plan_end(struct pl_kernels *ks, struct pl_err *err) {
+    size_t compiled = 0;
+    ks->planning = ks->recording = false;
+    enum pl_status st = pl_jit_prepare(ks->jit, ks->wanted, ks->wanted_count, &compiled, err);
+    pl_free(ks->wanted);
+    ks->wanted = NULL;
+    ks->wanted_count = ks->wanted_cap = 0;
+    return st;
+}
+
 enum pl_status pl_kernel_make(struct pl_kernels *ks, const struct pl_jit_spec *spec, uint32_t group, const char *name,
                               struct pl_kernel *out, struct pl_err *err) {
     struct pl_kernel k = {.group = group};
     struct pl_jit_spec s = *spec;
     snprintf(k.name, sizeof k.name, "%s/%s", pl_device_kind_name(pl_device_info(ks->device)->kind), name);
     if (ks->uncounted) pl_jit_set(&s, "PL_UNCOUNTED", "1");
+    if (ks->planning) {
+        PL_TRY(want(ks, &s, err));
+        *out = k;
+        return PL_OK;
+    }
     PL_TRY(pl_jit_get(ks->jit, &s, &k.jit, err));
     PL_TRY(take_record(ks, &s, &k, &k.record, err));
     k.counter = k.record->counter;
@@ -277,6 +320,7 @@ enum pl_status pl_kernels_record_end(struct pl_kernels *ks) {
 
 enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint32_t gx, uint32_t gy, uint32_t shared_bytes,
                                 const struct pl_device_arg *args, size_t count) {
+    if (ks->planning) return PL_OK;
     struct pl_device_launch l = {.function = k->jit->function,
                                  .grid = {gx, gy, 1},
                                  .group = {k->group, 1, 1},
@@ -303,7 +347,7 @@ static struct pl_kernel_record *library_record(struct pl_kernels *ks) {
 }
 
 enum pl_status pl_kernel_gemm(struct pl_kernels *ks, const struct pl_gemm_call *c) {
-    if (!count_launch(ks, library_record(ks))) return PL_OK;
+    if (ks->planning || !count_launch(ks, library_record(ks))) return PL_OK;
     struct pl_device_arg arg = PL_ARG_VALUE(*c);
     struct pl_device_launch l = {.args = &arg, .arg_count = 1};
     if (!ks->recording) return pl_gemm_run(ks->gemm, ks->stream, c, &ks->err);

@@ -49,6 +49,9 @@ struct pl_kernels {
     uint32_t head;                     /* of rope and attention */
     uint32_t team, linear;             /* threads that share an output, group size of products */
     bool recording, graphs, uncounted; /* uncounted: kernels made from now on do not count on the device */
+    bool planning;                     /* kernels are only noted in `wanted`, launches do not happen */
+    struct pl_jit_spec *wanted;
+    size_t wanted_count, wanted_cap;
     struct pl_kernel_record *records;
     const char *skipped; /* tests: launches of the kernel of this name do not happen */
     struct pl_buf list;
@@ -61,6 +64,10 @@ enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct
 void pl_kernels_close(struct pl_kernels *ks);
 void pl_kernels_record_begin(struct pl_kernels *ks);
 enum pl_status pl_kernels_record_end(struct pl_kernels *ks) PL_MUST_CHECK;
+
+void pl_kernels_plan_begin(struct pl_kernels *ks);
+/* Compiles what was asked for since, in parallel; kernels made from now on find it. */
+enum pl_status pl_kernels_plan_end(struct pl_kernels *ks, struct pl_err *err) PL_MUST_CHECK;
 
 enum pl_status pl_kernel_make(struct pl_kernels *ks, const struct pl_jit_spec *spec, uint32_t group, const char *name,
                               struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;

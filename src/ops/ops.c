@@ -232,6 +232,23 @@ enum pl_status pl_ops_end(struct pl_ops *o) {
     return o->impl->end(o);
 }
 
+bool pl_ops_plan_begin(struct pl_ops *o) {
+    if (o->impl->plan_begin == NULL) return false;
+    o->impl->plan_begin(o);
+    return true;
+}
+
+enum pl_status pl_ops_plan_end(struct pl_ops *o, struct pl_err *err) {
+    enum pl_status st = o->impl->plan_end(o, err);
+    pl_meter_deinit(&o->meter); /* nothing ran: the rows go too */
+    pl_outcomes_deinit(&o->outcomes);
+    if (o->batch != NULL) { /* a step that was refused half way */
+        o->batch = NULL;
+        o->kv = NULL;
+    }
+    return st;
+}
+
 /* --- decisions --- */
 
 enum pl_status pl_ops_end_decision(struct pl_ops *o, enum pl_op op, const struct pl_pick *p, uint64_t n, const char *shape) {

@@ -120,6 +120,12 @@ struct pl_batch {
 enum pl_status pl_ops_begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) PL_MUST_CHECK;
 enum pl_status pl_ops_end(struct pl_ops *o) PL_MUST_CHECK;
 
+/* Between plan_begin and plan_end steps choose and prepare but launch, count and compute nothing; refusals (strict, forced)
+ * come as they would in a real step. plan_end compiles every kernel those steps need, on all processors. False: a
+ * backend that has nothing to prepare; do not run steps then. */
+bool pl_ops_plan_begin(struct pl_ops *o);
+enum pl_status pl_ops_plan_end(struct pl_ops *o, struct pl_err *err) PL_MUST_CHECK;
+
 /* Rotary tables: one per distinct (dim, base, scaling). cos_sin is [positions, dim/2, 2] f32, made by the model. */
 struct pl_rope;
 enum pl_status pl_ops_rope_create(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
@@ -200,7 +206,7 @@ bool pl_ops_decisions_add_up(const struct pl_ops *o);
 /* What the compiled-kernel cache did; false on a backend without one. */
 struct pl_ops_cache {
     const char *mode, *dir, *compiler;
-    uint64_t memory_hits, disk_hits, compiled, shipped, damaged, stored, evicted;
+    uint64_t memory_hits, disk_hits, compiled, shipped, differed, damaged, stored, evicted;
 };
 bool pl_ops_cache_state(const struct pl_ops *o, struct pl_ops_cache *out);
 

@@ -262,7 +262,6 @@ static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, s
         st = pl_device_alloc(d->ks.device, side, &kv->sides[kv->side_count], err);
         if (st == PL_OK) st = pl_device_fill(d->ks.device, d->ks.stream, &kv->sides[kv->side_count++], 0, err);
     }
-    if (st == PL_OK) st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->attention, err);
     if (st != PL_OK) {
         pl_err_note(err, "making a KV cache of %llu bytes: ask for a smaller context",
                     (unsigned long long)pl_kv_shape_bytes(s));
@@ -646,7 +645,12 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     PL_TRY(pl_ops_decide(o, PL_OP_attention, list, attention_candidates(d, &a, list), 1, shape, &taken));
     if (taken == PL_IMPL_TILES) return tiled_attention(o, &a, bytes);
     if (taken == PL_IMPL_SPLIT) return split_attention(o, &a, bytes);
-    return done(o, PL_OP_attention, &kv->attention, bytes, pl_launch_attention(&d->ks, &kv->attention, &a));
+    enum pl_status st = PL_OK;
+    if (kv->attention.jit == NULL) {
+        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->attention, &d->ks.err);
+    }
+    if (st == PL_OK) st = pl_launch_attention(&d->ks, &kv->attention, &a);
+    return done(o, PL_OP_attention, &kv->attention, bytes, st);
 }
 
 static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
@@ -689,6 +693,8 @@ static enum pl_status kernels(struct pl_ops *o, struct pl_ops_kernel *out, size_
     *count = n;
     return PL_OK;
 }
+static void plan_begin(struct pl_ops *o) { pl_kernels_plan_begin(&dev_of(o)->ks); }
+static enum pl_status plan_end(struct pl_ops *o, struct pl_err *err) { return pl_kernels_plan_end(&dev_of(o)->ks, err); }
 static void kernels_reset(struct pl_ops *o) { pl_kernels_reset_counts(&dev_of(o)->ks); }
 static bool cache_state(const struct pl_ops *o, struct pl_ops_cache *out) {
     const struct dev_ops *d = (const struct dev_ops *)o;
@@ -700,6 +706,7 @@ static bool cache_state(const struct pl_ops *o, struct pl_ops_cache *out) {
                                  .disk_hits = s.disk_hits,
                                  .compiled = s.compiled,
                                  .shipped = s.shipped,
+                                 .differed = s.differed,
                                  .damaged = s.damaged,
                                  .stored = s.stored,
                                  .evicted = s.evicted};
@@ -745,12 +752,23 @@ static void destroy(struct pl_ops *o) {
         .begin = begin, .end = end, .embed = embed, .norm = norm, .add_norm = add_norm, .add = add, .linear = linear,     \
         .linear_add = linear_add, .rope_append = rope_append, .attention = attention, .glu = glu, .gather = gather,       \
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,               \
+        .plan_begin = plan_begin, .plan_end = plan_end,                                                                   \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),
     [PL_DEVICE_ROCM] = DEVICE_IMPL(PL_BACKEND_ROCM),
     [PL_DEVICE_OPENCL] = DEVICE_IMPL(PL_BACKEND_OPENCL),
 };
+
+/* The kernels that every model needs. */
+static enum pl_status make_common(struct dev_ops *d, struct pl_err *err) {
+    PL_TRY(pl_kernel_norm(&d->ks, false, &d->norm, err));
+    PL_TRY(pl_kernel_norm(&d->ks, true, &d->add_norm, err));
+    for (int i = 0; i < PL_EW_COUNT; i++) {
+        PL_TRY(pl_kernel_elementwise(&d->ks, (enum pl_elementwise)i, &d->elementwise[i], err));
+    }
+    return PL_OK;
+}
 
 static enum pl_status open_device(struct dev_ops *d, enum pl_device_kind kind, const struct pl_ops_options *opt,
                                   struct pl_err *err) {
@@ -762,12 +780,11 @@ static enum pl_status open_device(struct dev_ops *d, enum pl_device_kind kind, c
     PL_TRY(pl_kernels_open(kind, opt->device, &jit, &d->ks, err));
     d->ks.uncounted = opt->uncounted;
     PL_TRY(pl_device_event_create(d->ks.device, &d->uploaded, err));
-    PL_TRY(pl_kernel_norm(&d->ks, false, &d->norm, err));
-    PL_TRY(pl_kernel_norm(&d->ks, true, &d->add_norm, err));
-    for (int i = 0; i < PL_EW_COUNT; i++) {
-        PL_TRY(pl_kernel_elementwise(&d->ks, (enum pl_elementwise)i, &d->elementwise[i], err));
-    }
-    return PL_OK;
+    pl_kernels_plan_begin(&d->ks); /* twice: all compiled at once, then made */
+    enum pl_status st = make_common(d, err);
+    enum pl_status end = pl_kernels_plan_end(&d->ks, err);
+    PL_TRY(st != PL_OK ? st : end);
+    return make_common(d, err);
 }
 
 static enum pl_status create(enum pl_device_kind kind, const struct pl_ops_options *opt, struct pl_ops **out,
