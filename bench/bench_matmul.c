@@ -83,7 +83,7 @@ static void bench_type(const struct options *o, struct pl_cpu *c, const struct w
     for (size_t i = 0; i < count; i++)
         if (pl_cpu_weight_create(c, &t, &w[i], &err) != PL_OK) exit(1);
     double pack = time_packing(w[0], o);
-    float *x = malloc(max_rows * sizeof *x << 16), *y = malloc(max_rows * sizeof *y << 16);
+    float *x = aligned_alloc(64, max_rows * sizeof *x << 16), *y = aligned_alloc(64, max_rows * sizeof *y << 16);
     uint64_t s = 1;
     for (size_t r = 0; r < max_rows; r++) rng_fill(&s, x + (r << 16), o->in);
     if (pl_cpu_reserve(c, max_rows, o->in, 128, &err) != PL_OK) exit(1);

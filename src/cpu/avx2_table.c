@@ -3,7 +3,7 @@
 #include "cpu/dot_body.h"
 #include "cpu/internal.h"
 
-void avx2_float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end);
+void avx2_float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end, void *scratch);
 void avx2_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                   const float *bias, bool accumulate);
 

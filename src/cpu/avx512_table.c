@@ -3,7 +3,7 @@
 #include "cpu/avx512_q8.h"
 #include "cpu/dot_body.h"
 
-void avx512_float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end);
+void avx512_float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end, void *scratch);
 
 static cpu_q8_fn kernel_of(const struct cpu_tile_format *f) {
     switch (f->dtype) {

@@ -146,7 +146,7 @@ static bool sizes_of(const struct pl_cpu *c, size_t rows, size_t in, size_t toke
     rows *= 2; /* two terms of each, when a product is fine */
     s->groups = rows / c->table->group_max + 16;
     if (!pl_mul_size(rows, blocks + 64, &s->acts) || !pl_add_size(s->acts, 64 * s->groups, &s->acts)) return false;
-    if (!pl_mul_size(padded + 16, GROUP_MAX * sizeof(float), &plain)) return false;
+    if (!pl_mul_size(padded + 256, GROUP_MAX * sizeof(float), &plain)) return false; /* a tile in chunks of 256 */
     s->scratch_each = PL_MAX(attn_scratch_floats() * sizeof(float), plain);
     if (!pl_align_up(s->scratch_each + 64, 4096, &s->scratch_each)) return false;
     const size_t cap = (size_t)16 << 20; /* floats: a longer context than this holds is walked by fewer threads */

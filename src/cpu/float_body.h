@@ -1,7 +1,8 @@
-/* float_body - products of f32, f16 and bf16 weights read in the file's own layout, in the words of vec.h.
+/* float_body - products of f32, f16 and bf16 weights held as views of the file, in the words of vec.h.
  *
  * One vector of partial sums per (output row, activation row), along the inputs in order, added up at the end: the
- * same operations whatever the block of rows, so the number of rows of a call changes no bit. */
+ * same operations whatever the block of rows, so the number of rows of a call changes no bit. Few rows read the file's
+ * own form; for more a tile is widened to f32 first, once for all of them. */
 #ifndef PL_CPU_FLOAT_BODY_H
 #define PL_CPU_FLOAT_BODY_H
 
@@ -24,9 +25,10 @@ FLOAT_INLINE vf weight_loadn(const enum pl_dtype t, const void *row, size_t i, s
     return vf_load(f);
 }
 
-enum { FLOAT_WIDE = 8, FLOAT_OUT = 4, FLOAT_ROWS = VW == 16 ? 6 : 2 };
+/* --- few rows: weights straight from the file's form --- */
+enum { FLOAT_WIDE = 8, FLOAT_OUT = 4, FLOAT_ROWS = VW == 16 ? 6 : 2, FLOAT_FEW = 16 };
 
-/* outs output rows x rows activation rows -> sums[outs * rows] */
+/* outs output rows x rows activation rows -> sums[rows * outs] */
 FLOAT_INLINE void float_block(const enum pl_dtype t, const int outs, const int rows, const void *const *w, const float *x,
                               size_t x_stride, size_t in, float *sums) {
     vf acc[FLOAT_WIDE > FLOAT_OUT * FLOAT_ROWS ? FLOAT_WIDE : FLOAT_OUT * FLOAT_ROWS];
@@ -59,8 +61,8 @@ FLOAT_INLINE void float_block(const enum pl_dtype t, const int outs, const int r
                 acc[r * outs + o] = vf_fma(vf_loadn(x + (size_t)r * x_stride + i, in - i), wv, acc[r * outs + o]);
         }
     }
-#pragma GCC unroll 24
-    for (int k = 0; k < outs * rows; k++) sums[k] = vf_hsum(acc[k]);
+#pragma GCC unroll 6
+    for (int k = 0; k < outs * rows; k += 4) vf_hsum4(acc[k], acc[k + 1], acc[k + 2], acc[k + 3], sums + k);
 }
 
 static void float_put(const struct pl_cpu_matmul *m, size_t i, size_t o0, size_t outs, size_t r0, size_t rows,
@@ -74,32 +76,32 @@ static void float_put(const struct pl_cpu_matmul *m, size_t i, size_t o0, size_t
         }
 }
 
-#define FLOAT_CASE(n) \
-    case n: float_block(t, FLOAT_OUT, n, w, x, m->x_stride, in, sums); break
+/* Expands f(n) for the row counts that a block may have. */
+#if defined(__AVX512F__)
+#define FLOAT_CASES(f) f(1) f(2) f(3) f(4) f(5) f(6)
+#else
+#define FLOAT_CASES(f) f(1) f(2)
+#endif
 
 FLOAT_INLINE void float_rows(const enum pl_dtype t, const struct pl_cpu_matmul *m, size_t i, size_t o0, const void *const *w,
                              size_t begin, size_t end) {
     const size_t in = m->w[i]->in;
     float sums[FLOAT_OUT * 6];
     for (size_t r = begin, n; r < end; r += n) {
-        n = PL_MIN((size_t)FLOAT_ROWS, end - r);
         const float *x = m->x + r * m->x_stride;
+        n = PL_MIN((size_t)FLOAT_ROWS, end - r);
         switch (n) {
-            FLOAT_CASE(1);
-            FLOAT_CASE(2);
-#if defined(__AVX512F__)
-            FLOAT_CASE(3);
-            FLOAT_CASE(4);
-            FLOAT_CASE(5);
-            FLOAT_CASE(6);
-#endif
+#define FLOAT_CASE(k) \
+    case k: float_block(t, FLOAT_OUT, k, w, x, m->x_stride, in, sums); break;
+            FLOAT_CASES(FLOAT_CASE)
+#undef FLOAT_CASE
         }
         float_put(m, i, o0, FLOAT_OUT, r, n, sums);
     }
 }
 
-FLOAT_INLINE void float_tile_of(const enum pl_dtype t, const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin,
-                                size_t end) {
+FLOAT_INLINE void float_tile_few(const enum pl_dtype t, const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin,
+                                 size_t end) {
     const struct pl_cpu_weight *w = m->w[i];
     const size_t each = w->in * pl_dtype_info(t)->block_bytes, outs = end - begin == 1 ? FLOAT_WIDE : FLOAT_OUT;
     for (size_t o0 = tile * TILE_ROWS; o0 < PL_MIN((tile + 1) * TILE_ROWS, w->out); o0 += outs) {
@@ -115,13 +117,102 @@ FLOAT_INLINE void float_tile_of(const enum pl_dtype t, const struct pl_cpu_matmu
     }
 }
 
-static void float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end) {
+/* --- many rows: a tile widened once, inputs in chunks that stay in the L1 cache --- */
+enum { FLOAT_CHUNK = 256 }; /* inputs */
+
+/* The tile as f32, chunk after chunk, in each the sixteen rows: evenly spread over the sets of the cache. */
+FLOAT_INLINE void float_widen(const enum pl_dtype t, const struct pl_cpu_weight *w, size_t tile, float *wide) {
+    const size_t each = t == PL_F32 ? 4 : 2;
+    for (size_t o = 0; o < TILE_ROWS; o++) {
+        const unsigned char *row =
+            (const unsigned char *)w->t.data + PL_MIN(tile * TILE_ROWS + o, w->out - 1) * w->in * each;
+        for (size_t from = 0; from < w->in; from += FLOAT_CHUNK) {
+            float *to = wide + from * TILE_ROWS + o * FLOAT_CHUNK - from;
+            size_t i = from, end = PL_MIN(w->in, from + FLOAT_CHUNK);
+            for (; i + VW <= end; i += VW) {
+                vf_store(to + i, weight_load(t, row, i));
+                if (VW > 1) __builtin_prefetch(row + i * each + 2048);
+            }
+            if (i < end) vf_store(to + i, weight_loadn(t, row, i, end - i));
+        }
+    }
+}
+
+/* acc += x w^T over inputs [from, to) for FLOAT_OUT rows of weights */
+FLOAT_INLINE void float_chunk(const int rows, const float *w, const float *x, size_t x_stride, size_t from, size_t to,
+                              vf *sums) {
+    w -= from;
+    vf acc[FLOAT_OUT * FLOAT_ROWS];
+#pragma GCC unroll 24
+    for (int k = 0; k < FLOAT_OUT * rows; k++) acc[k] = from == 0 ? vf_set1(0.0f) : sums[k];
+    size_t i = from;
+    for (; i + VW <= to; i += VW) {
+        vf wv[FLOAT_OUT];
+#pragma GCC unroll 4
+        for (int o = 0; o < FLOAT_OUT; o++) wv[o] = vf_load(w + o * FLOAT_CHUNK + i);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            vf xv = vf_load(x + (size_t)r * x_stride + i);
+#pragma GCC unroll 4
+            for (int o = 0; o < FLOAT_OUT; o++) acc[r * FLOAT_OUT + o] = vf_fma(xv, wv[o], acc[r * FLOAT_OUT + o]);
+        }
+    }
+    if (i < to) {
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            vf xv = vf_loadn(x + (size_t)r * x_stride + i, to - i);
+#pragma GCC unroll 4
+            for (int o = 0; o < FLOAT_OUT; o++)
+                acc[r * FLOAT_OUT + o] = vf_fma(xv, vf_load(w + o * FLOAT_CHUNK + i), acc[r * FLOAT_OUT + o]);
+        }
+    }
+#pragma GCC unroll 24
+    for (int k = 0; k < FLOAT_OUT * rows; k++) sums[k] = acc[k];
+}
+
+/* One block of activation rows against the widened tile. */
+FLOAT_INLINE void float_many(const int rows, const struct pl_cpu_matmul *m, size_t i, size_t tile, const float *wide,
+                             size_t begin) {
+    const size_t in = m->w[i]->in;
+    const float *x = m->x + begin * m->x_stride;
+    vf sums[TILE_ROWS * FLOAT_ROWS];
+    for (size_t from = 0; from < in; from += FLOAT_CHUNK)
+        for (size_t o = 0; o < TILE_ROWS; o += FLOAT_OUT)
+            float_chunk(rows, wide + from * TILE_ROWS + o * FLOAT_CHUNK, x, m->x_stride, from,
+                        PL_MIN(in, from + FLOAT_CHUNK), sums + o * FLOAT_ROWS);
+    for (size_t o = 0; o < TILE_ROWS && tile * TILE_ROWS + o < m->w[i]->out; o += FLOAT_OUT) {
+        const vf *s = sums + o * FLOAT_ROWS;
+        float out[FLOAT_OUT * FLOAT_ROWS];
+        for (int k = 0; k < FLOAT_OUT * rows; k += 4) vf_hsum4(s[k], s[k + 1], s[k + 2], s[k + 3], out + k);
+        float_put(m, i, tile * TILE_ROWS + o, FLOAT_OUT, begin, (size_t)rows, out);
+    }
+}
+
+FLOAT_INLINE void float_tile_of(const enum pl_dtype t, const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin,
+                                size_t end, float *wide) {
+    if (end - begin <= FLOAT_FEW) {
+        float_tile_few(t, m, i, tile, begin, end);
+        return;
+    }
+    float_widen(t, m->w[i], tile, wide);
+    for (size_t r = begin, n; r < end; r += n) {
+        n = PL_MIN((size_t)FLOAT_ROWS, end - r);
+        switch (n) {
+#define FLOAT_CASE(k) \
+    case k: float_many(k, m, i, tile, wide, r); break;
+            FLOAT_CASES(FLOAT_CASE)
+#undef FLOAT_CASE
+        }
+    }
+}
+
+static void float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end, void *scratch) {
     if (m->w[i]->t.dtype == PL_F16)
-        float_tile_of(PL_F16, m, i, tile, begin, end);
+        float_tile_of(PL_F16, m, i, tile, begin, end, scratch);
     else if (m->w[i]->t.dtype == PL_BF16)
-        float_tile_of(PL_BF16, m, i, tile, begin, end);
+        float_tile_of(PL_BF16, m, i, tile, begin, end, scratch);
     else
-        float_tile_of(PL_F32, m, i, tile, begin, end);
+        float_tile_of(PL_F32, m, i, tile, begin, end, scratch);
 }
 
 #endif

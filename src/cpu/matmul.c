@@ -178,7 +178,7 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
     size_t begin = pass * p->rows_per_pass, end = PL_MIN(m->rows, begin + p->rows_per_pass);
     if (begin >= end) return;
     if (w->kind == KIND_FLOAT)
-        p->c->table->float_tile(m, i, tile, begin, end);
+        p->c->table->float_tile(m, i, tile, begin, end, scratch);
     else
         plain_tile(p, i, tile, begin, end, scratch);
 }

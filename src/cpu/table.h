@@ -32,8 +32,9 @@ struct cpu_table {
     enum pl_isa isa;
     size_t group_max; /* rows of a group of packed activations */
     float (*dot)(const float *a, const float *b, size_t n);
-    /* Weights of f32, f16 or bf16: output rows [16*tile, +16) for rows [begin, end) of the activations. */
-    void (*float_tile)(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end);
+    /* Weights of f32, f16 or bf16: output rows [16*tile, +16) for rows [begin, end) of the activations; scratch holds
+     * 16 rows of weights as f32. */
+    void (*float_tile)(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end, void *scratch);
     /* Both NULL on a table without 8-bit products. */
     void (*quantize)(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst);
     void (*q8_tile)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,

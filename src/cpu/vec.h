@@ -42,6 +42,15 @@ static inline float vf_hsum(vf a) {
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
+/* Four of them at once; the same additions. */
+static inline void vf_hsum4(vf a, vf b, vf c, vf d, float *out) {
+    __m512 p = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    __m512 q = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
+    __m512 r = _mm512_add_ps(_mm512_shuffle_f32x4(p, q, 0x88), _mm512_shuffle_f32x4(p, q, 0xDD));
+    r = _mm512_add_ps(r, _mm512_permute_ps(r, 0x4E));
+    r = _mm512_add_ps(r, _mm512_movehdup_ps(r));
+    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, r)));
+}
 static inline float vf_hmax(vf a) { return _mm512_reduce_max_ps(a); }
 static inline vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline vf vf_load_bf16(const uint16_t *p) {
@@ -81,6 +90,9 @@ static inline float vf_hsum(vf a) {
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+static inline void vf_hsum4(vf a, vf b, vf c, vf d, float *out) {
+    out[0] = vf_hsum(a), out[1] = vf_hsum(b), out[2] = vf_hsum(c), out[3] = vf_hsum(d);
 }
 static inline float vf_hmax(vf a) {
     __m128 q = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -125,6 +137,7 @@ static inline vf vf_abs(vf a) { return fabsf(a); }
 static inline float vf_first(vf a) { return a; }
 static inline vf vf_select_lt(vf a, vf b, vf x, vf y) { return a < b ? x : y; }
 static inline float vf_hsum(vf a) { return a; }
+static inline void vf_hsum4(vf a, vf b, vf c, vf d, float *out) { out[0] = a, out[1] = b, out[2] = c, out[3] = d; }
 static inline float vf_hmax(vf a) { return a; }
 static inline vf vf_load_f16(const uint16_t *p) { return pl_f16_to_f32(*p); }
 static inline vf vf_load_bf16(const uint16_t *p) { return pl_bf16_to_f32(*p); }
