@@ -16,11 +16,12 @@ static void dump_row(struct eval *v, size_t pos, const float *logits) {
         fprintf(v->dump, "{\"pos\":%zu,\"id\":%u,\"logprob\":null,\"top\":[]}\n", pos, v->ids.data[pos]);
         return;
     }
+    size_t n = pl_top_logprobs(logits, vocab, EVAL_TOP, top, lp);
     fprintf(v->dump, "{\"pos\":%zu,\"id\":%u,\"logprob\":%.9g,\"top\":[", pos, v->ids.data[pos],
             pl_logprob(logits, vocab, v->ids.data[pos]));
-    size_t n = pl_top_logprobs(logits, vocab, EVAL_TOP, top, lp);
     for (size_t i = 0; i < n; i++) fprintf(v->dump, "%s[%u,%.9g]", i == 0 ? "" : ",", top[i], lp[i]);
     fprintf(v->dump, "]}\n");
+    if (v->dump == stdout) pl_out_check(ferror(stdout) == 0); /* a reader that left ends the work here */
 }
 
 /* Scores the id at pos by the logits of the row before it. */
@@ -120,8 +121,11 @@ enum pl_status eval_local_run(struct eval *v, struct pl_err *err) {
     pl_interrupt_hold(true); /* whole lines stay */
     dump_row(v, 0, NULL);
     PL_TRY(run_windows(v, err));
+    if (v->dump == stdout) {
+        pl_out_flush();
+        return PL_OK;
+    }
     bool bad = fflush(v->dump) != 0 || ferror(v->dump);
-    if (v->dump == stdout) pl_out_flush();
     if (bad) PL_FAIL(err, PL_IO, "%.300s: %s", v->dump_file, strerror(errno));
     return PL_OK;
 }

@@ -12,7 +12,7 @@ enum { API_MAX = 16 << 20, FILES_MAX = 4096 };
 
 struct repo {
     char owner_repo[256], revision[128], wanted[512]; /* wanted: file, or a part of its name such as Q4_K_M; "" = choose */
-    char commit[65];
+    char commit[128];
     json_t *root; /* the API's answer */
 };
 

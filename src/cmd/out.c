@@ -10,7 +10,7 @@
 #include "cmd/cmd.h"
 #include "cmd/interrupt.h"
 
-static void check(bool ok) {
+void pl_out_check(bool ok) {
     if (ok) return;
     int e = errno;
     if (e == EPIPE) _exit(PL_EXIT_OK);
@@ -19,7 +19,7 @@ static void check(bool ok) {
     _exit(PL_EXIT_FAILED);
 }
 
-void pl_out_write(const void *data, size_t len) { check(len == 0 || fwrite(data, 1, len, stdout) == len); }
+void pl_out_write(const void *data, size_t len) { pl_out_check(len == 0 || fwrite(data, 1, len, stdout) == len); }
 void pl_out_str(const char *s) { pl_out_write(s, strlen(s)); }
 
 void pl_out_printf(const char *fmt, ...) {
@@ -27,10 +27,10 @@ void pl_out_printf(const char *fmt, ...) {
     va_start(ap, fmt);
     int n = vfprintf(stdout, fmt, ap);
     va_end(ap);
-    check(n >= 0);
+    pl_out_check(n >= 0);
 }
 
-void pl_out_flush(void) { check(fflush(stdout) == 0); }
+void pl_out_flush(void) { pl_out_check(fflush(stdout) == 0); }
 
 int pl_out_close(void) {
     pl_out_flush();

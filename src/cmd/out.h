@@ -14,6 +14,8 @@ void pl_out_write(const void *data, size_t len);
 void pl_out_str(const char *s);
 void pl_out_printf(const char *fmt, ...) PL_PRINTF(1, 2);
 void pl_out_flush(void);
+/* For who writes to stdout by other means: false ends the process as a failed write here does (errno says why). */
+void pl_out_check(bool ok);
 /* Flushes and returns the exit code of a command that went well. */
 int pl_out_close(void);
 

@@ -121,6 +121,19 @@ def a_closed_stream_is_not_a_file():
 
 
 @case
+def a_reader_of_the_dump_that_leaves_is_no_error():
+    ids = path("long-ids.json", json.dumps(IDS))
+    read, write_end = os.pipe()
+    os.close(read)
+    done = subprocess.run([PLUMB, "eval", "-m", GOLDEN, "--tokens", ids, "--dump", "-"], stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert done.returncode == 0 and b"Broken" not in done.stderr, done
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([PLUMB, "eval", "-m", GOLDEN, "--tokens", ids, "--dump", "-"], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and b"No space" in done.stderr, done
+
+
+@case
 def inspect_tells_sizes_and_kernels():
     out = json.loads(run("inspect", "-m", GOLDEN, "--json", check=0).stdout)
     assert out["architecture"] == "llama" and out["sizes"]["layers"] == 2 and out["metadata"]["llama.block_count"] == 2

@@ -389,6 +389,16 @@ def mirror_may_stand_under_a_path():
 
 
 @case
+def long_revisions_stay_whole():
+    w, revision = World(), "r" * 120
+    listing = {"siblings": [{"rfilename": "m.gguf", "size": len(BODY), "lfs": {"sha256": SHA, "size": len(BODY)}}]}
+    w.server.rules[f"/api/models/o/r/revision/{revision}"] = lambda h: h.answer(200, json.dumps(listing).encode())
+    w.server.rules[f"/o/r/resolve/{revision}/m.gguf"] = BODY  # the answer names no commit
+    good(w.pull("hf:o/r@" + revision))
+    assert w.pull("hf:o/r@" + "r" * 200).returncode in (1, 64)
+
+
+@case
 def linked_sum_is_checked_for_plain_addresses():
     w = World()
     w.server.rules["/m.gguf"] = lambda h: h.answer(302, Location="/cdn", X_Linked_ETag='"' + "0" * 64 + '"')
