@@ -6,8 +6,6 @@
 #include "base/mem.h"
 #include "chat/reply_internal.h"
 
-enum { START, REASON, TEXT, OBJECTS, NAME, FENCE };
-
 static const char THINK[] = "<think>", END_THINK[] = "</think>";
 static const char HERMES[] = "<tool_call>", END_HERMES[] = "</tool_call>";
 static const char PYTHON[] = "<|python_tag|>", MISTRAL[] = "[TOOL_CALLS]", ARGS[] = "[ARGS]";
@@ -18,12 +16,14 @@ static bool contains(const char *source, size_t len, const char *what) {
 }
 
 const char *pl_reply_kind_name(enum pl_reply_kind k) {
-    static const char *const names[] = {"json", "hermes", "llama", "mistral", "gemma"};
+    static const char *const names[] = {"json", "hermes", "llama", "mistral", "gemma", "xml", "deepseek", "harmony"};
     return names[k];
 }
 
 enum pl_reply_kind pl_reply_format(const char *source, size_t len, bool *knows_tools) {
     *knows_tools = contains(source, len, "tools");
+    enum pl_reply_kind tags;
+    if (reply_tag_kind(source, len, &tags)) return tags;
     if (contains(source, len, HERMES)) return PL_REPLY_HERMES;
     if (contains(source, len, MISTRAL)) return PL_REPLY_MISTRAL;
     if (contains(source, len, PYTHON) || (*knows_tools && contains(source, len, "<|start_header_id|>")))
@@ -36,7 +36,7 @@ bool pl_reply_is_mark(const char *piece, size_t len) {
     static const char *const marks[] = {THINK, END_THINK, HERMES, END_HERMES, PYTHON, MISTRAL, ARGS};
     for (size_t i = 0; i < PL_COUNT_OF(marks); i++)
         if (strlen(marks[i]) == len && memcmp(marks[i], piece, len) == 0) return true;
-    return false;
+    return reply_is_tag(piece, len);
 }
 
 /* ---------- out ---------- */
@@ -84,6 +84,8 @@ void reply_arguments(struct pl_reply *r, const char *data, size_t len) {
     if (!r->muted && len > 0) r->sink.arguments(r->sink.user, data, len);
 }
 
+void reply_reasoning(struct pl_reply *r, const char *data, size_t len) { send(r, data, len, r->sink.reasoning); }
+
 /* ---------- in ---------- */
 
 static const char *rest(const struct pl_reply *r, size_t *len) {
@@ -91,15 +93,14 @@ static const char *rest(const struct pl_reply *r, size_t *len) {
     return pl_buf_cstr(&r->in) + r->at;
 }
 
-/* Length of the longest end of data that begins mark without being all of it. */
-static size_t partial(const char *data, size_t len, const char *mark) {
+size_t reply_partial(const char *data, size_t len, const char *mark) {
     size_t n = PL_MIN(strlen(mark) - 1, len);
     while (n > 0 && memcmp(data + len - n, mark, n) != 0) n--;
     return n;
 }
 
 static void enter_objects(struct pl_reply *r, const char *mark, bool strict) {
-    r->state = OBJECTS;
+    r->state = REPLY_OBJECTS;
     r->mark = mark;
     r->strict = strict;
     r->list = false;
@@ -109,10 +110,20 @@ static void enter_objects(struct pl_reply *r, const char *mark, bool strict) {
     scan_reset(&r->scan);
 }
 
-static void leave(struct pl_reply *r) {
+void reply_leave(struct pl_reply *r) {
     pl_buf_clear(&r->lead);
-    r->state = TEXT;
+    r->state = REPLY_TEXT;
     r->strip = true;
+}
+
+void reply_enter_objects(struct pl_reply *r, const char *mark) {
+    enter_objects(r, strcmp(mark, HERMES) == 0 ? HERMES : mark, false);
+}
+
+void reply_enter_arguments(struct pl_reply *r) {
+    r->state = REPLY_OBJECTS;
+    r->list = r->fresh = false;
+    scan_args_only(&r->scan);
 }
 
 /* Not a call after all: what was read since the mark or the last call comes out as text. */
@@ -122,7 +133,7 @@ static void give_back(struct pl_reply *r) {
     reply_text(r, pl_buf_cstr(&r->scan.raw), r->scan.raw.len);
     pl_buf_clear(&r->lead);
     scan_reset(&r->scan);
-    r->state = TEXT;
+    r->state = REPLY_TEXT;
 }
 
 /* Consumes bytes between objects, remembering them while they may have to be given back. */
@@ -142,12 +153,12 @@ static bool step_start(struct pl_reply *r, bool last) {
         return false;
     if (r->opt.reasoning && len - skip >= sizeof THINK - 1 && memcmp(data + skip, THINK, sizeof THINK - 1) == 0) {
         r->at += skip + sizeof THINK - 1;
-        r->state = REASON;
+        r->state = REPLY_REASON;
         r->strip = true;
         return true;
     }
     bool bare = r->opt.kind == PL_REPLY_LLAMA || r->opt.kind == PL_REPLY_JSON || r->opt.kind == PL_REPLY_GEMMA;
-    r->state = TEXT;
+    r->state = REPLY_TEXT;
     if (r->opt.tools && bare && skip < len && (data[skip] == '{' || data[skip] == '[')) {
         reply_text(r, data, skip);
         r->at += skip;
@@ -159,14 +170,14 @@ static bool step_start(struct pl_reply *r, bool last) {
 static bool step_reason(struct pl_reply *r, bool last) {
     size_t len;
     const char *data = rest(r, &len), *end = len == 0 ? NULL : memmem(data, len, END_THINK, sizeof END_THINK - 1);
-    size_t n = end != NULL ? (size_t)(end - data) : last ? len : len - partial(data, len, END_THINK);
+    size_t n = end != NULL ? (size_t)(end - data) : last ? len : len - reply_partial(data, len, END_THINK);
     send(r, data, n, r->sink.reasoning);
     r->at += n;
     if (end == NULL) return false;
     r->at += sizeof END_THINK - 1;
     pl_buf_clear(&r->space);
     r->strip = true;
-    r->state = START; /* calls may begin right here; a second <think> is text */
+    r->state = REPLY_START; /* calls may begin right here; a second <think> is text */
     r->opt.reasoning = false;
     return true;
 }
@@ -174,13 +185,13 @@ static bool step_reason(struct pl_reply *r, bool last) {
 /* Whether the mark found introduces something, and what. */
 static void enter(struct pl_reply *r, const char *mark) {
     if (mark == MISTRAL) {
-        r->state = NAME;
+        r->state = REPLY_NAME;
         r->mark = mark;
         r->strict = false;
     } else if (mark == HERMES || mark == PYTHON) {
         enter_objects(r, mark, false);
     } else {
-        r->state = FENCE;
+        r->state = REPLY_FENCE;
         r->mark = mark;
         r->strict = mark == JSON;
     }
@@ -190,22 +201,28 @@ static bool step_text(struct pl_reply *r, bool last) {
     static const char *const marks[] = {HERMES, PYTHON, MISTRAL, CODE, CALL, JSON};
     size_t len, hold = 0;
     const char *data = rest(r, &len), *first = NULL, *mark = NULL;
-    bool fences = r->opt.kind == PL_REPLY_GEMMA || r->opt.kind == PL_REPLY_JSON;
+    bool fences = r->opt.kind == PL_REPLY_GEMMA || r->opt.kind == PL_REPLY_JSON, tags = r->opt.kind >= PL_REPLY_XML;
+    const char *const *list = marks;
+    size_t count = fences ? PL_COUNT_OF(marks) : 3;
+    if (tags) list = reply_tag_marks(r->opt.kind, &count);
     if (len == 0) return false;
-    for (size_t i = 0; r->opt.tools && i < (fences ? PL_COUNT_OF(marks) : 3); i++) {
-        const char *at = memmem(data, len, marks[i], strlen(marks[i]));
-        size_t n = partial(data, len, marks[i]);
+    for (size_t i = 0; r->opt.tools && i < count; i++) {
+        const char *at = memmem(data, len, list[i], strlen(list[i]));
+        size_t n = reply_partial(data, len, list[i]);
         hold = PL_MAX(hold, n);
         if (at == NULL || (first != NULL && at >= first)) continue;
         first = at;
-        mark = marks[i];
+        mark = list[i];
     }
     size_t n = first != NULL ? (size_t)(first - data) : last ? len : len - hold;
     reply_text(r, data, n);
     r->at += n;
     if (first == NULL) return false;
     r->at += strlen(mark);
-    enter(r, mark);
+    if (tags)
+        reply_enter_tag(r, mark);
+    else
+        enter(r, mark);
     return true;
 }
 
@@ -224,15 +241,13 @@ static bool step_name(struct pl_reply *r, bool last) {
     size_t n = end == NULL ? 0 : (size_t)(end - data);
     while (n > skip && is_space(data[n - 1])) n--;
     if (end == NULL || n == skip || n - skip > 128) {
-        r->state = TEXT;
+        r->state = REPLY_TEXT;
         reply_text(r, r->mark, strlen(r->mark));
         return true;
     }
     (void)reply_begin(r, data + skip, n - skip);
     r->at += (size_t)(brace - data);
-    r->state = OBJECTS;
-    r->list = r->fresh = false;
-    scan_args_only(&r->scan);
+    reply_enter_arguments(r);
     return true;
 }
 
@@ -250,14 +265,14 @@ static bool step_between(struct pl_reply *r, bool last) {
     bool nothing = r->fresh && r->lead.len > 0 && !r->list; /* a mark, and no call after it */
     if (closing && len >= end && !nothing) {
         r->at += end;
-        leave(r);
+        reply_leave(r);
     } else if (*data == '[' && r->fresh && !r->list) {
         pass(r, 1);
         r->list = true;
     } else if (r->list && *data == ']' && !r->fresh) {
         r->at++;
         r->list = false;
-        if (r->mark != HERMES) leave(r);
+        if (r->mark != HERMES) reply_leave(r);
     } else if (!r->fresh && (*data == ',' || *data == ';')) {
         pass(r, 1);
         r->fresh = true;
@@ -270,7 +285,7 @@ static bool step_between(struct pl_reply *r, bool last) {
     } else if (r->fresh) {
         give_back(r);
     } else {
-        leave(r);
+        reply_leave(r);
     }
     return true;
 }
@@ -279,7 +294,10 @@ static bool step_objects(struct pl_reply *r, bool last) {
     struct scan *s = &r->scan;
     if (s->phase == SCAN_OPEN || s->phase == SCAN_DONE) {
         if (s->phase == SCAN_DONE && s->args_only) {
-            leave(r);
+            if (r->opt.kind == PL_REPLY_DEEPSEEK)
+                r->state = REPLY_DS_AFTER;
+            else
+                reply_leave(r);
             return true;
         }
         return step_between(r, last);
@@ -291,7 +309,7 @@ static bool step_objects(struct pl_reply *r, bool last) {
     if (s->raw.len + s->args.len + s->value.len > REPLY_HELD_MAX) s->phase = SCAN_BROKEN;
     if (s->phase != SCAN_BROKEN) return true;
     if (s->begun)
-        leave(r); /* it was announced: what came stands */
+        reply_leave(r); /* it was announced: what came stands */
     else
         give_back(r);
     return true;
@@ -302,7 +320,7 @@ static bool step_fence(struct pl_reply *r, bool last) {
     const char *data = rest(r, &len), *end = len == 0 ? NULL : memmem(data, len, END_FENCE, 3);
     if (end == NULL && !last && len < REPLY_FENCE_MAX) return false;
     size_t n = end != NULL ? (size_t)(end - data) : len;
-    r->state = TEXT;
+    r->state = REPLY_TEXT;
     if (reply_fence(r, data, n)) {
         r->at += n + (end != NULL ? 3 : 0);
         r->strip = true;
@@ -320,13 +338,13 @@ static enum pl_status run(struct pl_reply *r, bool last) {
     bool more = true;
     while (more && pl_buf_ok(&r->in)) {
         switch (r->state) {
-        case START: more = step_start(r, last); break;
-        case REASON: more = step_reason(r, last); break;
-        case TEXT: more = step_text(r, last); break;
-        case NAME: more = step_name(r, last); break;
-        case OBJECTS: more = step_objects(r, last); break;
-        case FENCE: more = step_fence(r, last); break;
-        default: more = false;
+        case REPLY_START: more = step_start(r, last); break;
+        case REPLY_REASON: more = step_reason(r, last); break;
+        case REPLY_TEXT: more = step_text(r, last); break;
+        case REPLY_NAME: more = step_name(r, last); break;
+        case REPLY_OBJECTS: more = step_objects(r, last); break;
+        case REPLY_FENCE: more = step_fence(r, last); break;
+        default: more = reply_step_tags(r, last);
         }
     }
     bool ok = pl_buf_ok(&r->in) && pl_buf_ok(&r->space) && pl_buf_ok(&r->lead) && pl_buf_ok(&r->scan.raw) &&
@@ -348,13 +366,14 @@ enum pl_status pl_reply_push(struct pl_reply *r, const char *data, size_t len) {
 
 enum pl_status pl_reply_finish(struct pl_reply *r) {
     PL_TRY(run(r, true));
-    bool open = r->state == OBJECTS && !r->scan.begun;
+    bool open = r->state == REPLY_OBJECTS && !r->scan.begun;
     if (open && r->lead.len + r->scan.raw.len > 0) {
         give_back(r);
         PL_TRY(run(r, true));
     }
-    if (r->state == REASON) pl_buf_clear(&r->space);
-    if (r->space.len > 0 && r->state == TEXT) r->sink.text(r->sink.user, r->space.data, r->space.len);
+    if (r->state == REPLY_REASON) pl_buf_clear(&r->space);
+    bool text = r->state == REPLY_TEXT || ((r->state == REPLY_BODY || r->state == REPLY_HEADER) && r->tag_body == BODY_TEXT);
+    if (r->space.len > 0 && text) r->sink.text(r->sink.user, r->space.data, r->space.len);
     pl_buf_clear(&r->space);
     return pl_buf_ok(&r->space) ? PL_OK : PL_NO_MEMORY;
 }
@@ -365,8 +384,9 @@ enum pl_status pl_reply_create(const struct pl_reply_options *opt, const struct 
     r->opt = *opt;
     r->sink = *sink;
     r->mark = "";
-    r->state = opt->in_reasoning && opt->reasoning ? REASON : opt->reasoning || opt->tools ? START : TEXT;
-    r->strip = r->state == REASON;
+    r->state = opt->in_reasoning && opt->reasoning ? REPLY_REASON : opt->reasoning || opt->tools ? REPLY_START : REPLY_TEXT;
+    if (opt->kind == PL_REPLY_HARMONY) r->state = REPLY_HEADER;
+    r->strip = r->state == REPLY_REASON;
     *out = r;
     return PL_OK;
 }

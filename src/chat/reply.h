@@ -9,14 +9,19 @@
 #ifndef PL_CHAT_REPLY_H
 #define PL_CHAT_REPLY_H
 
+#include <jansson.h>
+
 #include "base/str.h"
 
 enum pl_reply_kind {
-    PL_REPLY_JSON,    /* a bare JSON object or list, or one in a ```json fence */
-    PL_REPLY_HERMES,  /* <tool_call>{"name":..,"arguments":..}</tool_call>: Hermes, Qwen, SmolLM */
-    PL_REPLY_LLAMA,   /* {"name":..,"parameters":..}, maybe after <|python_tag|> */
-    PL_REPLY_MISTRAL, /* [TOOL_CALLS][{"name":..,"arguments":..}] or [TOOL_CALLS]name[ARGS]{..} */
-    PL_REPLY_GEMMA,   /* ```tool_code fences with JSON or a call in Python's notation */
+    PL_REPLY_JSON,     /* a bare JSON object or list, or one in a ```json fence */
+    PL_REPLY_HERMES,   /* <tool_call>{"name":..,"arguments":..}</tool_call>: Hermes, Qwen, SmolLM */
+    PL_REPLY_LLAMA,    /* {"name":..,"parameters":..}, maybe after <|python_tag|> */
+    PL_REPLY_MISTRAL,  /* [TOOL_CALLS][{"name":..,"arguments":..}] or [TOOL_CALLS]name[ARGS]{..} */
+    PL_REPLY_GEMMA,    /* ```tool_code fences with JSON or a call in Python's notation */
+    PL_REPLY_XML,      /* <tool_call><function=f><parameter=a>..</parameter></function></tool_call>: Qwen3-Coder */
+    PL_REPLY_DEEPSEEK, /* V3, R1 (a fence after the name) and V3.1 (bare arguments) */
+    PL_REPLY_HARMONY   /* gpt-oss: channels, a call is a message with a recipient */
 };
 const char *pl_reply_kind_name(enum pl_reply_kind k);
 /* The kind that a template's text shows; *knows_tools says whether it mentions tools at all. */
@@ -32,6 +37,7 @@ struct pl_reply_options {
     bool single;              /* only the first call is wanted: later ones are dropped */
     const char *const *names; /* of the tools; must outlive the parser */
     size_t name_count;
+    const json_t *tools_json; /* OpenAI's form, for notations without types (XML); NULL: types are guessed */
 };
 
 struct pl_reply_sink {

@@ -5,6 +5,28 @@
 
 #include "chat/reply.h"
 
+enum reply_state {
+    REPLY_START,
+    REPLY_REASON,
+    REPLY_TEXT,
+    REPLY_OBJECTS,
+    REPLY_NAME,
+    REPLY_FENCE,
+    /* reply_tags.c */
+    REPLY_XML_OPEN,
+    REPLY_XML_NAME,
+    REPLY_XML_PARAMETER,
+    REPLY_XML_VALUE,
+    REPLY_XML_CLOSE,
+    REPLY_DS_OPEN,
+    REPLY_DS_HEAD,
+    REPLY_DS_NAME,
+    REPLY_DS_ARGUMENTS,
+    REPLY_DS_AFTER,
+    REPLY_HEADER,
+    REPLY_BODY
+};
+
 enum scan_phase {
     SCAN_OPEN,
     SCAN_KEY,
@@ -48,7 +70,10 @@ struct pl_reply {
     uint32_t calls, dropped;
     bool muted; /* the call being read is dropped (single) */
     struct scan scan;
-    const char *mark; /* what introduced what is being read */
+    const char *mark;        /* what introduced what is being read */
+    bool tag_open, tag_text; /* tags: inside a value or past the first header; the value is a string */
+    uint32_t tag_count;      /* parameters, or whether arguments came */
+    enum { BODY_TEXT, BODY_REASONING, BODY_CALL } tag_body;
 };
 
 enum { REPLY_HELD_MAX = 4 << 20, REPLY_FENCE_MAX = 64 << 10 };
@@ -56,6 +81,19 @@ enum { REPLY_HELD_MAX = 4 << 20, REPLY_FENCE_MAX = 64 << 10 };
 void reply_text(struct pl_reply *r, const char *data, size_t len);
 bool reply_begin(struct pl_reply *r, const char *name, size_t len); /* false: no such tool */
 void reply_arguments(struct pl_reply *r, const char *data, size_t len);
+
+void reply_reasoning(struct pl_reply *r, const char *data, size_t len);
+/* Length of the longest end of data that begins mark without being all of it. */
+size_t reply_partial(const char *data, size_t len, const char *mark);
+void reply_leave(struct pl_reply *r); /* the calls are over */
+void reply_enter_objects(struct pl_reply *r, const char *mark);
+void reply_enter_arguments(struct pl_reply *r); /* of a call that was announced: one object */
+
+const char *const *reply_tag_marks(enum pl_reply_kind kind, size_t *count); /* what introduces calls in text */
+bool reply_is_tag(const char *piece, size_t len);
+bool reply_tag_kind(const char *source, size_t len, enum pl_reply_kind *kind);
+void reply_enter_tag(struct pl_reply *r, const char *mark);
+bool reply_step_tags(struct pl_reply *r, bool last);
 
 void scan_reset(struct scan *s);
 void scan_deinit(struct scan *s);

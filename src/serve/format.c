@@ -60,6 +60,9 @@ static enum pl_status forced_calls(const struct chat_request *q, enum pl_reply_k
     case PL_REPLY_LLAMA: pl_buf_printf(g, "root ::= call%s\n", one ? "" : " (\"; \" call){0,7}"); break;
     case PL_REPLY_GEMMA:
     case PL_REPLY_JSON:
+    case PL_REPLY_XML: /* these are JSON when forced: see setup_reply */
+    case PL_REPLY_DEEPSEEK:
+    case PL_REPLY_HARMONY:
         pl_buf_add_c(g, one ? "root ::= call\n" : "root ::= call | \"[\" call (\", \" call){0,7} \"]\"\n");
         break;
     }

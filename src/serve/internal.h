@@ -143,6 +143,7 @@ struct job {
     uint32_t event_index;                                              /* numbering of APIs that number their events */
     enum { BLOCK_NONE, BLOCK_TEXT, BLOCK_THINKING, BLOCK_CALL } block; /* APIs whose events come in blocks: the open one */
     size_t block_from;                                                 /* where its text begins */
+    json_t *tools;                                                     /* what the reply's parser reads types from */
     json_t *echo, *items; /* responses: request fields repeated, output so far */
     struct pl_err err;
     int key_index; /* -1: none */

@@ -57,6 +57,7 @@ static void job_free(struct job *j) {
         if (j->prompt_texts != NULL) pl_free(j->prompt_texts[i]);
     }
     gen_params_deinit(&j->params);
+    json_decref(j->tools);
     json_decref(j->echo);
     json_decref(j->items);
     pl_free(j->prompts);

@@ -151,6 +151,91 @@ static void gemma(void **state) {
     check(o, "```python\nf()\n```", "```python\nf()\n```");
 }
 
+static void qwen_xml(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_XML);
+    check(o,
+          "Let "
+          "me.\n<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+          "</function>\n</tool_call>",
+          "Let me.<weather {\"city\": \"Paris\", \"days\": 3}>");
+    check(o, "<function=f></function></tool_call>ok", "<f {}>ok");
+    check(o,
+          "<tool_call><function=f><parameter=a>[1, {\"b\": null}]</parameter><parameter=b>True</parameter>"
+          "<parameter=c>x "
+          "\"y\"\n\tz\n\n</parameter></function></tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+          "<f {\"a\": [1, {\"b\": null}], \"b\": true, \"c\": \"x \\\"y\\\"\\n\\tz\"}><g {}>");
+    check(o, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", "<f {\"a\": 1}>");
+    check(o, "<tool_call> oops</tool_call>", "<tool_call> oops</tool_call>");
+    check(o, "a <function=x\ny> b", "a <function=x\ny> b");
+    check(o, "<think>\nhm\n</think>\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>", "(hm)<f {}>");
+    json_t *tools =
+        json_loads("[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": {\"type\": \"string\"}, "
+                   "\"n\": {\"type\": \"integer\"}}}}}]",
+                   0, NULL);
+    assert_non_null(tools);
+    o.tools_json = tools;
+    check(o,
+          "<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n</function>\n</"
+          "tool_call>",
+          "<f {\"s\": \"12\", \"n\": 12}>");
+    check(o, "<tool_call>\n<function=f>\n<parameter=s>\nline one\n\nline </two>\n", /* cut: what came stands */
+          "<f {\"s\": \"line one\\n\\nline </two>\\n>");
+    json_decref(tools);
+}
+
+#define DS(name) "<\xEF\xBD\x9Ctool\xE2\x96\x81" name "\xEF\xBD\x9C>"
+#define DS_CALLS           \
+    DS("calls\xE2\x96\x81" \
+       "begin")
+#define DS_END_CALLS       \
+    DS("calls\xE2\x96\x81" \
+       "end")
+#define DS_CALL           \
+    DS("call\xE2\x96\x81" \
+       "begin")
+#define DS_END_CALL       \
+    DS("call\xE2\x96\x81" \
+       "end")
+#define DS_SEP DS("sep")
+
+static void deepseek(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_DEEPSEEK);
+    check(o,
+          "Yes.\n" DS_CALLS DS_CALL "function" DS_SEP "weather\n```json\n{\"city\": \"Paris\"}\n```" DS_END_CALL "\n" DS_CALL
+          "function" DS_SEP "f\n```json\n{}\n```" DS_END_CALL DS_END_CALLS,
+          "Yes.<weather {\"city\": \"Paris\"}><f {}>");
+    check(o, DS_CALLS DS_CALL "f" DS_SEP "{\"a\": [1]}" DS_END_CALL DS_CALL "g" DS_SEP "{}" DS_END_CALL DS_END_CALLS,
+          "<f {\"a\": [1]}><g {}>"); /* V3.1 */
+    check(o, "<think>\nhm\n</think>\n" DS_CALLS DS_CALL "f" DS_SEP "{}" DS_END_CALL DS_END_CALLS, "(hm)<f {}>");
+    check(o, DS_CALLS "none", DS_CALLS "none");
+    check(o, DS_CALLS DS_CALL "no end", DS_CALLS DS_CALL "no end");
+    check(o, "a <\xEF\xBD\x9Ctool", "a <\xEF\xBD\x9Ctool");
+}
+
+static void harmony(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_HARMONY);
+    check(o,
+          "<|channel|>analysis<|message|>Think.<|end|><|start|>assistant<|channel|>commentary to=functions.weather "
+          "<|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>",
+          "(Think.)<weather {\"city\": \"Paris\"}>");
+    check(o,
+          "<|channel|>analysis<|message|>Think. <|end|><|start|>assistant<|channel|>final<|message|>Hello there. <|return|>",
+          "(Think.)Hello there. ");
+    check(o,
+          "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant to=functions.f<|channel|>commentary "
+          "json<|message|>{}",
+          "I will look.<f {}>");
+    check(o, "<|channel|>commentary to=functions.f<|message|><|call|>", "<f {}>");
+    check(o, "plain <|channel|>text", "plain <|channel|>text");
+    check(o, "<|channel|>analysis<|message|>cut", "(cut)");
+    check(o, "<|channel|>analysis<|message|>a<|end|><|start|>assis", "(a)");
+    o.tools = o.reasoning = false;
+    check(o, "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b", "ab");
+}
+
 static void reasoning(void **state) {
     (void)state;
     struct pl_reply_options o = {.kind = PL_REPLY_HERMES, .reasoning = true};
@@ -175,6 +260,9 @@ static void formats(void **state) {
                  {"{{ tools }}<|python_tag|>", PL_REPLY_LLAMA, true},
                  {"{{ tools }}[TOOL_CALLS]", PL_REPLY_MISTRAL, true},
                  {"<start_of_turn>user", PL_REPLY_GEMMA, false},
+                 {"{% if tools %}<tool_call>\\n<function=", PL_REPLY_XML, true},
+                 {"{{ tools }}" DS_CALLS, PL_REPLY_DEEPSEEK, true},
+                 {"<|channel|>{{ tools }}", PL_REPLY_HARMONY, true},
                  {"<|im_start|>", PL_REPLY_JSON, false},
                  {"", PL_REPLY_JSON, false}};
     for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
@@ -207,13 +295,11 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),
-        cmocka_unit_test(llama_and_json),
-        cmocka_unit_test(mistral),
-        cmocka_unit_test(gemma),
-        cmocka_unit_test(reasoning),
-        cmocka_unit_test(formats),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(hermes),   cmocka_unit_test(llama_and_json),
+        cmocka_unit_test(mistral),  cmocka_unit_test(gemma),
+        cmocka_unit_test(qwen_xml), cmocka_unit_test(deepseek),
+        cmocka_unit_test(harmony),  cmocka_unit_test(reasoning),
+        cmocka_unit_test(formats),  cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
