@@ -22,7 +22,7 @@ grep -q pull "$root/tmp/help" || { echo "check_dist.sh: no help" >&2; exit 1; }
 model=$("${PLUMB:-build/plumb}" list --json | sed -n 's/.*"directory": "\(.*smollm2-135m-instruct\)".*/\1/p')
 if [ -n "$model" ]; then
     cp -r "$model" "$root/models/"
-    answer=$(inside "$plumb" run smollm2-135m-instruct -p "What is the capital of France?" --temp 0 -n 40)
+    answer=$(inside "$plumb" run smollm2-135m-instruct --system "You are a helpful assistant." -p "What is the capital of France?" --temp 0 -n 40)
     echo "$answer"
     case $answer in *Paris*) ;; *) echo "check_dist.sh: the answer does not name Paris" >&2; exit 1 ;; esac
 else
