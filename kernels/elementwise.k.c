@@ -1,4 +1,4 @@
-/* elementwise - add, gated activation, softcap, row gather. One thread an element; GROUP threads a group.
+/* elementwise - add, gated and plain activation, scale, softcap, row gather. One thread an element; GROUP threads a group.
  * Numerics: f32; add and gather are exact. Cost: bytes read and written once. */
 #include "dialect.h"
 #include "args/args.h"
@@ -21,6 +21,20 @@ KERNEL(glu)(GLOBAL const f32 *gate, GLOBAL const f32 *up, GLOBAL f32 *y, GLOBAL 
     count_launch(witness);
     u64 i = (u64)GROUP_X * GROUP + LOCAL_X;
     if (i < (u64)a.rows * a.cols) y[i] = activate(gate[i]) * up[i];
+}
+
+/* y = act(gate), ungated */
+KERNEL(act)(GLOBAL const f32 *gate, GLOBAL f32 *y, GLOBAL u32 *witness, const struct pl_args_rows a) {
+    count_launch(witness);
+    u64 i = (u64)GROUP_X * GROUP + LOCAL_X;
+    if (i < (u64)a.rows * a.cols) y[i] = activate(gate[i]);
+}
+
+/* x *= scale */
+KERNEL(scale)(GLOBAL f32 *x, GLOBAL u32 *witness, const struct pl_args_rows a) {
+    count_launch(witness);
+    u64 i = (u64)GROUP_X * GROUP + LOCAL_X;
+    if (i < (u64)a.rows * a.cols) x[i] *= a.value;
 }
 
 /* x = cap * tanh(x / cap) */

@@ -89,14 +89,17 @@ struct pl_cpu_norm {
     float eps, offset;
     float *y;
     size_t y_stride;
+    bool center;       /* layer norm: y = (x - mean) / deviation * w + bias; offset does not count */
+    const float *bias; /* [cols] or NULL; with center */
 };
 void pl_cpu_rmsnorm(struct pl_cpu *c, const struct pl_cpu_norm *n);
 void pl_cpu_add(struct pl_cpu *c, float *x, const float *add, size_t rows, size_t cols, size_t x_stride, size_t add_stride);
 
 enum pl_act { PL_ACT_SILU, PL_ACT_GELU_TANH, PL_ACT_GELU_ERF, PL_ACT_RELU2 };
-/* y = act(gate) * up; y may be gate. */
+/* y = act(gate) * up; y may be gate. up NULL: y = act(gate). */
 void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
                 size_t gate_stride, size_t up_stride, size_t y_stride);
+void pl_cpu_scale(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float scale);
 void pl_cpu_softcap(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float cap); /* cap*tanh(x/cap) */
 
 /* The KV cache of one layer: pages [P, S, G, D] for each side, f16, bf16 or f32. */

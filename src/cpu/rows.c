@@ -23,7 +23,7 @@ struct row_job {
     float *x, *y;
     const float *a, *b;
     size_t rows, cols, x_stride, y_stride, a_stride, b_stride;
-    float cap;
+    float cap; /* or scale */
     enum pl_act act;
 };
 
@@ -73,7 +73,8 @@ static void glu_worker(void *arg, int index, int count) {
     struct piece p = {0};
     while (next_piece(j, count, &p)) {
         size_t r = p.row, c0 = p.c0, n = p.c1 - p.c0;
-        j->c->table->glu(j->act, j->a + r * j->a_stride + c0, j->b + r * j->b_stride + c0, j->y + r * j->y_stride + c0, n);
+        const float *up = j->b != NULL ? j->b + r * j->b_stride + c0 : NULL;
+        j->c->table->glu(j->act, j->a + r * j->a_stride + c0, up, j->y + r * j->y_stride + c0, n);
     }
 }
 void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
@@ -89,6 +90,17 @@ void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const floa
                         .b_stride = up_stride,
                         .y_stride = y_stride};
     share(c, 4 * rows * cols, glu_worker, &j);
+}
+
+static void scale_worker(void *arg, int index, int count) {
+    (void)index;
+    struct row_job *j = arg;
+    struct piece p = {0};
+    while (next_piece(j, count, &p)) j->c->table->scale(j->x + p.row * j->x_stride + p.c0, j->cap, p.c1 - p.c0);
+}
+void pl_cpu_scale(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float scale) {
+    struct row_job j = {.c = c, .x = x, .rows = rows, .cols = cols, .x_stride = stride, .cap = scale};
+    share(c, rows * cols, scale_worker, &j);
 }
 
 static void softcap_worker(void *arg, int index, int count) {

@@ -46,11 +46,34 @@ static void row_scale(float *x, float scale, size_t n) {
 
 static float norm_factor(const float *x, size_t n, float eps) { return 1.0f / sqrtf(sum_squares(x, n) / (float)n + eps); }
 
+/* y = x - mean(x) */
+static void row_center(const float *x, float *y, size_t n) {
+    vf a = vf_set1(0);
+    size_t i = 0;
+    for (; i + VW <= n; i += VW) a = vf_add(a, vf_load(x + i));
+    if (i < n) a = vf_add(a, vf_loadn(x + i, n - i));
+    vf m = vf_set1(-vf_hsum(a) / (float)n);
+    for (i = 0; i + VW <= n; i += VW) vf_store(y + i, vf_add(vf_load(x + i), m));
+    if (i < n) vf_storen(y + i, vf_add(vf_loadn(x + i, n - i), m), n - i);
+}
+
+/* (x - mean) / deviation * w + bias; centred twice, so that what the first mean lost in rounding does not count. */
+static void center_row(const struct pl_cpu_norm *p, const float *x, float *y) {
+    row_center(x, y, p->cols);
+    row_center(y, y, p->cols);
+    norm_apply(y, p->w, norm_factor(y, p->cols, p->eps), 0.0f, y, p->cols);
+    if (p->bias != NULL) row_add(y, p->bias, p->cols);
+}
+
 static void norm_rows(const struct pl_cpu_norm *p, size_t begin, size_t end) {
     for (size_t r = begin; r < end; r++) {
         float *x = p->x + r * p->x_stride;
         if (p->add != NULL) row_add(x, p->add + r * p->add_stride, p->cols);
-        norm_apply(x, p->w, norm_factor(x, p->cols, p->eps), p->offset, p->y + r * p->y_stride, p->cols);
+        float *y = p->y + r * p->y_stride;
+        if (p->center)
+            center_row(p, x, y);
+        else
+            norm_apply(x, p->w, norm_factor(x, p->cols, p->eps), p->offset, y, p->cols);
     }
 }
 
@@ -75,8 +98,26 @@ static inline vf silu(vf g) { return vf_mul(g, vf_sigmoid(g)); }
     for (; i + VW <= n; i += VW) vf_store(y + i, vf_mul(f(vf_load(gate + i)), vf_load(up + i))); \
     if (i < n) vf_storen(y + i, vf_mul(f(vf_loadn(gate + i, n - i)), vf_loadn(up + i, n - i)), n - i)
 
+#define ACT_LOOP(f)                                                     \
+    for (; i + VW <= n; i += VW) vf_store(y + i, f(vf_load(gate + i))); \
+    if (i < n) vf_storen(y + i, f(vf_loadn(gate + i, n - i)), n - i)
+
+static void row_act(enum pl_act act, const float *gate, float *y, size_t n) {
+    size_t i = 0;
+    switch (act) {
+    case PL_ACT_SILU: ACT_LOOP(silu); break;
+    case PL_ACT_GELU_TANH: ACT_LOOP(gelu_tanh); break;
+    case PL_ACT_GELU_ERF: ACT_LOOP(gelu_erf); break;
+    case PL_ACT_RELU2: ACT_LOOP(relu2); break;
+    }
+}
+
 static void row_glu(enum pl_act act, const float *gate, const float *up, float *y, size_t n) {
     size_t i = 0;
+    if (up == NULL) {
+        row_act(act, gate, y, n);
+        return;
+    }
     switch (act) {
     case PL_ACT_SILU: GLU_LOOP(silu); break;
     case PL_ACT_GELU_TANH: GLU_LOOP(gelu_tanh); break;
@@ -85,6 +126,7 @@ static void row_glu(enum pl_act act, const float *gate, const float *up, float *
     }
 }
 #undef GLU_LOOP
+#undef ACT_LOOP
 
 static void row_softcap(float *x, size_t n, float cap) {
     vf c = vf_set1(cap), inv = vf_set1(1.0f / cap);

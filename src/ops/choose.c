@@ -12,7 +12,13 @@ const char *pl_impl_name(enum pl_impl i) {
 }
 
 enum pl_op pl_op_leader(enum pl_op op) {
-    return op == PL_OP_linear_add ? PL_OP_linear : op == PL_OP_add_norm ? PL_OP_norm : op;
+    switch (op) {
+    case PL_OP_linear_add: return PL_OP_linear;
+    case PL_OP_add_norm:
+    case PL_OP_layer_norm: return PL_OP_norm;
+    case PL_OP_scale: return PL_OP_embed; /* which scales its rows */
+    default: return op;
+    }
 }
 
 /* --- the table --- */

@@ -39,7 +39,7 @@ struct dev_rope {
 struct dev_ops {
     struct pl_ops base;
     struct pl_kernels ks;
-    struct pl_kernel elementwise[PL_EW_COUNT], norm, add_norm;
+    struct pl_kernel elementwise[PL_EW_COUNT], norm, add_norm, layer_norm[2]; /* without and with bias: made when used */
     struct dev_format *formats;
     struct pl_device_buffer step;
     uint32_t *staging, stride, longest; /* longest sequence of the step, in tokens */

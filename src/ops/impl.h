@@ -55,6 +55,8 @@ struct pl_ops_impl {
                            struct pl_activation *y);
     enum pl_status (*add_norm)(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y);
+    enum pl_status (*layer_norm)(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w,
+                                 const struct pl_weight *bias, float eps, struct pl_activation *y);
     enum pl_status (*add)(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add);
     enum pl_status (*linear)(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
                              const struct pl_weight *const *bias, const struct pl_activation *x,
@@ -69,6 +71,7 @@ struct pl_ops_impl {
                           const struct pl_activation *up, struct pl_activation *y);
     enum pl_status (*gather)(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
     enum pl_status (*softcap)(struct pl_ops *o, struct pl_activation *x, float cap);
+    enum pl_status (*scale)(struct pl_ops *o, struct pl_activation *x, float scale);
 
     /* Optional: NULL where there are no compiled kernels. */
     enum pl_status (*kernels)(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err);

@@ -96,10 +96,23 @@ struct pl_device_weight {
 void pl_jit_set_weight(struct pl_jit_spec *s, const struct pl_device_weight *w);
 enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t head_dim, size_t page_tokens) PL_MUST_CHECK;
 
-enum pl_elementwise { PL_EW_ADD, PL_EW_SILU, PL_EW_GELU_TANH, PL_EW_SOFTCAP, PL_EW_GATHER, PL_EW_ARGMAX, PL_EW_COUNT };
+enum pl_elementwise {
+    PL_EW_ADD,
+    PL_EW_SILU, /* gated */
+    PL_EW_GELU_TANH,
+    PL_EW_SILU_ALONE, /* not gated */
+    PL_EW_GELU_TANH_ALONE,
+    PL_EW_SCALE,
+    PL_EW_SOFTCAP,
+    PL_EW_GATHER,
+    PL_EW_ARGMAX,
+    PL_EW_COUNT
+};
 enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,
                                      struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_kernel_layer_norm(struct pl_kernels *ks, bool bias, struct pl_kernel *out,
+                                    struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_embed(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_kernel *out,
                                struct pl_err *err) PL_MUST_CHECK;
 enum { PL_TILE_COUNT = 4 }; /* 1, 2, 4 or 8 rows share an unpacked weight */
@@ -121,6 +134,9 @@ enum pl_status pl_launch_add(struct pl_kernels *ks, struct pl_kernel *k, pl_buff
                              size_t cols) PL_MUST_CHECK;
 enum pl_status pl_launch_glu(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *gate, pl_buffer_in *up,
                              pl_buffer_in *y, size_t rows, size_t cols) PL_MUST_CHECK;
+enum pl_status pl_launch_act(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *gate, pl_buffer_in *y, size_t rows,
+                             size_t cols) PL_MUST_CHECK;
+/* softcap and scale: the one number each has. */
 enum pl_status pl_launch_softcap(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, size_t rows, size_t cols,
                                  float cap) PL_MUST_CHECK;
 enum pl_status pl_launch_gather(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *step,
@@ -130,6 +146,8 @@ enum pl_status pl_launch_argmax(struct pl_kernels *ks, struct pl_kernel *k, pl_b
 enum pl_status pl_launch_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *add,
                               pl_buffer_in *w, pl_buffer_in *y, size_t rows, size_t cols, float eps,
                               float offset) PL_MUST_CHECK;
+enum pl_status pl_launch_layer_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *w,
+                                    pl_buffer_in *bias, pl_buffer_in *y, size_t rows, size_t cols, float eps) PL_MUST_CHECK;
 enum pl_status pl_launch_embed(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w,
                                pl_buffer_in *step, uint32_t stride, pl_buffer_in *x, size_t rows, float scale) PL_MUST_CHECK;
 enum pl_status pl_launch_linear(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w,

@@ -321,6 +321,12 @@ enum pl_status pl_ops_add_norm(struct pl_ops *o, struct pl_activation *x, const 
     return take_rows(y, x->rows, x->cols) ? RUN(add_norm, o->impl->add_norm(o, x, add, w, eps, offset, y)) : PL_OK;
 }
 
+enum pl_status pl_ops_layer_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w,
+                                 const struct pl_weight *bias, float eps, struct pl_activation *y) {
+    PL_ASSERT(is_vector(w, x->cols) && (bias == NULL || is_vector(bias, x->cols)));
+    return take_rows(y, x->rows, x->cols) ? RUN(layer_norm, o->impl->layer_norm(o, x, w, bias, eps, y)) : PL_OK;
+}
+
 enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add) {
     PL_ASSERT(add->rows == x->rows && add->cols == x->cols);
     return x->rows > 0 ? RUN(add, o->impl->add(o, x, add)) : PL_OK;
@@ -368,7 +374,7 @@ enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, 
 
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
-    PL_ASSERT(up->cols == gate->cols && up->rows == gate->rows);
+    PL_ASSERT(up == NULL || (up->cols == gate->cols && up->rows == gate->rows));
     return take_rows(y, gate->rows, gate->cols) ? RUN(glu, o->impl->glu(o, act, gate, up, y)) : PL_OK;
 }
 
@@ -380,6 +386,10 @@ enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activa
 enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float cap) {
     PL_ASSERT(cap > 0);
     return x->rows > 0 ? RUN(softcap, o->impl->softcap(o, x, cap)) : PL_OK;
+}
+
+enum pl_status pl_ops_scale(struct pl_ops *o, struct pl_activation *x, float scale) {
+    return x->rows > 0 ? RUN(scale, o->impl->scale(o, x, scale)) : PL_OK;
 }
 
 /* --- witness --- */

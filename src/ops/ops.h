@@ -24,8 +24,11 @@ const char *pl_backend_name(enum pl_backend b); /* "cpu", "metal", "cuda", "rocm
 bool pl_backend_from_name(const char *name, enum pl_backend *out);
 
 /* --- ports: per operation and backend either an implementation or an explicit "no port" --- */
-#define PL_OP_LIST(X) \
-    X(embed) X(norm) X(add_norm) X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap)
+#define PL_OP_LIST(X)                                                                                                \
+    X(embed)                                                                                                         \
+    X(norm)                                                                                                          \
+    X(add_norm) X(layer_norm) X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap) \
+        X(scale)
 enum pl_op {
 #define PL_OP_ENUM(name) PL_OP_##name,
     PL_OP_LIST(PL_OP_ENUM)
@@ -139,6 +142,9 @@ enum pl_status pl_ops_norm(struct pl_ops *o, struct pl_activation *x, const stru
 /* x += add, then y = rmsnorm(x) * (offset + w). y may be x or add. */
 enum pl_status pl_ops_add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y);
+/* y = (x - mean) / sqrt(variance + eps) * w + bias. bias may be NULL, y may be x. */
+enum pl_status pl_ops_layer_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w,
+                                 const struct pl_weight *bias, float eps, struct pl_activation *y);
 enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add);
 enum { PL_OPS_LINEAR_MAX = 4 };
 /* y[i] = x * w[i]^T + bias[i] for count matrices sharing x (count <= PL_OPS_LINEAR_MAX). bias, or its entries, may be NULL.
@@ -166,11 +172,13 @@ struct pl_attention {
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out);
 enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH };
+/* y = act(gate) * up; up NULL: y = act(gate). */
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y);
 /* The batch's logit rows of x, packed into y. */
 enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
 enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float cap); /* over the logit rows */
+enum pl_status pl_ops_scale(struct pl_ops *o, struct pl_activation *x, float scale); /* x *= scale */
 
 /* --- what ran (witness): one entry per kernel name, launches since the last reset --- */
 struct pl_ops_launches {

@@ -334,6 +334,24 @@ static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const stru
     return add_norm(o, x, NULL, w, eps, offset, y);
 }
 
+static enum pl_status layer_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w,
+                                 const struct pl_weight *bias, float eps, struct pl_activation *y) {
+    const struct cpu_activation *xa = data_of(x), *ya = data_of(y);
+    struct pl_cpu_norm n = {.rows = x->rows,
+                            .cols = x->cols,
+                            .x = xa->data,
+                            .x_stride = xa->stride,
+                            .w = weight_of(w)->vector,
+                            .eps = eps,
+                            .y = ya->data,
+                            .y_stride = ya->stride,
+                            .center = true,
+                            .bias = bias != NULL ? weight_of(bias)->vector : NULL};
+    pl_cpu_rmsnorm(cpu_of(o)->cpu, &n);
+    count(o, PL_OP_layer_norm, 0);
+    return PL_OK;
+}
+
 static enum pl_status add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *addend) {
     const struct cpu_activation *xa = data_of(x), *aa = data_of(addend);
     pl_cpu_add(cpu_of(o)->cpu, xa->data, aa->data, x->rows, x->cols, xa->stride, aa->stride);
@@ -439,8 +457,9 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
 static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
     enum pl_act fn = act == PL_OPS_SILU ? PL_ACT_SILU : PL_ACT_GELU_TANH;
-    pl_cpu_glu(cpu_of(o)->cpu, fn, data_of(gate)->data, data_of(up)->data, data_of(y)->data, gate->rows, gate->cols,
-               data_of(gate)->stride, data_of(up)->stride, data_of(y)->stride);
+    const struct cpu_activation *g = data_of(gate), *u = up != NULL ? data_of(up) : NULL, *to = data_of(y);
+    pl_cpu_glu(cpu_of(o)->cpu, fn, g->data, u != NULL ? u->data : NULL, to->data, gate->rows, gate->cols, g->stride,
+               u != NULL ? u->stride : 0, to->stride);
     count(o, PL_OP_glu, 0);
     return PL_OK;
 }
@@ -456,6 +475,12 @@ static enum pl_status gather(struct pl_ops *o, const struct pl_activation *x, st
 static enum pl_status softcap(struct pl_ops *o, struct pl_activation *x, float cap) {
     pl_cpu_softcap(cpu_of(o)->cpu, data_of(x)->data, x->rows, x->cols, data_of(x)->stride, cap);
     count(o, PL_OP_softcap, 0);
+    return PL_OK;
+}
+
+static enum pl_status scale(struct pl_ops *o, struct pl_activation *x, float by) {
+    pl_cpu_scale(cpu_of(o)->cpu, data_of(x)->data, x->rows, x->cols, data_of(x)->stride, by);
+    count(o, PL_OP_scale, 0);
     return PL_OK;
 }
 
@@ -489,6 +514,7 @@ static const struct pl_ops_impl cpu_impl = {
     .embed = embed,
     .norm = norm,
     .add_norm = add_norm,
+    .layer_norm = layer_norm,
     .add = add,
     .linear = linear,
     .linear_add = linear_add,
@@ -497,6 +523,7 @@ static const struct pl_ops_impl cpu_impl = {
     .glu = glu,
     .gather = gather,
     .softcap = softcap,
+    .scale = scale,
 };
 
 static enum pl_status pick_isa(const char *name, enum pl_isa *isa, struct pl_err *err) {
@@ -515,7 +542,7 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
         [PL_OP_embed] = PL_CPU_EMBED,      [PL_OP_norm] = PL_CPU_NORM,           [PL_OP_add_norm] = PL_CPU_NORM,
         [PL_OP_add] = PL_CPU_ADD,          [PL_OP_linear] = PL_CPU_LINEAR,       [PL_OP_linear_add] = PL_CPU_LINEAR,
         [PL_OP_rope_append] = PL_CPU_ROPE, [PL_OP_attention] = PL_CPU_ATTENTION, [PL_OP_glu] = PL_CPU_GLU,
-        [PL_OP_softcap] = PL_CPU_SOFTCAP};
+        [PL_OP_softcap] = PL_CPU_SOFTCAP,  [PL_OP_layer_norm] = PL_CPU_NORM,     [PL_OP_scale] = PL_CPU_EMBED};
     struct pl_candidate list[PL_IMPL_COUNT];
     enum pl_impl ranked[PL_IMPL_COUNT];
     size_t n = pl_impl_ranked(PL_BACKEND_CPU, op, ranked);

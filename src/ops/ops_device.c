@@ -405,6 +405,16 @@ static enum pl_status add_norm(struct pl_ops *o, struct pl_activation *x, const 
                 pl_launch_norm(&d->ks, &d->add_norm, data_of(x), data_of(add), &weight_of(w)->w.data, data_of(y), x->rows,
                                x->cols, eps, offset));
 }
+static enum pl_status layer_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w,
+                                 const struct pl_weight *bias, float eps, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->layer_norm[bias != NULL];
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_layer_norm(&d->ks, bias != NULL, k, &d->ks.err);
+    if (st != PL_OK) return report(d, st);
+    const struct pl_device_buffer *b = bias != NULL ? &weight_of(bias)->w.data : NULL;
+    st = pl_launch_layer_norm(&d->ks, k, data_of(x), &weight_of(w)->w.data, b, data_of(y), x->rows, x->cols, eps);
+    return done(o, PL_OP_layer_norm, k, 0, st);
+}
 static enum pl_status add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add_) {
     struct dev_ops *d = dev_of(o);
     struct pl_kernel *k = &d->elementwise[PL_EW_ADD];
@@ -656,6 +666,10 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
 static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    if (up == NULL) {
+        struct pl_kernel *alone = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU_ALONE : PL_EW_GELU_TANH_ALONE];
+        return done(o, PL_OP_glu, alone, 0, pl_launch_act(&d->ks, alone, data_of(gate), data_of(y), gate->rows, gate->cols));
+    }
     struct pl_kernel *k = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU : PL_EW_GELU_TANH];
     return done(o, PL_OP_glu, k, 0,
                 pl_launch_glu(&d->ks, k, data_of(gate), data_of(up), data_of(y), gate->rows, gate->cols));
@@ -670,6 +684,12 @@ static enum pl_status softcap(struct pl_ops *o, struct pl_activation *x, float c
     struct dev_ops *d = dev_of(o);
     struct pl_kernel *k = &d->elementwise[PL_EW_SOFTCAP];
     return done(o, PL_OP_softcap, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, cap));
+}
+
+static enum pl_status scale(struct pl_ops *o, struct pl_activation *x, float by) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->elementwise[PL_EW_SCALE];
+    return done(o, PL_OP_scale, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, by));
 }
 
 /* --- witness --- */
@@ -729,6 +749,7 @@ static void destroy(struct pl_ops *o) {
         for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&d->ks, &d->elementwise[i]);
         pl_kernel_free(&d->ks, &d->norm);
         pl_kernel_free(&d->ks, &d->add_norm);
+        for (size_t i = 0; i < PL_COUNT_OF(d->layer_norm); i++) pl_kernel_free(&d->ks, &d->layer_norm[i]);
         while (d->formats != NULL) {
             struct dev_format *f = d->formats;
             d->formats = f->next;
@@ -752,7 +773,7 @@ static void destroy(struct pl_ops *o) {
         .begin = begin, .end = end, .embed = embed, .norm = norm, .add_norm = add_norm, .add = add, .linear = linear,     \
         .linear_add = linear_add, .rope_append = rope_append, .attention = attention, .glu = glu, .gather = gather,       \
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,               \
-        .plan_begin = plan_begin, .plan_end = plan_end,                                                                   \
+        .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .layer_norm = layer_norm,                         \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

@@ -15,6 +15,7 @@ _Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its own column below"
 #define ROW_embed(X)       X(embed,       CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_norm(X)        X(norm,        CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_add_norm(X)    X(add_norm,    CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_layer_norm(X)  X(layer_norm,  CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_add(X)         X(add,         CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_linear(X)      X(linear,      CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_linear_add(X)  X(linear_add,  CPU, NONE, FUSED, FUSED, FUSED)
@@ -23,6 +24,7 @@ _Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its own column below"
 #define ROW_glu(X)         X(glu,         CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_gather(X)      X(gather,      CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_softcap(X)     X(softcap,     CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_scale(X)       X(scale,       CPU, NONE, FUSED, FUSED, FUSED)
 
 /* clang-format on */
 

@@ -38,10 +38,12 @@ enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t 
 
 enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,
                                      struct pl_err *err) {
-    static const char *const entries[PL_EW_COUNT] = {"pk_add", "pk_glu", "pk_glu", "pk_softcap", "pk_gather", "pk_argmax"};
-    static const char *const names[PL_EW_COUNT] = {"add", "glu/silu", "glu/gelu_tanh", "softcap", "gather", "argmax"};
+    static const char *const entries[PL_EW_COUNT] = {"pk_add",   "pk_glu",     "pk_glu",    "pk_act",   "pk_act",
+                                                     "pk_scale", "pk_softcap", "pk_gather", "pk_argmax"};
+    static const char *const names[PL_EW_COUNT] = {"add",   "glu/silu", "glu/gelu_tanh", "act/silu", "act/gelu_tanh",
+                                                   "scale", "softcap",  "gather",        "argmax"};
     struct pl_jit_spec s = spec_of("elementwise.k.c", entries[which], ks->wide);
-    if (which == PL_EW_GELU_TANH) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    if (which == PL_EW_GELU_TANH || which == PL_EW_GELU_TANH_ALONE) pl_jit_set(&s, "ACT_GELU_TANH", "1");
     return pl_kernel_make(ks, &s, ks->wide, names[which], out, err);
 }
 
@@ -49,6 +51,12 @@ enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel 
     struct pl_jit_spec s = spec_of("norm.k.c", "pk_norm", ks->norm);
     if (add) pl_jit_set(&s, "HAS_ADD", "1");
     return pl_kernel_make(ks, &s, ks->norm, add ? "add_norm" : "norm", out, err);
+}
+
+enum pl_status pl_kernel_layer_norm(struct pl_kernels *ks, bool bias, struct pl_kernel *out, struct pl_err *err) {
+    struct pl_jit_spec s = spec_of("norm.k.c", "pk_layer_norm", ks->norm);
+    if (bias) pl_jit_set(&s, "HAS_BIAS", "1");
+    return pl_kernel_make(ks, &s, ks->norm, bias ? "layer_norm/bias" : "layer_norm", out, err);
 }
 
 static void weight_name(char *out, size_t size, const char *op, const struct pl_device_weight *w, uint32_t rows) {
@@ -140,6 +148,13 @@ enum pl_status pl_launch_glu(struct pl_kernels *ks, struct pl_kernel *k, pl_buff
     return pl_kernel_launch(ks, k, groups((uint64_t)rows * cols, k->group), 1, 0, args, PL_COUNT_OF(args));
 }
 
+enum pl_status pl_launch_act(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *gate, pl_buffer_in *y, size_t rows,
+                             size_t cols) {
+    struct pl_args_rows a = {(u32)rows, (u32)cols, 0, 0};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(gate), PL_ARG_BUFFER(y), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, groups((uint64_t)rows * cols, k->group), 1, 0, args, PL_COUNT_OF(args));
+}
+
 enum pl_status pl_launch_softcap(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, size_t rows, size_t cols,
                                  float cap) {
     struct pl_args_rows a = {(u32)rows, (u32)cols, cap, 0};
@@ -166,6 +181,14 @@ enum pl_status pl_launch_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buf
                               pl_buffer_in *w, pl_buffer_in *y, size_t rows, size_t cols, float eps, float offset) {
     struct pl_args_rows a = {(u32)rows, (u32)cols, eps, offset};
     struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(add),         PL_ARG_BUFFER(w),
+                                   PL_ARG_BUFFER(y), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, (uint32_t)rows, 1, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_launch_layer_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *w,
+                                    pl_buffer_in *bias, pl_buffer_in *y, size_t rows, size_t cols, float eps) {
+    struct pl_args_rows a = {(u32)rows, (u32)cols, eps, 0};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(w),           PL_ARG_BUFFER(bias),
                                    PL_ARG_BUFFER(y), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
     return pl_kernel_launch(ks, k, (uint32_t)rows, 1, 0, args, PL_COUNT_OF(args));
 }

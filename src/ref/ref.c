@@ -31,6 +31,15 @@ void pl_ref_rmsnorm(const float *x, const float *w, size_t cols, double eps, dou
     for (size_t i = 0; i < cols; i++) y[i] = (float)((double)x[i] * inv * (offset + (double)w[i]));
 }
 
+void pl_ref_layernorm(const float *x, const float *w, const float *bias, size_t cols, double eps, float *y) {
+    double mean = 0, squares = 0;
+    for (size_t i = 0; i < cols; i++) mean += (double)x[i] / (double)cols;
+    for (size_t i = 0; i < cols; i++) squares += ((double)x[i] - mean) * ((double)x[i] - mean);
+    double inv = 1.0 / sqrt(squares / (double)cols + eps);
+    for (size_t i = 0; i < cols; i++)
+        y[i] = (float)(((double)x[i] - mean) * inv * (double)w[i] + (bias != NULL ? (double)bias[i] : 0));
+}
+
 static double activation(enum pl_ref_act act, double g) {
     switch (act) {
     case PL_REF_SILU: return g / (1.0 + exp(-g));

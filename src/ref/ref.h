@@ -13,6 +13,8 @@
 enum pl_status pl_ref_matmul(const struct pl_tensor *w, const float *bias, const float *x, size_t x_stride, size_t rows,
                              bool accumulate, float *y, size_t y_stride, double *magnitude, float *row) PL_MUST_CHECK;
 void pl_ref_rmsnorm(const float *x, const float *w, size_t cols, double eps, double offset, float *y);
+/* bias may be NULL */
+void pl_ref_layernorm(const float *x, const float *w, const float *bias, size_t cols, double eps, float *y);
 
 enum pl_ref_act { PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_GELU_ERF, PL_REF_RELU2 };
 void pl_ref_glu(enum pl_ref_act act, const float *gate, const float *up, float *y, size_t n);

@@ -25,8 +25,8 @@ static void norms(void **state) {
             for (size_t r = 0; r < rows; r++) rng_fill(&s, x.x + r * stride, n);
             for (size_t r = 0; r < rows; r++)
                 for (size_t i = 0; i < n; i++) sum[r * stride + i] = x.x[r * stride + i] + (k % 2 ? add.x[r * n + i] : 0.0f);
-            struct pl_cpu_norm p = {rows, n, x.x, stride, k % 2 ? add.x : NULL, n, w, 1e-5f, k % 4 < 2 ? 0.0f : 1.0f,
-                                    y.x,  n};
+            struct pl_cpu_norm p = {rows, n, x.x,   stride, k % 2 ? add.x : NULL, n, w, 1e-5f, k % 4 < 2 ? 0.0f : 1.0f,
+                                    y.x,  n, false, NULL};
             if (k % 7 == 3) p.y = x.x, p.y_stride = stride;
             pl_cpu_rmsnorm(c, &p);
             for (size_t r = 0; r < rows; r++) {
@@ -37,6 +37,45 @@ static void norms(void **state) {
             }
             guarded_free(&x), guarded_free(&y), guarded_free(&add);
             free(w), free(want), free(sum);
+        }
+        pl_cpu_destroy(c);
+    }
+}
+
+static void layer_norms(void **state) {
+    (void)state;
+    uint64_t s = 5;
+    FOR_EACH_ISA(isa) {
+        struct pl_cpu *c = cpu_make(isa, 2);
+        for (size_t k = 0; k < 2 * PL_COUNT_OF(widths); k++) {
+            size_t n = widths[k / 2], rows = k % 3 + 1;
+            struct guarded y = guarded_make(rows * n);
+            float *x = floats(rows * n), *w = floats(n), *b = floats(n), *want = floats(n);
+            rng_fill(&s, x, rows * n), rng_fill(&s, w, n), rng_fill(&s, b, n);
+            for (size_t i = 0; i < rows * n; i++) x[i] += 3.0f; /* the mean is what it takes away */
+            struct pl_cpu_norm p = {.rows = rows,
+                                    .cols = n,
+                                    .x = x,
+                                    .x_stride = n,
+                                    .w = w,
+                                    .eps = 1e-5f,
+                                    .y = y.x,
+                                    .y_stride = n,
+                                    .center = true,
+                                    .bias = k % 2 ? b : NULL};
+            pl_cpu_rmsnorm(c, &p);
+            for (size_t r = 0; r < rows; r++) {
+                /* What the mean lost in rounding grows by the inverse deviation. */
+                double mean = 0, squares = 0;
+                for (size_t i = 0; i < n; i++) mean += (double)x[r * n + i] / (double)n;
+                for (size_t i = 0; i < n; i++) squares += pow((double)x[r * n + i] - mean, 2);
+                double spread = 1 + 1 / sqrt(squares / (double)n + 1e-5);
+                pl_ref_layernorm(x + r * n, w, p.bias, n, 1e-5, want);
+                for (size_t i = 0; i < n; i++)
+                    check_close("layer_norm", y.x[r * n + i], (double)want[i], 1e-6, 1e-6 * spread);
+            }
+            guarded_free(&y);
+            free(x), free(w), free(b), free(want);
         }
         pl_cpu_destroy(c);
     }
@@ -58,6 +97,12 @@ static void activations(void **state) {
             for (size_t r = 0; r < rows; r++) {
                 pl_ref_glu((enum pl_ref_act)(k % 4), g + r * n, u + r * n, want, n);
                 for (size_t i = 0; i < n; i++) check_close("glu", y.x[r * n + i], (double)want[i], TOL_GLU, TOL_SMALL);
+            }
+            for (size_t i = 0; i < rows * n; i++) u[i] = 1;
+            pl_cpu_glu(c, (enum pl_act)(k % 4), g, NULL, y.x, rows, n, n, 0, n);
+            for (size_t r = 0; r < rows; r++) {
+                pl_ref_glu((enum pl_ref_act)(k % 4), g + r * n, u + r * n, want, n);
+                for (size_t i = 0; i < n; i++) check_close("act", y.x[r * n + i], (double)want[i], TOL_GLU, TOL_SMALL);
             }
             guarded_free(&y);
             free(g), free(u), free(want);
@@ -83,6 +128,9 @@ static void softcap_and_add(void **state) {
             memcpy(want, x.x, 2 * n * sizeof *want);
             pl_cpu_add(c, x.x, add, 2, n, n, n);
             for (size_t i = 0; i < 2 * n; i++) assert_true(x.x[i] == want[i] + add[i]);
+            memcpy(want, x.x, 2 * n * sizeof *want);
+            pl_cpu_scale(c, x.x, 2, n, n, 0.3f);
+            for (size_t i = 0; i < 2 * n; i++) assert_true(x.x[i] == want[i] * 0.3f);
             guarded_free(&x);
             free(want), free(add);
         }
@@ -101,7 +149,7 @@ static void threads_change_nothing(void **state) {
             float *x = floats(ROWS * N), *w = floats(N);
             rng_fill(&s, x, ROWS * N);
             rng_fill(&s, w, N);
-            struct pl_cpu_norm p = {ROWS, N, x, N, NULL, 0, w, 1e-6f, 0.0f, x, N};
+            struct pl_cpu_norm p = {ROWS, N, x, N, NULL, 0, w, 1e-6f, 0.0f, x, N, false, NULL};
             pl_cpu_rmsnorm(c, &p);
             pl_cpu_glu(c, PL_ACT_SILU, x, x, x, ROWS, N, N, N, N);
             pl_cpu_glu(c, PL_ACT_GELU_TANH, x, x, x, 1, N, N, N, N);
@@ -167,6 +215,7 @@ static void failed_allocations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms),
+        cmocka_unit_test(layer_norms),
         cmocka_unit_test(activations),
         cmocka_unit_test(softcap_and_add),
         cmocka_unit_test(threads_change_nothing),

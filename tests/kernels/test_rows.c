@@ -46,12 +46,36 @@ static void norms(void) {
     pl_kernel_free(&ks, &added);
 }
 
+static void layer_norms(void) {
+    for (int biased = 0; biased < 2; biased++) {
+        struct pl_kernel k = {0};
+        CHECK(pl_kernel_layer_norm(&ks, biased != 0, &k, &err));
+        for (size_t wi = 0; wi < PL_COUNT_OF(widths); wi++) {
+            size_t cols = widths[wi], rows = row_counts[wi % PL_COUNT_OF(row_counts)], n = rows * cols;
+            float *x = kit_random(n, 3), *w = kit_random(cols, 1), *b = kit_random(cols, 1), *want = kit_random(n, 0);
+            struct pl_device_buffer bx = kit_up(x, n * 4), bw = kit_up(w, cols * 4), bb = kit_up(b, cols * 4),
+                                    by = kit_out(n * 4);
+            CHECK(pl_launch_layer_norm(&ks, &k, &bx, &bw, biased ? &bb : NULL, &by, rows, cols, 1e-5f));
+            for (size_t r = 0; r < rows; r++)
+                pl_ref_layernorm(x + r * cols, w, biased ? b : NULL, cols, 1e-5, want + r * cols);
+            float *y = kit_down(&by);
+            kit_near("layer_norm", y, want, n, 4e-6, cols < 8 ? 20 : 1.0); /* few columns may have no deviation */
+            free(y);
+            kit_drop(&bx);
+            kit_drop(&bw);
+            kit_drop(&bb);
+            free(x), free(w), free(b), free(want);
+        }
+        pl_kernel_free(&ks, &k);
+    }
+}
+
 static void elements(void) {
     struct pl_kernel k[PL_EW_COUNT];
     for (int i = 0; i < PL_EW_COUNT; i++) CHECK(pl_kernel_elementwise(&ks, (enum pl_elementwise)i, &k[i], &err));
     for (size_t wi = 0; wi < PL_COUNT_OF(widths); wi++) {
         size_t cols = widths[wi], rows = row_counts[wi % PL_COUNT_OF(row_counts)], n = rows * cols;
-        float *x = kit_random(n, 8), *u = kit_random(n, 4), *want = kit_random(n, 0), *y;
+        float *x = kit_random(n, 8), *u = kit_random(n, 4), *want = kit_random(n, 0), *ones = kit_random(n, 0), *y;
         struct pl_device_buffer bx = kit_up(x, n * 4), bu = kit_up(u, n * 4), by = kit_out(n * 4);
         CHECK(pl_launch_glu(&ks, &k[PL_EW_SILU], &bx, &bu, &by, rows, cols));
         pl_ref_glu(PL_REF_SILU, x, u, want, n);
@@ -64,6 +88,25 @@ static void elements(void) {
         y = kit_down(&by);
         kit_near("gelu", y, want, n, 4e-6, 0.3); /* 1 + tanh cancels for large negative inputs */
         free(y);
+        by = kit_out(n * 4);
+        CHECK(pl_launch_act(&ks, &k[PL_EW_SILU_ALONE], &bx, &by, rows, cols));
+        for (size_t i = 0; i < n; i++) ones[i] = 1;
+        pl_ref_glu(PL_REF_SILU, x, ones, want, n);
+        y = kit_down(&by);
+        kit_near("silu alone", y, want, n, 4e-6, 1e-3);
+        free(y);
+        by = kit_out(n * 4);
+        CHECK(pl_launch_act(&ks, &k[PL_EW_GELU_TANH_ALONE], &bx, &by, rows, cols));
+        pl_ref_glu(PL_REF_GELU_TANH, x, ones, want, n);
+        y = kit_down(&by);
+        kit_near("gelu alone", y, want, n, 4e-6, 0.3);
+        free(y);
+        struct pl_device_buffer bs = kit_up(x, n * 4);
+        CHECK(pl_launch_softcap(&ks, &k[PL_EW_SCALE], &bs, rows, cols, 0.3f));
+        for (size_t i = 0; i < n; i++) want[i] = x[i] * 0.3f;
+        y = kit_down(&bs);
+        assert_memory_equal(y, want, n * 4);
+        free(y);
         CHECK(pl_launch_add(&ks, &k[PL_EW_ADD], &bu, &bx, rows, cols));
         for (size_t i = 0; i < n; i++) want[i] = u[i] + x[i];
         y = kit_down(&bu);
@@ -75,7 +118,7 @@ static void elements(void) {
         y = kit_down(&bx);
         kit_near("softcap", y, want, n, 4e-6, 1e-3);
         free(y);
-        free(x), free(u), free(want);
+        free(x), free(u), free(want), free(ones);
     }
     for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&ks, &k[i]);
 }
@@ -115,6 +158,10 @@ static void test_norms(void **state) {
     (void)state;
     kit_each(norms);
 }
+static void test_layer_norms(void **state) {
+    (void)state;
+    kit_each(layer_norms);
+}
 static void test_elements(void **state) {
     (void)state;
     kit_each(elements);
@@ -125,7 +172,7 @@ static void test_picks(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_elements),
-                                       cmocka_unit_test(test_picks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_layer_norms),
+                                       cmocka_unit_test(test_elements), cmocka_unit_test(test_picks)};
     return cmocka_run_group_tests_name("row kernels", tests, NULL, NULL);
 }
