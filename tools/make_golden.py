@@ -68,6 +68,54 @@ CASES = {
                     hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16,
                     sliding_window=8, rope_theta=10000.0, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
                     attention_bias=False), "gemma2"),
+    # Fused matrices, half of a head rotates, LongRoPE: positions before and (in phi3-long) past the original context.
+    "phi3": (dict(TINY, architectures=["Phi3ForCausalLM"], model_type="phi3", hidden_act="silu", head_dim=None,
+                  hidden_size=64, intermediate_size=32, num_hidden_layers=2, partial_rotary_factor=0.5, rope_theta=10000.0,
+                  sliding_window=40, tie_word_embeddings=False, max_position_embeddings=512,
+                  original_max_position_embeddings=256, pad_token_id=0, rope_scaling=dict(
+                      type="longrope", short_factor=[1.0, 1.05, 1.2, 1.5], long_factor=[1.1, 2.0, 4.0, 8.0])), "phi3"),
+    "phi3-long": (dict(TINY, architectures=["Phi3ForCausalLM"], model_type="phi3", hidden_act="silu", head_dim=None,
+                       intermediate_size=32, num_hidden_layers=2, partial_rotary_factor=0.75, rope_theta=10000.0, num_attention_heads=2,
+                       num_key_value_heads=1, sliding_window=None, tie_word_embeddings=True, max_position_embeddings=128,
+                       original_max_position_embeddings=32, pad_token_id=0, rope_scaling=dict(
+                           type="longrope", short_factor=[1.0] * 6, long_factor=[1.0, 1.5, 2.0, 3.0, 4.0, 8.0])), "phi3"),
+    "smollm3": (dict(TINY, architectures=["SmolLM3ForCausalLM"], model_type="smollm3", hidden_act="silu", head_dim=None,
+                     num_hidden_layers=5, rope_theta=5000000.0, no_rope_layer_interval=4,
+                     no_rope_layers=[1, 1, 1, 0, 1], attention_bias=False, mlp_bias=False, use_sliding_window=False,
+                     sliding_window=None, layer_types=["full_attention"] * 5, pad_token_id=0), "smollm3"),
+    "granite": (dict(TINY, architectures=["GraniteForCausalLM"], model_type="granite", hidden_act="silu", head_dim=None,
+                     attention_bias=False, mlp_bias=False, rope_theta=10000000.0, embedding_multiplier=12.0,
+                     attention_multiplier=0.25, residual_multiplier=0.22, logits_scaling=8.0, tie_word_embeddings=True,
+                     rope_scaling=None), "granite"),
+    "olmo2": (dict(TINY, architectures=["Olmo2ForCausalLM"], model_type="olmo2", hidden_act="silu", head_dim=None,
+                   attention_bias=False, rope_theta=500000.0, rope_scaling=None, tie_word_embeddings=False,
+                   pad_token_id=0), "olmo2"),
+    "olmo3": (dict(TINY, architectures=["Olmo3ForCausalLM"], model_type="olmo3", hidden_act="silu", head_dim=None,
+                   num_hidden_layers=4, attention_bias=False, rope_theta=500000.0, tie_word_embeddings=False, sliding_window=8,
+                   layer_types=["sliding_attention"] * 3 + ["full_attention"], pad_token_id=0,
+                   rope_scaling=dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16,
+                                     attention_factor=1.2079441541679836, beta_fast=32.0, beta_slow=1.0)), "olmo2"),
+    "starcoder2": (dict(TINY, architectures=["Starcoder2ForCausalLM"], model_type="starcoder2",
+                        hidden_act="gelu_pytorch_tanh", head_dim=None, norm_epsilon=1e-5, use_bias=True, sliding_window=16,
+                        rope_theta=999999.4420358813, norm_type="layer_norm", mlp_type="default"), "starcoder2"),
+    "cohere": (dict(TINY, architectures=["CohereForCausalLM"], model_type="cohere", hidden_act="silu", head_dim=None,
+                    layer_norm_eps=1e-5, logit_scale=0.0625, use_qk_norm=False, rope_theta=8000000.0,
+                    attention_bias=False, pad_token_id=0), "command-r"),
+    "cohere2": (dict(TINY, architectures=["Cohere2ForCausalLM"], model_type="cohere2", hidden_act="silu", head_dim=8,
+                     num_hidden_layers=4, layer_norm_eps=1e-5, logit_scale=0.25, rope_theta=50000.0, sliding_window=8,
+                     sliding_window_pattern=4, attention_bias=False, rotary_pct=1.0, use_gated_activation=True,
+                     use_parallel_block=True, pad_token_id=0), "cohere2"),
+    "glm": (dict(TINY, architectures=["GlmForCausalLM"], model_type="glm", hidden_act="silu", num_hidden_layers=2, attention_bias=True,
+                 partial_rotary_factor=0.5, rope_theta=10000.0, tie_word_embeddings=False, pad_token_id=0,
+                 rms_norm_eps=1.5625e-07), "chatglm"),
+    "glm4": (dict(TINY, architectures=["Glm4ForCausalLM"], model_type="glm4", hidden_act="silu", num_hidden_layers=2, attention_bias=False,
+                  partial_rotary_factor=0.5, rope_theta=10000.0, tie_word_embeddings=False, pad_token_id=0), "glm4"),
+    "ministral": (dict(TINY, architectures=["MinistralForCausalLM"], model_type="ministral", hidden_act="silu",
+                       sliding_window=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                       rope_theta=100000000.0, tie_word_embeddings=False), None),
+    "mistral3": (dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", text_config=dict(
+        TINY, model_type="mistral", hidden_act="silu", sliding_window=None, rope_theta=1000000000.0,
+        tie_word_embeddings=False), vision_config=dict(model_type="pixtral")), "mistral3"),
 }
 # name -> (source case, default bits, group, scale dtype, per-layer overrides)
 MLX_CASES = {
@@ -77,6 +125,7 @@ MLX_CASES = {
     "qwen3-mlx5": ("qwen3", 5, 32, torch.float16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
+SEEDS = {"glm": 6}  # where the usual one gives a model that magnifies what 16-bit caches round
 # name -> (source case, GGUF types taken in turn by the matrices)
 QUANT_CASES = {"llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
 
@@ -107,7 +156,7 @@ def random_weights(model, seed):
 
 
 def build(config):
-    hf = AutoConfig.for_model(**{k: v for k, v in text_config(config).items() if k not in ("torch_dtype", "architectures")})
+    hf = AutoConfig.for_model(**{k: v for k, v in text_config(config).items() if k not in ("torch_dtype", "architectures") and (v is not None or k != "head_dim")})
     hf._attn_implementation = "eager"
     return AutoModelForCausalLM.from_config(hf, dtype=torch.float32).eval()
 
@@ -129,10 +178,15 @@ def write_bin(name, tokens, logits):
         f.write(np.asarray(tokens, "<u4").tobytes() + np.ascontiguousarray(logits, "<f4").tobytes())
 
 
+def published(config):
+    """Without the fields that this architecture does not have."""
+    return {k: published(v) if k == "text_config" else v for k, v in config.items() if v is not None or k != "head_dim"}
+
+
 def write_hf(name, config, weights):
     d = ROOT / name
     d.mkdir(parents=True, exist_ok=True)
-    (d / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    (d / "config.json").write_text(json.dumps(published(config), indent=1) + "\n")
     prefix = "language_" if "text_config" in config else ""
     named = {("language_model." if prefix else "") + k: v.to(torch.bfloat16).contiguous() for k, v in weights.items()}
     save_file(named, d / "model.safetensors", metadata={"format": "pt"})
@@ -143,17 +197,24 @@ def write_hf(name, config, weights):
 GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
               "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-              "input_layernorm": "attn_norm"}
+              "input_layernorm": "attn_norm", "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+              "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm"}
-GGUF_NORMS = {"gemma2": SANDWICH, "gemma3": SANDWICH}
-FLOAT_KEYS = {"gemma2": {"attn_logit_softcapping": "attn_logit_softcapping",
+AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+GGUF_NORMS = {"gemma2": SANDWICH, "gemma3": SANDWICH, "olmo2": AFTER,
+              "glm4": {"post_attention_layernorm": "ffn_norm", "post_self_attn_layernorm": "post_attention_norm",
+                       "post_mlp_layernorm": "post_ffw_norm"}}
+FLOAT_KEYS = {"granite": {"embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
+                          "attention.scale": "attention_multiplier", "logit_scale": "logits_scaling"},
+              "command-r": {"logit_scale": "logit_scale"}, "cohere2": {"logit_scale": "logit_scale"},
+              "gemma2": {"attn_logit_softcapping": "attn_logit_softcapping",
                          "final_logit_softcapping": "final_logit_softcapping"}}
-PERMUTED = {"llama"}  # architectures whose query and key rows the converter reorders
+PERMUTED = {"llama", "smollm3", "granite", "mistral3"}  # architectures whose query and key rows the converter reorders
 
 
 def gguf_name(hf_name, arch):
-    flat = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+    flat = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "model.norm.bias": "output_norm.bias",
             "lm_head.weight": "output.weight"}
     if hf_name in flat:
         return flat[hf_name]
@@ -193,22 +254,35 @@ def write_gguf(name, config, weights, arch, types=None):
     w.add_head_count_kv(c["num_key_value_heads"])
     w.add_key_length(head_dim)
     w.add_value_length(head_dim)
-    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if arch in ("starcoder2", "command-r", "cohere2"):
+        w.add_layer_norm_eps(c.get("norm_epsilon", c.get("layer_norm_eps")))
+    else:
+        w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_rope_freq_base(c.get("rope_theta") or c["rope_parameters"]["rope_theta"])
     if arch == "llama":
         w.add_rope_dimension_count(head_dim)
         w.add_vocab_size(c["vocab_size"])
+    if "partial_rotary_factor" in c:
+        w.add_rope_dimension_count(int(head_dim * c["partial_rotary_factor"]))
     scaling = c.get("rope_scaling") or {}
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind == "llama3":
         w.add_tensor("rope_freqs.weight", llama3_divisors(c, head_dim))
+    elif kind == "longrope":
+        orig = c["original_max_position_embeddings"]
+        w.add_rope_scaling_orig_ctx_len(orig)
+        w.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(c["max_position_embeddings"] / orig) / math.log(orig)))
+        w.add_tensor("rope_factors_long.weight", np.array(scaling["long_factor"], np.float32))
+        w.add_tensor("rope_factors_short.weight", np.array(scaling["short_factor"], np.float32))
     elif kind in ("linear", "yarn"):
         w.add_rope_scaling_type(gguf.RopeScalingType(kind))
         w.add_rope_scaling_factor(scaling["factor"])
         if kind == "yarn":
             w.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
-    if c["model_type"] in ("mistral", "gemma2", "gemma3_text"):
+    if c.get("sliding_window"):
         w.add_sliding_window(c["sliding_window"])
+    if arch == "olmo2" and "layer_types" in c:
+        w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
     for key, field in FLOAT_KEYS.get(arch, {}).items():
         w.add_float32(f"{arch}.{key}", c[field])
     used, matrices = {}, 0
@@ -288,7 +362,7 @@ def make(name, tokens):
     config, arch = CASES[name]
     torch.manual_seed(0)
     model = build(config)
-    weights = random_weights(model, seed=sum(map(ord, name)))
+    weights = random_weights(model, seed=SEEDS.get(name, sum(map(ord, name))))
     if text_config(config).get("tie_word_embeddings", config["model_type"].startswith("gemma")):
         weights.pop("lm_head.weight", None)
     load_weights(model, weights)

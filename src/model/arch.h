@@ -6,7 +6,9 @@
 
 /* All weights that one layer of any known architecture has; NULL where this model has none. */
 struct pl_layer {
-    struct pl_weight *attn_norm, *q, *k, *v, *q_bias, *k_bias, *v_bias, *q_norm, *k_norm;
+    struct pl_weight *attn_norm, *attn_norm_bias, *mlp_norm_bias, *q, *k, *v, *q_bias, *k_bias, *v_bias, *q_norm,
+        *k_norm;                                 /* norms of each head */
+    struct pl_weight *q_norm_wide, *k_norm_wide; /* norms over all heads */
     struct pl_weight *o, *o_bias, *post_attn_norm;
     struct pl_weight *mlp_norm, *gate, *up, *down, *gate_bias, *up_bias, *down_bias, *post_mlp_norm;
 };
@@ -18,7 +20,7 @@ struct pl_model {
     uint32_t max_rows, max_logits, max_context;
     uint64_t bytes_owned;
 
-    struct pl_weight *embed, *out_norm;
+    struct pl_weight *embed, *out_norm, *out_norm_bias;
     struct pl_weight *head; /* NULL while tied: the embedding serves both */
     struct pl_layer *layers;
     struct pl_rope *rope, *rope_local; /* local: NULL where windowed layers rotate like the others */
@@ -31,6 +33,9 @@ struct pl_model {
 enum pl_dim { PL_DIM_NONE, PL_DIM_E, PL_DIM_F, PL_DIM_V, PL_DIM_HD, PL_DIM_GD, PL_DIM_D };
 enum pl_need { PL_NEED_ALWAYS, PL_NEED_UNTIED, PL_NEED_QKV_BIAS, PL_NEED_O_BIAS, PL_NEED_MLP_BIAS };
 
+/* Where a weight lies in one that a file keeps fused: queries, keys, values in this order; gate, then up. */
+enum pl_part { PL_PART_WHOLE, PL_PART_Q, PL_PART_K, PL_PART_V, PL_PART_GATE, PL_PART_UP };
+
 /* One weight: its name in either file kind, its shape in letters, and where it goes. Names of layer weights are relative
  * to the layer ("blk.7." or "model.layers.7."). rows PL_DIM_NONE: a vector of cols. */
 struct pl_binding {
@@ -40,6 +45,8 @@ struct pl_binding {
     enum pl_weight_use use;
     enum pl_dim rows, cols;
     enum pl_need need;
+    enum pl_part part; /* of the fused tensor, which serves where the weight itself has no name or is missing */
+    const char *gguf_fused, *hf_fused;
 };
 
 /* A number of the configuration that only some architectures have. NULL: that file kind does not say it. */
@@ -59,18 +66,29 @@ struct pl_arch_bias {
     unsigned parts; /* 0: no such entry */
 };
 
+/* SmolLM3: every fourth, or as no_rope_layers says; Cohere 2: those without a window. */
+enum pl_nope { PL_NOPE_NONE, PL_NOPE_FOURTH, PL_NOPE_GLOBAL };
+
 struct pl_arch_def {
     /* What no file says. */
-    bool gguf_pairs;               /* converters permute rows of queries and keys so that rotation pairs neighbours */
-    bool embed_by_width;           /* embeddings are scaled by sqrt(E) */
-    float hf_norm_offset;          /* safetensors hold norm weights less this; GGUF holds them whole */
-    enum pl_ops_act act;           /* of the MLP, where the file does not say */
-    bool qk_norm;                  /* norms on queries and keys (GGUF shows it by its tensors) */
-    bool query_scalar;             /* attention scales by query_pre_attn_scalar; GGUF: by the head size, */
-    uint32_t nominal_scale_layers; /* but by E/H in the one model of so many layers */
-    uint32_t window_default;       /* where the file does not say; 0: none */
-    uint32_t window_pattern;       /* every n-th layer sees everything; 0: all layers have the window */
-    bool windowed_unscaled;        /* rotary scaling concerns the layers without a window only */
+    bool gguf_pairs, hf_pairs; /* rotation pairs neighbours: in GGUF, where converters may have permuted rows, elsewhere */
+    bool layer_norm;           /* norms take the mean away too */
+    const char *hf_eps;        /* the norms' epsilon in config.json; NULL: rms_norm_eps */
+    float rotary_part;         /* of a head that rotates, where the file does not say; 0: all, and no file may differ */
+    enum pl_nope nope;         /* which layers do not rotate */
+    bool embed_by_width;       /* embeddings are scaled by sqrt(E) */
+    float hf_norm_offset;      /* safetensors hold norm weights less this; GGUF holds them whole */
+    enum pl_ops_act act;       /* of the MLP, where the file does not say */
+    bool qk_norm;              /* norms on queries and keys (GGUF shows it by its tensors) */
+    bool query_scalar;         /* attention scales by query_pre_attn_scalar; GGUF: by the head size, */
+    uint32_t nominal_scale_layers;         /* but by E/H in the one model of so many layers */
+    bool windows;                          /* there may be a sliding window; else its library knows none */
+    bool window_opt_in;                    /* only where use_sliding_window says so */
+    bool layer_types_ignored;              /* all layers have the window whatever layer_types says */
+    uint32_t window_default;               /* where the file does not say; 0: none */
+    uint32_t window_pattern;               /* every n-th layer sees everything; 0: all layers have the window */
+    bool longrope;                         /* GGUF may hold tensors of LongRoPE divisors */
+    bool windowed_unscaled;                /* rotary scaling concerns the layers without a window only */
     float rope_base_gguf, rope_base_local; /* where the file does not say; 0: 10,000, and as the others */
     struct pl_arch_bias biases[2];
     const struct pl_arch_field *fields;
@@ -85,15 +103,26 @@ struct pl_arch_def {
     enum pl_status (*finish)(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                              struct pl_activation *x);
 };
-extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def, pl_gemma3_def;
+extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
+    pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,
+    pl_cohere2_def, pl_glm_def, pl_glm4_def;
 
 /* Rows of the tables; dimensions and needs by their short names. */
-#define PL_MODEL_WEIGHT(slot, gguf, hf, use, rows, cols, need) \
-    { gguf, hf, false, offsetof(struct pl_model, slot), PL_WEIGHT_##use, PL_DIM_##rows, PL_DIM_##cols, PL_NEED_##need }
-#define PL_LAYER_MATRIX(slot, gguf, hf, rows, cols) \
-    { gguf, hf, true, offsetof(struct pl_layer, slot), PL_WEIGHT_MATRIX, PL_DIM_##rows, PL_DIM_##cols, PL_NEED_ALWAYS }
-#define PL_LAYER_VECTOR(slot, gguf, hf, cols, need) \
-    { gguf, hf, true, offsetof(struct pl_layer, slot), PL_WEIGHT_VECTOR, PL_DIM_NONE, PL_DIM_##cols, PL_NEED_##need }
+#define PL_MODEL_WEIGHT(slot, gguf, hf, use, rows, cols, need)                                                           \
+    {                                                                                                                    \
+        gguf, hf, false, offsetof(struct pl_model, slot), PL_WEIGHT_##use, PL_DIM_##rows, PL_DIM_##cols, PL_NEED_##need, \
+            PL_PART_WHOLE, NULL, NULL                                                                                    \
+    }
+#define PL_LAYER_MATRIX(slot, gguf, hf, rows, cols)                                                                      \
+    {                                                                                                                    \
+        gguf, hf, true, offsetof(struct pl_layer, slot), PL_WEIGHT_MATRIX, PL_DIM_##rows, PL_DIM_##cols, PL_NEED_ALWAYS, \
+            PL_PART_WHOLE, NULL, NULL                                                                                    \
+    }
+#define PL_LAYER_VECTOR(slot, gguf, hf, cols, need)                                                                    \
+    {                                                                                                                  \
+        gguf, hf, true, offsetof(struct pl_layer, slot), PL_WEIGHT_VECTOR, PL_DIM_NONE, PL_DIM_##cols, PL_NEED_##need, \
+            PL_PART_WHOLE, NULL, NULL                                                                                  \
+    }
 
 /* Rows that many tables share. */
 #define PL_BIND_EMBED        PL_MODEL_WEIGHT(embed, "token_embd.weight", "embed_tokens.weight", EMBED, V, E, ALWAYS)
@@ -101,13 +130,25 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_qwen2_def, pl_q
 #define PL_BIND_OUT_NORM     PL_MODEL_WEIGHT(out_norm, "output_norm.weight", "norm.weight", VECTOR, NONE, E, ALWAYS)
 #define PL_BIND_ATTN_NORM    PL_LAYER_VECTOR(attn_norm, "attn_norm.weight", "input_layernorm.weight", E, ALWAYS)
 #define PL_BIND_MLP_NORM(hf) PL_LAYER_VECTOR(mlp_norm, "ffn_norm.weight", hf, E, ALWAYS)
-#define PL_BIND_QKV                                                                    \
-    PL_LAYER_MATRIX(q, "attn_q.weight", "self_attn.q_proj.weight", HD, E),             \
-        PL_LAYER_MATRIX(k, "attn_k.weight", "self_attn.k_proj.weight", GD, E),         \
-        PL_LAYER_MATRIX(v, "attn_v.weight", "self_attn.v_proj.weight", GD, E),         \
-        PL_LAYER_VECTOR(q_bias, "attn_q.bias", "self_attn.q_proj.bias", HD, QKV_BIAS), \
-        PL_LAYER_VECTOR(k_bias, "attn_k.bias", "self_attn.k_proj.bias", GD, QKV_BIAS), \
-        PL_LAYER_VECTOR(v_bias, "attn_v.bias", "self_attn.v_proj.bias", GD, QKV_BIAS)
+#define PL_BIND_FUSABLE(field, letter, dim, PART)                                                                  \
+    {                                                                                                              \
+        .gguf = "attn_" letter ".weight", .hf = "self_attn." letter "_proj.weight", .per_layer = true,             \
+        .slot = offsetof(struct pl_layer, field), .use = PL_WEIGHT_MATRIX, .rows = PL_DIM_##dim, .cols = PL_DIM_E, \
+        .part = PL_PART_##PART, .gguf_fused = "attn_qkv.weight", .hf_fused = "self_attn.qkv_proj.weight"           \
+    }
+#define PL_BIND_FUSABLE_BIAS(field, letter, dim, PART)                                                                     \
+    {                                                                                                                      \
+        .gguf = "attn_" letter ".bias", .hf = "self_attn." letter "_proj.bias", .per_layer = true,                         \
+        .slot = offsetof(struct pl_layer, field), .use = PL_WEIGHT_VECTOR, .cols = PL_DIM_##dim, .need = PL_NEED_QKV_BIAS, \
+        .part = PL_PART_##PART, .gguf_fused = "attn_qkv.bias", .hf_fused = "self_attn.qkv_proj.bias"                       \
+    }
+#define PL_BIND_QKV                                                                                 \
+    PL_BIND_FUSABLE(q, "q", HD, Q), PL_BIND_FUSABLE(k, "k", GD, K), PL_BIND_FUSABLE(v, "v", GD, V), \
+        PL_BIND_FUSABLE_BIAS(q_bias, "q", HD, Q), PL_BIND_FUSABLE_BIAS(k_bias, "k", GD, K),         \
+        PL_BIND_FUSABLE_BIAS(v_bias, "v", GD, V)
+#define PL_BIND_QK_WIDE_NORM                                                                   \
+    PL_LAYER_VECTOR(q_norm_wide, "attn_q_norm.weight", "self_attn.q_norm.weight", HD, ALWAYS), \
+        PL_LAYER_VECTOR(k_norm_wide, "attn_k_norm.weight", "self_attn.k_norm.weight", GD, ALWAYS)
 #define PL_BIND_QK_HEAD_NORM                                                             \
     PL_LAYER_VECTOR(q_norm, "attn_q_norm.weight", "self_attn.q_norm.weight", D, ALWAYS), \
         PL_LAYER_VECTOR(k_norm, "attn_k_norm.weight", "self_attn.k_norm.weight", D, ALWAYS)
@@ -120,6 +161,13 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_qwen2_def, pl_q
     PL_LAYER_MATRIX(gate, "ffn_gate.weight", "mlp.gate_proj.weight", F, E), \
         PL_LAYER_MATRIX(up, "ffn_up.weight", "mlp.up_proj.weight", F, E),   \
         PL_LAYER_MATRIX(down, "ffn_down.weight", "mlp.down_proj.weight", E, F)
+#define PL_BIND_HALF(field, PART)                                                                                      \
+    {                                                                                                                  \
+        .per_layer = true, .slot = offsetof(struct pl_layer, field), .use = PL_WEIGHT_MATRIX, .rows = PL_DIM_F,        \
+        .cols = PL_DIM_E, .part = PL_PART_##PART, .gguf_fused = "ffn_up.weight", .hf_fused = "mlp.gate_up_proj.weight" \
+    }
+#define PL_BIND_FUSED_MLP \
+    PL_BIND_HALF(gate, GATE), PL_BIND_HALF(up, UP), PL_LAYER_MATRIX(down, "ffn_down.weight", "mlp.down_proj.weight", E, F)
 #define PL_BIND_MLP_BIAS                                                            \
     PL_LAYER_VECTOR(gate_bias, "ffn_gate.bias", "mlp.gate_proj.bias", F, MLP_BIAS), \
         PL_LAYER_VECTOR(up_bias, "ffn_up.bias", "mlp.up_proj.bias", F, MLP_BIAS),   \
@@ -138,24 +186,27 @@ void pl_rope_frequencies(const struct pl_model_config *c, bool local, const floa
                          double *magnitude);
 
 /* --- layer.c: the steps that layers are written in --- */
-/* y = norm(x), of the model's kind; y may be x. */
+/* y = norm(x), of the model's kind; y may be x. bias: of layer norms, or NULL. */
 enum pl_status pl_layer_norm(struct pl_model *m, struct pl_activation *x, const struct pl_weight *w,
-                             struct pl_activation *y) PL_MUST_CHECK;
-/* m->q, m->k, m->v = products of m->h, with biases where the model has them. */
-enum pl_status pl_layer_qkv(struct pl_model *m, const struct pl_layer *w) PL_MUST_CHECK;
+                             const struct pl_weight *bias, struct pl_activation *y) PL_MUST_CHECK;
+/* m->q, m->k, m->v = products of `from`, with biases where the model has them. */
+enum pl_status pl_layer_qkv(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *from) PL_MUST_CHECK;
 /* Head norms and rotation of m->q and m->k, their place in the cache, m->a = attention of layer l. */
 enum pl_status pl_layer_attention(struct pl_model *m, uint32_t l, const struct pl_layer *w) PL_MUST_CHECK;
 /* y = from w^T + bias; bias may be NULL. */
 enum pl_status pl_layer_project(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
                                 const struct pl_activation *from, struct pl_activation *y) PL_MUST_CHECK;
-/* x += from w^T + bias. A bias goes by way of m->h. */
+/* x += residual_scale (from w^T + bias). Anything but the plain sum goes by way of m->h. */
 enum pl_status pl_layer_project_add(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
                                     const struct pl_activation *from, struct pl_activation *x) PL_MUST_CHECK;
-/* m->g = act(gate(m->h)) * up(m->h): the inner half of a gated MLP. */
-enum pl_status pl_layer_gated(struct pl_model *m, const struct pl_layer *w) PL_MUST_CHECK;
+/* m->g = act(gate(from)) * up(from): the inner half of a gated MLP. */
+enum pl_status pl_layer_gated(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *from) PL_MUST_CHECK;
 /* The second half of a pre-norm layer: x += a o^T, x += mlp(norm(x)). */
 enum pl_status pl_layer_finish(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                                struct pl_activation *x) PL_MUST_CHECK;
+/* The same with a norm more after each half: x += norm(a o^T), x += norm(mlp(norm(x))). RMS norms. */
+enum pl_status pl_layer_finish_sandwich(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                        struct pl_activation *x) PL_MUST_CHECK;
 /* The first half: queries, keys and values of norm(x), and attention. */
 enum pl_status pl_layer_attend(struct pl_model *m, uint32_t l, const struct pl_layer *w,
                                struct pl_activation *x) PL_MUST_CHECK;
@@ -172,15 +223,16 @@ static inline float *pl_field_slot(struct pl_model_config *c, const struct pl_ar
 #define PL_WIDTH_MAX   (1u << 20)
 #define PL_MLP_MAX     (1u << 22)
 #define PL_HEADS_MAX   4096u
-#define PL_HEAD_MAX    1024u
+#define PL_HEAD_MAX    ((uint32_t)PL_MODEL_HEAD_MAX)
 #define PL_VOCAB_MAX   (1u << 24)
 #define PL_CONTEXT_MAX (1u << 28)
 
 /* --- names.c: where a checkpoint keeps its tensors --- */
 /* "model.", "language_model.model.", ...: what precedes embed_tokens.weight in a Hugging Face checkpoint. NULL: none. */
 const char *pl_hf_prefix(const struct pl_file *f);
-/* The tensor's full name into buf; false when it does not fit. */
-bool pl_binding_name(const struct pl_file *f, const char *prefix, const struct pl_binding *b, uint32_t layer, char *buf,
-                     size_t cap);
+/* The full name of the tensor, or of the fused one it is part of, into buf; empty where this file kind has none; false when
+ * it does not fit. */
+bool pl_binding_name(const struct pl_file *f, const char *prefix, const struct pl_binding *b, bool fused, uint32_t layer,
+                     char *buf, size_t cap);
 
 #endif

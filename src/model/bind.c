@@ -58,49 +58,100 @@ static void shape_text(const struct pl_tensor *t, char *buf, size_t cap) {
     if (t->ndim == 0) snprintf(buf, cap, "scalar");
 }
 
-static enum pl_status check_shape(const struct binder *d, const struct pl_binding *b, const struct pl_tensor *t) {
-    const struct pl_model_config *c = &d->m->cfg;
-    uint64_t rows = dim_of(c, b->rows), cols = dim_of(c, b->cols);
+/* n outputs from `first` on, of `total` that the tensor must have. */
+struct span {
+    uint64_t first, n, total;
+};
+
+static struct span span_of(const struct pl_model_config *c, const struct pl_binding *b, bool fused) {
+    uint64_t n = dim_of(c, b->rows == PL_DIM_NONE ? b->cols : b->rows);
+    uint64_t hd = dim_of(c, PL_DIM_HD), gd = dim_of(c, PL_DIM_GD), f = dim_of(c, PL_DIM_F);
+    if (!fused) return (struct span){0, n, n};
+    switch (b->part) {
+    case PL_PART_WHOLE: break;
+    case PL_PART_Q: return (struct span){0, n, hd + 2 * gd};
+    case PL_PART_K: return (struct span){hd, n, hd + 2 * gd};
+    case PL_PART_V: return (struct span){hd + gd, n, hd + 2 * gd};
+    case PL_PART_GATE: return (struct span){0, n, 2 * f};
+    case PL_PART_UP: return (struct span){f, n, 2 * f};
+    }
+    return (struct span){0, n, n};
+}
+
+static enum pl_status check_shape(const struct binder *d, const struct pl_binding *b, const struct span *s,
+                                  const struct pl_tensor *t) {
+    uint64_t cols = dim_of(&d->m->cfg, b->cols);
     bool vector = b->rows == PL_DIM_NONE;
-    bool fits = vector ? t->ndim >= 1 && pl_tensor_rows(t) == 1 && pl_tensor_cols(t) == cols
-                       : t->ndim == 2 && t->shape[0] == rows && t->shape[1] == cols;
+    bool fits = vector ? t->ndim >= 1 && pl_tensor_rows(t) == 1 && pl_tensor_cols(t) == s->total
+                       : t->ndim == 2 && t->shape[0] == s->total && t->shape[1] == cols;
     if (fits) return PL_OK;
     char found[96];
     shape_text(t, found, sizeof found);
+    const char *what = s->total == s->n ? dim_text(vector ? b->cols : b->rows) : "fused";
     if (vector)
         PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%llu] (%s)", t->name, found,
-                (unsigned long long)cols, dim_text(b->cols));
+                (unsigned long long)s->total, what);
     PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%llu, %llu] (%s, %s)", t->name, found,
-            (unsigned long long)rows, (unsigned long long)cols, dim_text(b->rows), dim_text(b->cols));
+            (unsigned long long)s->total, (unsigned long long)cols, what, dim_text(b->cols));
 }
 
-static enum pl_status find_tensor(struct binder *d, const char *name, const struct pl_tensor **out) {
-    uint32_t i;
-    if (!pl_map_get(&d->index, name, strlen(name), &i))
-        PL_FAIL(d->err, PL_FORMAT, "tensor %s is missing; a %s model needs it", name, pl_arch_name(d->m->cfg.arch));
-    d->used[i] = true;
-    *out = pl_file_tensor_at(d->f, i);
+/* The span as a tensor of its own: a view, as rows of every format stand one after the other. */
+static enum pl_status cut_span(const struct binder *d, const struct span *s, const struct pl_tensor *t,
+                               struct pl_tensor *out) {
+    *out = *t;
+    if (s->n == s->total) return PL_OK;
+    bool vector = t->ndim == 1;
+    if (vector && pl_dtype_info(t->dtype)->block_elems != 1)
+        PL_FAIL(d->err, PL_UNSUPPORTED, "tensor %s has type %s, which is no vector of weights", t->name,
+                pl_dtype_name(t->dtype));
+    uint64_t unit = t->bytes / s->total;
+    out->shape[0] = s->n;
+    out->data = (const char *)t->data + s->first * unit;
+    out->bytes = s->n * unit;
+    if (t->dtype != PL_MLX) return PL_OK;
+    uint64_t scales = s->first * (pl_tensor_cols(t) / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
+    out->scales = (const char *)t->scales + scales;
+    out->biases = (const char *)t->biases + scales;
     return PL_OK;
+}
+
+/* The weight's own tensor, or the fused one. */
+static enum pl_status find_tensor(struct binder *d, const struct pl_binding *b, uint32_t layer, bool *fused,
+                                  const struct pl_tensor **out) {
+    char name[2][192];
+    for (int i = 0; i < 2; i++) {
+        uint32_t at;
+        *fused = i > 0;
+        if (!pl_binding_name(d->f, d->prefix, b, *fused, layer, name[i], sizeof name[i]))
+            PL_FAIL(d->err, PL_INTERNAL, "the name of weight %s is too long", b->hf);
+        if (name[i][0] == 0 || !pl_map_get(&d->index, name[i], strlen(name[i]), &at)) continue;
+        d->used[at] = true;
+        *out = pl_file_tensor_at(d->f, at);
+        return PL_OK;
+    }
+    PL_FAIL(d->err, PL_FORMAT, "tensor %s is missing; a %s model needs it", name[0][0] != 0 ? name[0] : name[1],
+            pl_arch_name(d->m->cfg.arch));
 }
 
 static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uint32_t layer) {
     struct pl_model *m = d->m;
     if (!is_needed(&m->cfg, b->need)) return PL_OK;
-    char name[192];
-    if (!pl_binding_name(d->f, d->prefix, b, layer, name, sizeof name))
-        PL_FAIL(d->err, PL_INTERNAL, "the name of weight %s is too long", b->hf);
     const struct pl_tensor *t = NULL;
-    PL_TRY(find_tensor(d, name, &t));
-    PL_TRY(check_shape(d, b, t));
+    struct pl_tensor part;
+    bool fused;
+    PL_TRY(find_tensor(d, b, layer, &fused, &t));
+    const struct span s = span_of(&m->cfg, b, fused);
+    PL_TRY(check_shape(d, b, &s, t));
+    PL_TRY(cut_span(d, &s, t, &part));
     enum pl_weight_use use = b->use == PL_WEIGHT_EMBED && m->cfg.tied_embeddings ? PL_WEIGHT_TIED : b->use;
     struct pl_weight *w;
-    PL_TRY(pl_ops_weight_create(m->ops, t, use, &w, d->err));
+    PL_TRY(pl_ops_weight_create(m->ops, &part, use, &w, d->err));
     char *base = b->per_layer ? (char *)&m->layers[layer] : (char *)m;
     memcpy(base + b->slot, &w, sizeof w);
     uint64_t owned = pl_ops_weight_bytes_owned(m->ops, w);
-    if (owned > 0) pl_file_forget(d->f, t); /* held once: the copy is what products read */
+    if (owned > 0) pl_file_forget(d->f, &part); /* held once: the copy is what products read */
     m->bytes_owned += owned;
-    d->done_bytes += t->bytes;
+    d->done_bytes += part.bytes;
     if (d->opt->progress != NULL) d->opt->progress(d->opt->progress_user, d->done_bytes, pl_file_bytes(d->f));
     return PL_OK;
 }
@@ -126,6 +177,8 @@ static bool is_known_unused(const char *name) {
                                         "multi_modal_projector.",
                                         "model.multi_modal_projector.",
                                         "rope_freqs.",
+                                        "rope_factors_long.",
+                                        "rope_factors_short.",
                                         "lm_head.",
                                         "language_model.lm_head.",
                                         "v.",

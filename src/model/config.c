@@ -6,15 +6,32 @@
 static const struct {
     const char *name;
     const struct pl_arch_def *def;
-} archs[PL_ARCH_COUNT] = {
-    [PL_ARCH_LLAMA] = {"llama", &pl_llama_def},    [PL_ARCH_MISTRAL] = {"mistral", &pl_mistral_def},
-    [PL_ARCH_QWEN2] = {"qwen2", &pl_qwen2_def},    [PL_ARCH_QWEN3] = {"qwen3", &pl_qwen3_def},
-    [PL_ARCH_GEMMA2] = {"gemma2", &pl_gemma2_def}, [PL_ARCH_GEMMA3] = {"gemma3", &pl_gemma3_def},
+} archs[] = {
+    [PL_ARCH_LLAMA] = {"llama", &pl_llama_def},
+    [PL_ARCH_MISTRAL] = {"mistral", &pl_mistral_def},
+    [PL_ARCH_MINISTRAL] = {"ministral", &pl_ministral_def},
+    [PL_ARCH_QWEN2] = {"qwen2", &pl_qwen2_def},
+    [PL_ARCH_QWEN3] = {"qwen3", &pl_qwen3_def},
+    [PL_ARCH_GEMMA2] = {"gemma2", &pl_gemma2_def},
+    [PL_ARCH_GEMMA3] = {"gemma3", &pl_gemma3_def},
+    [PL_ARCH_PHI3] = {"phi3", &pl_phi3_def},
+    [PL_ARCH_SMOLLM3] = {"smollm3", &pl_smollm3_def},
+    [PL_ARCH_GRANITE] = {"granite", &pl_granite_def},
+    [PL_ARCH_OLMO2] = {"olmo2", &pl_olmo2_def},
+    [PL_ARCH_OLMO3] = {"olmo3", &pl_olmo3_def},
+    [PL_ARCH_STARCODER2] = {"starcoder2", &pl_starcoder2_def},
+    [PL_ARCH_COHERE] = {"cohere", &pl_cohere_def},
+    [PL_ARCH_COHERE2] = {"cohere2", &pl_cohere2_def},
+    [PL_ARCH_GLM] = {"glm", &pl_glm_def},
+    [PL_ARCH_GLM4] = {"glm4", &pl_glm4_def},
 };
-_Static_assert(PL_ARCH_COUNT == 6, "a new architecture needs its row above and its name below");
+_Static_assert(PL_COUNT_OF(archs) == PL_ARCH_COUNT, "a new architecture needs its row above and its name below");
 
 const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? archs[a].name : "?"; }
-const char *pl_arch_list(void) { return "llama (Llama 1 to 3.2, SmolLM2), mistral, qwen2, qwen3, gemma2, gemma3 (text)"; }
+const char *pl_arch_list(void) {
+    return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
+           "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4";
+}
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);
     return archs[a].def;
@@ -36,6 +53,17 @@ static enum pl_status check_shape(const struct pl_model_config *c, struct pl_err
     if (!(c->attn_softcap >= 0) || !isfinite(c->attn_softcap) || !(c->logit_softcap >= 0) || !isfinite(c->logit_softcap))
         PL_FAIL(err, PL_FORMAT, "soft-caps %g and %g: 0 (none) or positive numbers were expected", (double)c->attn_softcap,
                 (double)c->logit_softcap);
+    return PL_OK;
+}
+
+static enum pl_status check_scales(const struct pl_model_config *c, struct pl_err *err) {
+    const struct {
+        const char *name;
+        float value;
+    } scales[] = {{"embedding", c->embed_scale}, {"residual", c->residual_scale}, {"logit", c->logit_scale}};
+    for (size_t i = 0; i < PL_COUNT_OF(scales); i++)
+        if (!is_positive(scales[i].value))
+            PL_FAIL(err, PL_FORMAT, "%s scale %g: a positive number was expected", scales[i].name, (double)scales[i].value);
     return PL_OK;
 }
 
@@ -61,6 +89,8 @@ static enum pl_status check_rope(const struct pl_model_config *c, struct pl_err 
 
 enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_config *out, struct pl_err *err) {
     struct pl_model_config c = {.embed_scale = 1,
+                                .residual_scale = 1,
+                                .logit_scale = 1,
                                 .rope_factor = 1,
                                 .rope_low_freq = 1,
                                 .rope_high_freq = 4,
@@ -72,6 +102,7 @@ enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_con
     if (st == PL_OK) st = check_shape(&c, err);
     if (st == PL_OK) st = check_rope(&c, err);
     if (st == PL_OK && pl_arch_def(c.arch)->check != NULL) st = pl_arch_def(c.arch)->check(&c, err);
+    if (st == PL_OK) st = check_scales(&c, err);
     if (st != PL_OK) {
         (void)pl_err_note(err, "reading the configuration of %s", pl_file_path(f));
         return st;

@@ -4,15 +4,18 @@
 
 #include "base/log.h"
 #include "model/arch.h"
+#include "tensor/quant.h"
 
 static const struct {
     const char *name;
     enum pl_arch arch;
-} gguf_archs[] = {{"llama", PL_ARCH_LLAMA},
-                  {"qwen2", PL_ARCH_QWEN2},
-                  {"qwen3", PL_ARCH_QWEN3},
-                  {"gemma2", PL_ARCH_GEMMA2},
-                  {"gemma3", PL_ARCH_GEMMA3}};
+} gguf_archs[] = {
+    {"llama", PL_ARCH_LLAMA},     {"mistral3", PL_ARCH_MISTRAL},      {"qwen2", PL_ARCH_QWEN2},
+    {"qwen3", PL_ARCH_QWEN3},     {"gemma2", PL_ARCH_GEMMA2},         {"gemma3", PL_ARCH_GEMMA3},
+    {"phi3", PL_ARCH_PHI3},       {"smollm3", PL_ARCH_SMOLLM3},       {"granite", PL_ARCH_GRANITE},
+    {"olmo2", PL_ARCH_OLMO2},     {"starcoder2", PL_ARCH_STARCODER2}, {"command-r", PL_ARCH_COHERE},
+    {"cohere2", PL_ARCH_COHERE2}, {"chatglm", PL_ARCH_GLM},           {"glm4", PL_ARCH_GLM4},
+};
 
 struct reader {
     const struct pl_file *f;
@@ -122,8 +125,13 @@ static enum pl_status refuse_features(struct reader *r) {
     if (experts > 0)
         PL_FAIL(r->err, PL_UNSUPPORTED, "a mixture of %u experts: only dense models are implemented (%s)", experts,
                 pl_arch_list());
-    if (has(r->f, "rope_factors_long.weight") || has(r->f, "rope_factors_short.weight"))
-        PL_FAIL(r->err, PL_UNSUPPORTED, "LongRoPE (tensor rope_factors_long.weight) is not implemented");
+    if (!r->def->longrope && (has(r->f, "rope_factors_long.weight") || has(r->f, "rope_factors_short.weight")))
+        PL_FAIL(r->err, PL_UNSUPPORTED, "LongRoPE (tensor rope_factors_long.weight) is not implemented for %s", r->arch);
+    if (pl_gguf_find(r->f, key_of(r, "rope.dimension_sections")) != NULL)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "rotation in sections (%s) is not implemented", r->key);
+    float temperature = 0;
+    PL_TRY(read_f32(r, "attention.temperature_scale", &temperature));
+    if (temperature != 0) PL_FAIL(r->err, PL_UNSUPPORTED, "attention scaled by position (%s) is not implemented", r->key);
     bool causal = true;
     enum pl_status st = pl_gguf_bool(r->f, key_of(r, "attention.causal"), &causal, r->err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
@@ -154,7 +162,29 @@ static enum pl_status read_yarn(struct reader *r, struct pl_model_config *c) {
     return PL_OK;
 }
 
+/* Divisors from a tensor of one number per rotated pair. */
+static enum pl_status read_divisors(struct reader *r, const char *name, uint32_t pairs, float *out) {
+    const struct pl_tensor *t = pl_file_tensor(r->f, name);
+    if (t == NULL || pl_tensor_rows(t) != 1 || pl_tensor_cols(t) != pairs || pl_dequant_row(t, 0, out) != PL_OK)
+        PL_FAIL(r->err, PL_FORMAT, "tensor %s is missing, or does not have one number per rotated pair (%u)", name, pairs);
+    for (uint32_t i = 0; i < pairs; i++)
+        if (!(out[i] > 0) || !isfinite(out[i]))
+            PL_FAIL(r->err, PL_FORMAT, "tensor %s holds a value that is no positive number", name);
+    return PL_OK;
+}
+
+static enum pl_status read_longrope(struct reader *r, struct pl_model_config *c) {
+    bool found;
+    c->rope_scaling = PL_ROPE_LONG;
+    c->rope_context_orig = c->context_train;
+    PL_TRY(read_u32(r, "rope.scaling.original_context_length", 1, PL_CONTEXT_MAX, &c->rope_context_orig, &found));
+    PL_TRY(read_f32(r, "rope.scaling.attn_factor", &c->rope_attn_factor));
+    PL_TRY(read_divisors(r, "rope_factors_short.weight", c->rope_dim / 2, c->rope_short));
+    return read_divisors(r, "rope_factors_long.weight", c->rope_dim / 2, c->rope_long);
+}
+
 static enum pl_status read_rope_scaling(struct reader *r, struct pl_model_config *c) {
+    if (r->def->longrope && has(r->f, "rope_factors_long.weight")) return read_longrope(r, c);
     struct pl_str type = PL_STR("linear"); /* what a factor without a type means */
     enum pl_status st = pl_gguf_str(r->f, key_of(r, "rope.scaling.type"), &type, r->err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
@@ -204,7 +234,8 @@ static enum pl_status read_fields(struct reader *r, struct pl_model_config *c) {
 static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) {
     const struct pl_arch_def *d = r->def;
     c->norm_eps = -1;
-    PL_TRY(read_f32(r, "attention.layer_norm_rms_epsilon", &c->norm_eps));
+    c->layer_norm = d->layer_norm;
+    PL_TRY(read_f32(r, d->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", &c->norm_eps));
     if (c->norm_eps < 0) PL_FAIL(r->err, PL_FORMAT, "metadata key %s is missing or negative", r->key);
     c->rope_base = d->rope_base_gguf > 0 ? d->rope_base_gguf : 1e4f;
     PL_TRY(read_f32(r, "rope.freq_base", &c->rope_base));
@@ -232,9 +263,13 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
     c->rope_halves = !r.def->gguf_pairs;
     c->rope_freq_tensor = has(f, "rope_freqs.weight");
     c->tied_embeddings = !has(f, "output.weight");
-    c->qkv_bias = has(f, "blk.0.attn_q.bias");
+    c->qkv_bias = has(f, "blk.0.attn_q.bias") || has(f, "blk.0.attn_qkv.bias");
     c->o_bias = has(f, "blk.0.attn_output.bias");
     c->mlp_bias = has(f, "blk.0.ffn_down.bias");
     c->qk_norm = has(f, "blk.0.attn_q_norm.weight");
+    for (uint32_t l = 0; l < c->layers; l++)
+        c->layer_nope[l] = r.def->nope == PL_NOPE_FOURTH   ? (l + 1) % 4 == 0
+                           : r.def->nope == PL_NOPE_GLOBAL ? !c->layer_windowed[l]
+                                                           : false;
     return PL_OK;
 }

@@ -13,15 +13,27 @@ static const struct hf_arch {
     enum pl_arch arch;
     uint32_t vocab, width, mlp_width, layers, heads, kv_heads, head_dim, context;
     double eps, rope_theta;
-    bool tied;
+    bool tied, nested; /* nested: the text model is described in text_config */
 } hf_archs[] = {
-    {"llama", PL_ARCH_LLAMA, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false},
-    {"mistral", PL_ARCH_MISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false},
-    {"qwen2", PL_ARCH_QWEN2, 151936, 4096, 22016, 32, 32, 32, 0, 32768, 1e-6, 1e4, false},
-    {"qwen3", PL_ARCH_QWEN3, 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, 1e4, false},
-    {"gemma2", PL_ARCH_GEMMA2, 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6, 1e4, true},
-    {"gemma3_text", PL_ARCH_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6, true},
-    {"gemma3", PL_ARCH_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6, true},
+    {"llama", PL_ARCH_LLAMA, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
+    {"mistral", PL_ARCH_MISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false, false},
+    {"ministral", PL_ARCH_MINISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false, false},
+    {"mistral3", PL_ARCH_MISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false, true},
+    {"qwen2", PL_ARCH_QWEN2, 151936, 4096, 22016, 32, 32, 32, 0, 32768, 1e-6, 1e4, false, false},
+    {"qwen3", PL_ARCH_QWEN3, 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, 1e4, false, false},
+    {"gemma2", PL_ARCH_GEMMA2, 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6, 1e4, true, false},
+    {"gemma3_text", PL_ARCH_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6, true, false},
+    {"gemma3", PL_ARCH_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6, true, true},
+    {"phi3", PL_ARCH_PHI3, 32064, 3072, 8192, 32, 32, 0, 0, 4096, 1e-5, 1e4, false, false},
+    {"smollm3", PL_ARCH_SMOLLM3, 128256, 2048, 11008, 36, 16, 4, 0, 32768, 1e-6, 2e6, true, false},
+    {"granite", PL_ARCH_GRANITE, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
+    {"olmo2", PL_ARCH_OLMO2, 50304, 4096, 11008, 32, 32, 0, 0, 2048, 1e-5, 1e4, false, false},
+    {"olmo3", PL_ARCH_OLMO3, 50304, 4096, 11008, 32, 32, 0, 0, 2048, 1e-5, 5e5, false, false},
+    {"starcoder2", PL_ARCH_STARCODER2, 49152, 3072, 12288, 30, 24, 2, 0, 4096, 1e-5, 1e4, true, false},
+    {"cohere", PL_ARCH_COHERE, 256000, 8192, 22528, 40, 64, 0, 0, 8192, 1e-5, 5e5, true, false},
+    {"cohere2", PL_ARCH_COHERE2, 256000, 8192, 22528, 40, 64, 0, 0, 8192, 1e-5, 1e4, true, false},
+    {"glm", PL_ARCH_GLM, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
+    {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
 };
 
 struct reader {
@@ -89,22 +101,34 @@ static enum pl_status read_bool(struct reader *r, const json_t *o, const char *n
 
 /* --- what kind of model --- */
 
+static const struct hf_arch *arch_named(const char *name) {
+    for (size_t i = 0; i < PL_COUNT_OF(hf_archs); i++)
+        if (strcmp(name, hf_archs[i].model_type) == 0) return &hf_archs[i];
+    return NULL;
+}
+
 static enum pl_status find_arch(struct reader *r, const json_t *config) {
     const json_t *type = field(config, "model_type");
     if (!json_is_string(type))
         PL_FAIL(r->err, PL_FORMAT, "config.json: field model_type is %s; a string was expected", kind_of(type));
     const char *name = json_string_value(type);
-    for (size_t i = 0; i < PL_COUNT_OF(hf_archs) && r->hf == NULL; i++)
-        if (strcmp(name, hf_archs[i].model_type) == 0) r->hf = &hf_archs[i];
+    r->hf = arch_named(name);
     if (r->hf == NULL)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: model_type '%.64s' is not implemented; known: %s", name,
                 pl_arch_list());
     r->def = pl_arch_def(r->hf->arch);
-    const json_t *text = field(config, "text_config");
-    if (strcmp(name, "gemma3") != 0) return PL_OK;
+    const json_t *text = field(config, "text_config"), *inner = field(text, "model_type");
+    if (!r->hf->nested) return PL_OK;
     if (!json_is_object(text))
-        PL_FAIL(r->err, PL_FORMAT, "config.json: field text_config is %s; gemma3 keeps its text model there", kind_of(text));
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field text_config is %s; %s keeps its text model there", kind_of(text),
+                name);
     r->root = text;
+    if (!json_is_string(inner)) return PL_OK;
+    r->hf = arch_named(json_string_value(inner));
+    if (r->hf == NULL)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: text_config.model_type '%.64s' is not implemented; known: %s",
+                json_string_value(inner), pl_arch_list());
+    r->def = pl_arch_def(r->hf->arch);
     return PL_OK;
 }
 
@@ -132,7 +156,7 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"};
     static const char *const switches[] = {"rope_interleaved", "use_bidirectional_attention", "use_qk_norm"};
     static const char *const factors[] = {"attention_multiplier", "embedding_multiplier", "residual_multiplier",
-                                          "logits_scaling", "partial_rotary_factor"};
+                                          "logits_scaling"};
     for (size_t i = 0; i < PL_COUNT_OF(experts); i++) {
         const json_t *v = field(r->root, experts[i]);
         if (v != NULL && json_number_value(v) > 0)
@@ -164,6 +188,21 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
 
 /* --- sizes and numbers --- */
 
+/* partial_rotary_factor, on either level. */
+static enum pl_status read_rotary_part(struct reader *r, struct pl_model_config *c) {
+    double part = r->def->rotary_part > 0 ? r->def->rotary_part : 1;
+    PL_TRY(read_f64(r, r->root, "partial_rotary_factor", part, &part));
+    PL_TRY(read_f64(r, field(r->root, "rope_parameters"), "partial_rotary_factor", part, &part));
+    PL_TRY(read_f64(r, field(r->root, "rope_scaling"), "partial_rotary_factor", part, &part));
+    if (part != 1 && r->def->rotary_part == 0)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: partial_rotary_factor is %g, which is not implemented for %s", part,
+                r->hf->model_type);
+    if (!(part > 0) || !(part <= 1))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: partial_rotary_factor is %g; above 0 and at most 1 was expected", part);
+    c->rope_dim = (uint32_t)(c->head_dim * part);
+    return PL_OK;
+}
+
 static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     const struct hf_arch *d = r->hf;
     PL_TRY(read_u32(r, r->root, "num_hidden_layers", 1, PL_MODEL_LAYERS_MAX, d->layers, &c->layers));
@@ -176,8 +215,7 @@ static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, r->root, "num_key_value_heads", 1, c->heads, kv_heads, &c->kv_heads));
     uint32_t derived = c->width % c->heads == 0 && c->width / c->heads <= PL_HEAD_MAX ? c->width / c->heads : 0;
     PL_TRY(read_u32(r, r->root, "head_dim", 1, PL_HEAD_MAX, d->head_dim > 0 ? d->head_dim : derived, &c->head_dim));
-    c->rope_dim = c->head_dim;
-    return PL_OK;
+    return read_rotary_part(r, c);
 }
 
 static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
@@ -206,7 +244,8 @@ static enum pl_status read_fields(struct reader *r, struct pl_model_config *c) {
 }
 
 static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) {
-    PL_TRY(read_f32(r, r->root, "rms_norm_eps", r->hf->eps, &c->norm_eps));
+    c->layer_norm = r->def->layer_norm;
+    PL_TRY(read_f32(r, r->root, r->def->hf_eps != NULL ? r->def->hf_eps : "rms_norm_eps", r->hf->eps, &c->norm_eps));
     double scale_width = c->head_dim;
     if (r->def->query_scalar) PL_TRY(read_f64(r, r->root, "query_pre_attn_scalar", 256, &scale_width));
     if (!(scale_width > 0))
@@ -267,18 +306,42 @@ static enum pl_status read_yarn(struct reader *r, const json_t *o, struct pl_mod
     return PL_OK;
 }
 
+static enum pl_status read_divisors(struct reader *r, const json_t *o, const char *name, uint32_t pairs, float *out) {
+    const json_t *list = field(o, name);
+    if (!json_is_array(list) || json_array_size(list) != pairs)
+        PL_FAIL(r->err, PL_FORMAT, "config.json: %s has %zu entries; one per rotated pair (%u) was expected", name,
+                json_array_size(list), pairs);
+    for (uint32_t i = 0; i < pairs; i++) {
+        double v = json_number_value(json_array_get(list, i));
+        if (!(v > 0) || !(v <= 3e38)) PL_FAIL(r->err, PL_FORMAT, "config.json: %s[%u] is no positive number", name, i);
+        out[i] = (float)v;
+    }
+    return PL_OK;
+}
+
+static enum pl_status read_longrope(struct reader *r, const json_t *o, struct pl_model_config *c) {
+    c->rope_scaling = PL_ROPE_LONG;
+    PL_TRY(read_u32(r, r->root, "original_max_position_embeddings", 1, PL_CONTEXT_MAX,
+                    r->def->longrope ? 4096 : c->context_train, &c->rope_context_orig));
+    PL_TRY(
+        read_u32(r, o, "original_max_position_embeddings", 1, PL_CONTEXT_MAX, c->rope_context_orig, &c->rope_context_orig));
+    double orig = c->rope_context_orig, factor = c->context_train / orig;
+    if (!r->def->longrope) PL_TRY(read_f64(r, o, "factor", factor, &factor));
+    double attention = factor <= 1 || orig <= 1 ? 1 : sqrt(1 + log(factor) / log(orig));
+    PL_TRY(read_f32(r, o, "attention_factor", attention, &c->rope_attn_factor));
+    PL_TRY(read_divisors(r, o, "short_factor", c->rope_dim / 2, c->rope_short));
+    return read_divisors(r, o, "long_factor", c->rope_dim / 2, c->rope_long);
+}
+
 /* One set of rotary parameters: rope_scaling, or rope_parameters of newer files. NULL: unscaled. */
 static enum pl_status read_scaling(struct reader *r, const json_t *o, struct pl_model_config *c) {
     if (o == NULL) return PL_OK;
     const json_t *type = field(o, "rope_type");
     if (type == NULL) type = field(o, "type");
     const char *name = type == NULL ? "default" : json_is_string(type) ? json_string_value(type) : "";
-    double partial;
-    PL_TRY(read_f64(r, o, "partial_rotary_factor", 1, &partial));
-    if (partial != 1)
-        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: partial_rotary_factor %g is not implemented for %s", partial,
-                r->hf->model_type);
     if (strcmp(name, "default") == 0) return PL_OK;
+    if (strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0 || (r->def->longrope && strcmp(name, "yarn") == 0))
+        return read_longrope(r, o, c); /* the older names are Phi-3's */
     if (strcmp(name, "linear") == 0)
         c->rope_scaling = PL_ROPE_LINEAR;
     else if (strcmp(name, "llama3") == 0)
@@ -287,7 +350,8 @@ static enum pl_status read_scaling(struct reader *r, const json_t *o, struct pl_
         c->rope_scaling = PL_ROPE_YARN;
     else
         PL_FAIL(r->err, PL_UNSUPPORTED,
-                "config.json: rotary scaling '%.32s' is not implemented; known: default, linear, llama3, yarn", name);
+                "config.json: rotary scaling '%.32s' is not implemented; known: default, linear, llama3, yarn, longrope",
+                name);
     PL_TRY(read_f32(r, o, "factor", 0, &c->rope_factor));
     if (!(c->rope_factor > 0)) PL_FAIL(r->err, PL_FORMAT, "config.json: rotary scaling '%s' needs a positive factor", name);
     PL_TRY(read_u32(r, o, "original_max_position_embeddings", 1, PL_CONTEXT_MAX, c->context_train, &c->rope_context_orig));
@@ -308,7 +372,7 @@ static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
     const json_t *global = object_field(parameters, "full_attention"),
                  *local = object_field(parameters, "sliding_attention");
     if (global == NULL && local == NULL) global = parameters;
-    c->rope_halves = true;
+    c->rope_halves = !r->def->hf_pairs;
     double theta, theta_local;
     PL_TRY(read_f64(r, r->root, "rope_theta", r->hf->rope_theta, &theta));
     PL_TRY(read_f32(r, global, "rope_theta", theta, &c->rope_base));
@@ -343,23 +407,38 @@ static enum pl_status read_layer_types(struct reader *r, const json_t *types, st
 }
 
 static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
-    bool qwen = c->arch == PL_ARCH_QWEN2 || c->arch == PL_ARCH_QWEN3, use = false;
-    if (r->def->window_default == 0) return PL_OK; /* its library has no window either */
-    PL_TRY(read_bool(r, r->root, "use_sliding_window", !qwen, &use));
-    if (!use && qwen) return PL_OK;
+    bool opt_in = r->def->window_opt_in, use = false;
+    if (!r->def->windows) return PL_OK;
+    PL_TRY(read_bool(r, r->root, "use_sliding_window", !opt_in, &use));
+    if (!use && opt_in) return PL_OK;
     /* Absent is the default, null is none. */
     bool absent = json_object_get(r->root, "sliding_window") == NULL;
     PL_TRY(read_u32(r, r->root, "sliding_window", 0, PL_CONTEXT_MAX, absent ? r->def->window_default : 0, &c->window));
     const json_t *types = field(r->root, "layer_types");
-    if (types != NULL && c->arch != PL_ARCH_MISTRAL) return read_layer_types(r, types, c);
+    if (types != NULL && !r->def->layer_types_ignored) return read_layer_types(r, types, c);
     uint32_t pattern = r->def->window_pattern, first = 28;
     PL_TRY(read_u32(r, r->root, "sliding_window_pattern", 0, PL_MODEL_LAYERS_MAX, pattern, &pattern));
     PL_TRY(read_u32(r, r->root, "_sliding_window_pattern", 0, PL_MODEL_LAYERS_MAX, pattern, &pattern));
     PL_TRY(read_u32(r, r->root, "max_window_layers", 0, UINT32_MAX, 28, &first));
     for (uint32_t l = 0; l < c->layers; l++) {
-        bool windowed = pattern > 0 ? (l + 1) % pattern != 0 : qwen ? l >= first : true;
+        bool windowed = pattern > 0 ? (l + 1) % pattern != 0 : opt_in ? l >= first : true;
         c->layer_windowed[l] = windowed && c->window > 0;
     }
+    return PL_OK;
+}
+
+static enum pl_status read_nope(struct reader *r, struct pl_model_config *c) {
+    if (r->def->nope == PL_NOPE_NONE) return PL_OK;
+    const json_t *list = r->def->nope == PL_NOPE_FOURTH ? field(r->root, "no_rope_layers") : NULL;
+    uint32_t interval = 4;
+    PL_TRY(read_u32(r, r->root, "no_rope_layer_interval", 1, UINT32_MAX, 4, &interval));
+    if (list != NULL && (!json_is_array(list) || json_array_size(list) < c->layers))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: no_rope_layers has %zu entries; one per layer (%u) was expected",
+                json_array_size(list), c->layers);
+    for (uint32_t l = 0; l < c->layers; l++) /* the list says 1 where a layer does rotate */
+        c->layer_nope[l] = r->def->nope == PL_NOPE_GLOBAL ? !c->layer_windowed[l]
+                           : list != NULL                 ? json_integer_value(json_array_get(list, l)) == 0
+                                                          : (l + 1) % interval == 0;
     return PL_OK;
 }
 
@@ -375,5 +454,6 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     PL_TRY(read_numbers(&r, c));
     PL_TRY(read_biases(&r, config, c));
     PL_TRY(read_rope(&r, c));
-    return read_window(&r, c);
+    PL_TRY(read_window(&r, c));
+    return read_nope(&r, c);
 }

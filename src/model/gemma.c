@@ -36,19 +36,6 @@ static enum pl_status check(struct pl_model_config *c, struct pl_err *err) {
     return PL_OK;
 }
 
-/* x += norm(a o^T), then x += norm(mlp(norm(x))). */
-static enum pl_status finish(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
-                             struct pl_activation *x) {
-    const struct pl_model_config *c = &m->cfg;
-    PL_TRY(pl_layer_project(m, w->o, w->o_bias, a, m->h));
-    PL_TRY(pl_layer_norm(m, m->h, w->post_attn_norm, m->h));
-    PL_TRY(pl_ops_add_norm(m->ops, x, m->h, w->mlp_norm, c->norm_eps, c->norm_offset, m->h));
-    PL_TRY(pl_layer_gated(m, w));
-    PL_TRY(pl_layer_project(m, w->down, NULL, m->g, m->h));
-    PL_TRY(pl_layer_norm(m, m->h, w->post_mlp_norm, m->h));
-    return pl_ops_add(m->ops, x, m->h);
-}
-
 static const struct pl_arch_field gemma2_fields[] = {
     PL_FIELD(attn_softcap, "attn_logit_softcapping", "attn_logit_softcapping", 50),
     PL_FIELD(logit_softcap, "final_logit_softcapping", "final_logit_softcapping", 30),
@@ -63,6 +50,7 @@ const struct pl_arch_def pl_gemma2_def = {
     .act = PL_OPS_GELU_TANH,
     .query_scalar = true,
     .nominal_scale_layers = 46, /* 27B */
+    .windows = true,
     .window_default = 4096,
     .window_pattern = 2,
     .biases = {{"attention_bias", false, PL_BIAS_QKV | PL_BIAS_O}},
@@ -72,7 +60,7 @@ const struct pl_arch_def pl_gemma2_def = {
     .bindings = gemma2_bindings,
     .binding_count = PL_COUNT_OF(gemma2_bindings),
     .attend = pl_layer_attend,
-    .finish = finish,
+    .finish = pl_layer_finish_sandwich,
 };
 
 const struct pl_arch_def pl_gemma3_def = {
@@ -82,6 +70,7 @@ const struct pl_arch_def pl_gemma3_def = {
     .qk_norm = true,
     .query_scalar = true,
     .nominal_scale_layers = 62, /* 27B */
+    .windows = true,
     .window_default = 4096,
     .window_pattern = 6,
     .windowed_unscaled = true,
@@ -94,5 +83,5 @@ const struct pl_arch_def pl_gemma3_def = {
     .bindings = gemma3_bindings,
     .binding_count = PL_COUNT_OF(gemma3_bindings),
     .attend = pl_layer_attend,
-    .finish = finish,
+    .finish = pl_layer_finish_sandwich,
 };

@@ -1,5 +1,5 @@
 /* Llama (Touvron et al. 2023; "The Llama 3 Herd of Models" 2024) and Mistral (Jiang et al. 2023), which adds a sliding
- * window. Pre-norm, grouped-query attention, rotary positions, SwiGLU. */
+ * window to all layers, Ministral to some. Pre-norm, grouped-query attention, rotary positions, SwiGLU. */
 #include "model/arch.h"
 
 static const struct pl_binding bindings[] = {
@@ -34,6 +34,19 @@ const struct pl_arch_def pl_llama_def = {
 
 const struct pl_arch_def pl_mistral_def = {
     .gguf_pairs = true,
+    .windows = true,
+    .layer_types_ignored = true,
+    .window_default = 4096,
+    .check = check,
+    .bindings = bindings,
+    .binding_count = PL_COUNT_OF(bindings),
+    .attend = pl_layer_attend,
+    .finish = pl_layer_finish,
+};
+
+const struct pl_arch_def pl_ministral_def = {
+    .gguf_pairs = true,
+    .windows = true,
     .window_default = 4096,
     .check = check,
     .bindings = bindings,

@@ -9,17 +9,38 @@
 #include "file/file.h"
 #include "ops/ops.h"
 
-enum pl_arch { PL_ARCH_LLAMA, PL_ARCH_MISTRAL, PL_ARCH_QWEN2, PL_ARCH_QWEN3, PL_ARCH_GEMMA2, PL_ARCH_GEMMA3, PL_ARCH_COUNT };
+enum pl_arch {
+    PL_ARCH_LLAMA,
+    PL_ARCH_MISTRAL,
+    PL_ARCH_MINISTRAL,
+    PL_ARCH_QWEN2,
+    PL_ARCH_QWEN3,
+    PL_ARCH_GEMMA2,
+    PL_ARCH_GEMMA3,
+    PL_ARCH_PHI3,
+    PL_ARCH_SMOLLM3,
+    PL_ARCH_GRANITE,
+    PL_ARCH_OLMO2,
+    PL_ARCH_OLMO3,
+    PL_ARCH_STARCODER2,
+    PL_ARCH_COHERE,
+    PL_ARCH_COHERE2,
+    PL_ARCH_GLM,
+    PL_ARCH_GLM4,
+    PL_ARCH_COUNT /* the last: one line each */
+};
 
-enum pl_rope_scaling { PL_ROPE_NONE, PL_ROPE_LINEAR, PL_ROPE_LLAMA3, PL_ROPE_YARN };
+enum pl_rope_scaling { PL_ROPE_NONE, PL_ROPE_LINEAR, PL_ROPE_LLAMA3, PL_ROPE_YARN, PL_ROPE_LONG };
 
-enum { PL_MODEL_LAYERS_MAX = 512 };
+enum { PL_MODEL_LAYERS_MAX = 512, PL_MODEL_HEAD_MAX = 1024 };
 
 /* Letters as in docs: L layers, E width, F MLP width, H query heads, G KV heads, D head size, V vocabulary. */
 struct pl_model_config {
     enum pl_arch arch;
     uint32_t layers, width, mlp_width, heads, kv_heads, head_dim, vocab, context_train;
+    bool layer_norm;                   /* norms take the mean away too; else RMS */
     float norm_eps, norm_offset;       /* offset 1: weights are stored as (w - 1) */
+    float residual_scale, logit_scale; /* 1: none */
     float embed_scale;                 /* 1, or sqrt(E) for Gemma */
     float attn_scale;                  /* usually 1/sqrt(D) */
     float attn_softcap, logit_softcap; /* 0: none */
@@ -31,8 +52,10 @@ struct pl_model_config {
     bool rope_truncate;    /* YaRN: the ramp's ends are rounded to whole dimensions */
     bool rope_freq_tensor; /* GGUF: rope_freqs.weight divides the frequencies */
     uint32_t rope_context_orig;
-    uint32_t window;                          /* sliding window, 0: no layer has one */
-    bool layer_windowed[PL_MODEL_LAYERS_MAX]; /* which layers use it */
+    float rope_short[PL_MODEL_HEAD_MAX / 2], rope_long[PL_MODEL_HEAD_MAX / 2]; /* LongRoPE: divisors up to and past it */
+    uint32_t window;                                                           /* sliding window, 0: no layer has one */
+    bool layer_windowed[PL_MODEL_LAYERS_MAX];                                  /* which layers use it */
+    bool layer_nope[PL_MODEL_LAYERS_MAX];                                      /* which layers do not rotate */
     enum pl_ops_act mlp_act;
     bool tied_embeddings;
     bool qkv_bias, o_bias, mlp_bias, qk_norm;

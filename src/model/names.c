@@ -23,16 +23,20 @@ static void hf_head_name(const struct pl_file *f, const char *tail, char *buf, s
     if (pl_file_tensor(f, buf) == NULL) snprintf(buf, cap, "%s", tail);
 }
 
-bool pl_binding_name(const struct pl_file *f, const char *prefix, const struct pl_binding *b, uint32_t layer, char *buf,
-                     size_t cap) {
+bool pl_binding_name(const struct pl_file *f, const char *prefix, const struct pl_binding *b, bool fused, uint32_t layer,
+                     char *buf, size_t cap) {
+    bool gguf = pl_file_kind(f) == PL_FILE_GGUF;
+    const char *tail = gguf ? (fused ? b->gguf_fused : b->gguf) : fused ? b->hf_fused : b->hf;
     int n = 0;
-    if (pl_file_kind(f) == PL_FILE_GGUF)
-        n = b->per_layer ? snprintf(buf, cap, "blk.%u.%s", layer, b->gguf) : snprintf(buf, cap, "%s", b->gguf);
+    if (tail == NULL)
+        buf[0] = 0;
+    else if (gguf)
+        n = b->per_layer ? snprintf(buf, cap, "blk.%u.%s", layer, tail) : snprintf(buf, cap, "%s", tail);
     else if (b->per_layer)
-        n = snprintf(buf, cap, "%slayers.%u.%s", prefix, layer, b->hf);
-    else if (strcmp(b->hf, "lm_head.weight") == 0)
-        hf_head_name(f, b->hf, buf, cap);
+        n = snprintf(buf, cap, "%slayers.%u.%s", prefix, layer, tail);
+    else if (strcmp(tail, "lm_head.weight") == 0)
+        hf_head_name(f, tail, buf, cap);
     else
-        n = snprintf(buf, cap, "%s%s", prefix, b->hf);
+        n = snprintf(buf, cap, "%s%s", prefix, tail);
     return n >= 0 && (size_t)n < cap;
 }

@@ -21,6 +21,8 @@ static enum pl_status check(struct pl_model_config *c, struct pl_err *err) {
 }
 
 const struct pl_arch_def pl_qwen2_def = {
+    .windows = true,
+    .window_opt_in = true,
     .window_default = 4096,
     .biases = {{NULL, true, PL_BIAS_QKV}},
     .check = check,

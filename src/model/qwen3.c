@@ -15,6 +15,8 @@ static enum pl_status check(struct pl_model_config *c, struct pl_err *err) {
 
 const struct pl_arch_def pl_qwen3_def = {
     .qk_norm = true,
+    .windows = true,
+    .window_opt_in = true,
     .window_default = 4096,
     .biases = {{"attention_bias", false, PL_BIAS_QKV | PL_BIAS_O}},
     .check = check,

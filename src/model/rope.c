@@ -45,7 +45,7 @@ void pl_rope_frequencies(const struct pl_model_config *c, bool local, const floa
         if (scaling == PL_ROPE_YARN) f = yarn_frequency(c, base, f, i);
         freq[i] = f;
     }
-    *magnitude = scaling == PL_ROPE_YARN ? c->rope_attn_factor : 1;
+    *magnitude = scaling == PL_ROPE_YARN || scaling == PL_ROPE_LONG ? c->rope_attn_factor : 1;
 }
 
 static void fill_table(const double *freq, uint32_t pairs, double magnitude, uint32_t positions, float *out) {
@@ -116,8 +116,11 @@ static bool needs_local(const struct pl_model_config *c) {
 
 enum pl_status pl_model_make_ropes(struct pl_model *m, const struct pl_file *f, struct pl_err *err) {
     float *divisors = NULL;
-    if (m->cfg.rope_freq_tensor) PL_TRY(read_divisors(&m->cfg, f, &divisors, err));
-    enum pl_status st = make_rope(m, false, divisors, &m->rope, err);
+    const struct pl_model_config *c = &m->cfg;
+    if (c->rope_freq_tensor) PL_TRY(read_divisors(c, f, &divisors, err));
+    const float *by = divisors;
+    if (c->rope_scaling == PL_ROPE_LONG) by = m->max_context > c->rope_context_orig ? c->rope_long : c->rope_short;
+    enum pl_status st = make_rope(m, false, by, &m->rope, err);
     if (st == PL_OK && needs_local(&m->cfg)) st = make_rope(m, true, NULL, &m->rope_local, err);
     pl_free(divisors);
     return st;

@@ -193,6 +193,51 @@ static void qwen3(void **state) {
     ASSERT_NEAR(c.rope_base, 1000000);
 }
 
+static void families_of_2024_and_2025(void **state) {
+    (void)state;
+    struct pl_model_config c =
+        must_read("{\"architectures\":[\"Phi3ForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size\":3072,"
+                  "\"intermediate_size\":8192,\"max_position_embeddings\":4096,\"model_type\":\"phi3\","
+                  "\"num_attention_heads\":32,\"num_hidden_layers\":32,\"num_key_value_heads\":32,"
+                  "\"original_max_position_embeddings\":4096,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,"
+                  "\"rope_theta\":10000.0,\"sliding_window\":2047,\"tie_word_embeddings\":false,\"vocab_size\":32064}");
+    assert_int_equal(c.rope_dim, 96);
+    assert_int_equal(windowed_layers(&c), 32);
+    c = must_read("{\"architectures\":[\"SmolLM3ForCausalLM\"],\"hidden_size\":2048,\"intermediate_size\":11008,"
+                  "\"max_position_embeddings\":65536,\"model_type\":\"smollm3\",\"num_attention_heads\":16,"
+                  "\"num_hidden_layers\":36,\"num_key_value_heads\":4,\"no_rope_layer_interval\":4,"
+                  "\"rope_theta\":5000000.0,\"use_sliding_window\":false,\"sliding_window\":null,\"vocab_size\":128256}");
+    assert_true(c.layer_nope[3] && c.layer_nope[35] && !c.layer_nope[0] && !c.layer_nope[4] && c.tied_embeddings);
+    c = must_read("{\"architectures\":[\"GraniteForCausalLM\"],\"attention_multiplier\":0.015625,"
+                  "\"embedding_multiplier\":12.0,\"hidden_size\":2048,\"intermediate_size\":8192,\"logits_scaling\":8.0,"
+                  "\"max_position_embeddings\":131072,\"model_type\":\"granite\",\"num_attention_heads\":32,"
+                  "\"num_hidden_layers\":40,\"num_key_value_heads\":8,\"residual_multiplier\":0.22,"
+                  "\"rope_theta\":5000000.0,\"tie_word_embeddings\":true,\"vocab_size\":49155}");
+    ASSERT_NEAR(c.embed_scale, 12);
+    ASSERT_NEAR(c.attn_scale, 0.015625);
+    ASSERT_NEAR(c.residual_scale, 0.22);
+    ASSERT_NEAR(c.logit_scale, 0.125);
+    c = must_read("{\"architectures\":[\"Cohere2ForCausalLM\"],\"hidden_size\":4096,\"intermediate_size\":14336,"
+                  "\"layer_norm_eps\":1e-05,\"logit_scale\":0.25,\"max_position_embeddings\":8192,"
+                  "\"model_type\":\"cohere2\",\"num_attention_heads\":32,\"num_hidden_layers\":32,"
+                  "\"num_key_value_heads\":8,\"rope_theta\":50000,\"sliding_window\":4096,"
+                  "\"sliding_window_pattern\":4,\"vocab_size\":256000}");
+    assert_true(c.layer_norm && !c.rope_halves && c.layer_nope[3] && !c.layer_nope[0] && c.tied_embeddings);
+    assert_int_equal(windowed_layers(&c), 24);
+    c = must_read("{\"architectures\":[\"Glm4ForCausalLM\"],\"attention_bias\":false,\"head_dim\":128,"
+                  "\"hidden_size\":4096,\"intermediate_size\":13696,\"max_position_embeddings\":32768,"
+                  "\"model_type\":\"glm4\",\"num_attention_heads\":32,\"num_hidden_layers\":40,"
+                  "\"num_key_value_heads\":2,\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,"
+                  "\"rope_theta\":10000.0,\"tie_word_embeddings\":false,\"vocab_size\":151552}");
+    assert_int_equal(c.rope_dim, 64);
+    assert_true(!c.qkv_bias && !c.rope_halves && c.window == 0);
+    c = must_read("{\"architectures\":[\"Starcoder2ForCausalLM\"],\"hidden_act\":\"gelu_pytorch_tanh\","
+                  "\"hidden_size\":3072,\"intermediate_size\":12288,\"model_type\":\"starcoder2\",\"norm_epsilon\":1e-05,"
+                  "\"num_attention_heads\":24,\"num_hidden_layers\":30,\"num_key_value_heads\":2,"
+                  "\"rope_theta\":999999.4420358813,\"sliding_window\":4096,\"use_bias\":true,\"vocab_size\":49152}");
+    assert_true(c.qkv_bias && c.o_bias && c.mlp_bias && c.layer_norm && c.mlp_act == PL_OPS_GELU_TANH);
+}
+
 static void gemma_3(void **state) {
     (void)state;
     struct pl_model_config c = must_read(
@@ -255,7 +300,18 @@ static const struct {
     {"{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SOUND "}", "partial_rotary_factor", PL_UNSUPPORTED},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}," SOUND "}", "known: default",
      PL_UNSUPPORTED},
-    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2.0}," SOUND "}", "known: default",
+    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2.0}," SOUND "}",
+     "short_factor has 0 entries", PL_FORMAT},
+    {"{\"model_type\":\"phi3\",\"original_max_position_embeddings\":64,\"rope_scaling\":{\"rope_type\":\"longrope\","
+     "\"short_factor\":[1,1,1,1,1,1,1,0],\"long_factor\":[1,1,1,1,1,1,1,1]}," SOUND "}",
+     "short_factor[7] is no positive number", PL_FORMAT},
+    {"{\"model_type\":\"phi3\",\"partial_rotary_factor\":1.5," SOUND "}", "at most 1 was expected", PL_FORMAT},
+    {"{\"model_type\":\"smollm3\",\"no_rope_layers\":[1]," SOUND "}", "no_rope_layers has 1 entries", PL_FORMAT},
+    {"{\"model_type\":\"granite\",\"residual_multiplier\":0," SOUND "}", "residual scale 0", PL_FORMAT},
+    {"{\"model_type\":\"granite\",\"logits_scaling\":-4," SOUND "}", "divided by -4", PL_FORMAT},
+    {"{\"model_type\":\"cohere\",\"use_qk_norm\":true," SOUND "}", "use_qk_norm", PL_UNSUPPORTED},
+    {"{\"model_type\":\"mistral3\"," SOUND "}", "text_config is nothing", PL_FORMAT},
+    {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"}," SOUND "}", "'ministral3'",
      PL_UNSUPPORTED},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}," SOUND "}", "positive factor", PL_FORMAT},
     {"{\"model_type\":\"llama\",\"rope_scaling\":\"linear\"," SOUND "}", "object was expected", PL_FORMAT},
@@ -306,6 +362,7 @@ int main(void) {
         cmocka_unit_test(mistral),
         cmocka_unit_test(qwen2_5),
         cmocka_unit_test(qwen3),
+        cmocka_unit_test(families_of_2024_and_2025),
         cmocka_unit_test(gemma_3),
         cmocka_unit_test(refusals_name_the_field),
     };

@@ -25,6 +25,15 @@ static const struct {
     {"gemma3-mlx6", "gemma3-mlx6", true},
     {"gemma3-nested", "gemma3-nested", false},
     {"gemma2", "gemma2", false},
+    {"phi3", "phi3", false},
+    {"smollm3", "smollm3", false},
+    {"granite", "granite", false},
+    {"olmo2", "olmo2", false},
+    {"olmo3", "olmo3", false},
+    {"starcoder2", "starcoder2", false},
+    {"cohere2", "cohere2", false},
+    {"glm4", "glm4", false},
+    {"mistral3", "mistral3", false},
 };
 
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
