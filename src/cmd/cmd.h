@@ -18,6 +18,7 @@ int pl_cmd_inspect(int argc, char **argv);
 int pl_cmd_bench(int argc, char **argv);
 int pl_cmd_serve(int argc, char **argv); /* only with libmicrohttpd */
 int pl_cmd_ab(int argc, char **argv);
+int pl_cmd_verify(int argc, char **argv);
 int pl_cmd_version(int argc, char **argv);
 int pl_cmd_devices(int argc, char **argv);
 int pl_cmd_cache(int argc, char **argv);

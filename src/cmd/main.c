@@ -31,6 +31,7 @@ static const struct command {
     {"serve", pl_cmd_serve, "HTTP server with OpenAI-compatible endpoints and a web page"},
 #endif
     {"ab", pl_cmd_ab, "compare two builds, configurations or servers: equal, differs or inconclusive"},
+    {"verify", pl_cmd_verify, "the whole verification pass as one report"},
     {"version", pl_cmd_version, "version, compiler, build id"},
 };
 

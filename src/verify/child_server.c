@@ -53,11 +53,11 @@ static void add_some(int fd, int wait_ms, struct pl_buf *to, bool *ended) {
     if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) *ended = true;
 }
 
-static enum pl_status start_words(char **words, size_t count, const char *const *env, size_t env_count,
+static enum pl_status start_words(char **words, size_t count, const char *const *env, size_t env_count, bool metrics,
                                   struct pl_child_server *out, struct pl_err *err) {
     int pipes[2];
     char *argv[256];
-    char port[] = "--port", zero[] = "0", metrics[] = "--metrics";
+    char port[] = "--port", zero[] = "0", measured[] = "--metrics";
     size_t n = 0;
     if (count > 240) PL_FAIL(err, PL_USAGE, "the server's command has %zu words", count);
     for (; n < count; n++) argv[n] = words[n];
@@ -65,7 +65,7 @@ static enum pl_status start_words(char **words, size_t count, const char *const 
         argv[n++] = port;
         argv[n++] = zero;
     }
-    if (!has(words, count, "--metrics") && !has(words, count, "--no-metrics")) argv[n++] = metrics;
+    if (metrics && !has(words, count, "--metrics")) argv[n++] = measured;
     argv[n] = NULL;
     if (pipe2(pipes, O_CLOEXEC) != 0) PL_FAIL(err, PL_IO, "no pipe to a server: %s", strerror(errno));
     out->pid = fork();
@@ -77,14 +77,15 @@ static enum pl_status start_words(char **words, size_t count, const char *const 
     PL_FAIL(err, PL_IO, "no process for a server: %s", strerror(errno));
 }
 
-enum pl_status pl_child_server_start(const char *command, const char *const *env, size_t env_count, uint32_t timeout_s,
-                                     struct pl_child_server *out, struct pl_buf *said, struct pl_err *err) {
+enum pl_status pl_child_server_start(const char *command, const char *const *env, size_t env_count, bool metrics,
+                                     uint32_t timeout_s, struct pl_child_server *out, struct pl_buf *said,
+                                     struct pl_err *err) {
     char **words = NULL;
     size_t count;
     struct pl_buf text = {0};
     *out = (struct pl_child_server){0};
     PL_TRY(pl_ab_split(command, &words, &count, err));
-    enum pl_status st = start_words(words, count, env, env_count, out, err);
+    enum pl_status st = start_words(words, count, env, env_count, metrics, out, err);
     pl_free((void *)words);
     PL_TRY(st);
     uint64_t end = pl_clock_ns() + (uint64_t)timeout_s * 1000000000u;

@@ -130,7 +130,7 @@ static enum pl_status ask_side(const struct pl_counters_options *o, const struct
     struct pl_child_server child = {0};
     snprintf(s->url, sizeof s->url, "%.250s", who->url != NULL ? who->url : who->command);
     if (who->url != NULL) return ask_server(o, who, who->url, s, err);
-    PL_TRY(pl_child_server_start(who->command, who->env, who->env_count, o->timeout_s, &child, NULL, err));
+    PL_TRY(pl_child_server_start(who->command, who->env, who->env_count, true, o->timeout_s, &child, NULL, err));
     enum pl_status st = ask_server(o, who, child.url, s, err);
     (void)pl_child_server_stop(&child);
     return st;

@@ -55,10 +55,11 @@ struct pl_child_server {
     int pid, err_fd;
     char url[128];
 };
-/* Starts the command (a plumb serve; --port 0 and --metrics are appended unless given) and waits until it listens.
- * *said, when not NULL, receives what it printed until then. */
-enum pl_status pl_child_server_start(const char *command, const char *const *env, size_t env_count, uint32_t timeout_s,
-                                     struct pl_child_server *out, struct pl_buf *said, struct pl_err *err) PL_MUST_CHECK;
+/* Starts the command (a plumb serve; --port 0 is appended unless a port is given, --metrics when wanted) and waits until it
+ * listens. *said, when not NULL, receives what it printed until then. */
+enum pl_status pl_child_server_start(const char *command, const char *const *env, size_t env_count, bool metrics,
+                                     uint32_t timeout_s, struct pl_child_server *out, struct pl_buf *said,
+                                     struct pl_err *err) PL_MUST_CHECK;
 /* SIGTERM, then SIGKILL after ten seconds. Returns the exit code, or 128 + signal. */
 int pl_child_server_stop(struct pl_child_server *s);
 

@@ -1,0 +1,300 @@
+/* verify - the whole verification pass: lists its plan, runs each item in a process of its own, writes one report. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cmd/ab.h"
+#include "cmd/cmd.h"
+#include "cmd/common.h"
+#include "cmd/out.h"
+#include "cmd/store.h"
+#include "verify/spawn.h"
+#include "verify/verify.h"
+
+struct verify {
+    struct pl_verify_options o;
+    const char *model, *threads, *item, *only;
+    bool plan, resume, json;
+    char self[1024];
+    struct pl_buf flags;
+    char *path; /* of the model, owned */
+    json_t *report;
+    int argc;
+    char **argv;
+};
+
+static int parse(struct verify *v, int argc, char **argv) {
+    struct pl_verify_options *o = &v->o;
+    const struct pl_arg own[] = {
+        {'m', "model", "MODEL", PL_ARG_STR, &v->model, "the model to verify with; without one only what needs none", 0, 0,
+         NULL},
+        {0, "backend", "NAME", PL_ARG_STR, &o->backend, "must be what runs: cpu, cuda, rocm, opencl", 0, 0, NULL},
+        {'t', "threads", "N", PL_ARG_STR, &v->threads, "CPU threads", 0, 0, NULL},
+        {0, "flags", "FLAGS", PL_ARG_STR, &o->flags, "further options of the engine, for every item", 0, 0, NULL},
+        {0, "url", "URL", PL_ARG_STR, &o->url, "anyone's server instead: what can be known from outside", 0, 0, NULL},
+        {0, "api-key", "KEY", PL_ARG_STR, &o->api_key, "sent to the server", 0, 0, NULL},
+        {0, "quick", NULL, PL_ARG_FLAG, &o->quick, "a small selection of each item: under two minutes on a CPU", 0, 0, NULL},
+        {0, "plan", NULL, PL_ARG_FLAG, &v->plan, "only list the items", 0, 0, NULL},
+        {0, "only", "ITEM,..", PL_ARG_STR, &v->only, "these items", 0, 0, NULL},
+        {0, "report", "DIR", PL_ARG_STR, &o->dir, "where verify.md and verify.json go (plumb-verify)", 0, 0, NULL},
+        {0, "resume", NULL, PL_ARG_FLAG, &v->resume, "keep the items that an interrupted run finished", 0, 0, NULL},
+        {0, "against", "FILE|BUILD", PL_ARG_STR, &o->against,
+         "fail on what is worse than in this report, or with this plumb", 0, 0, NULL},
+        {0, "tests", "JUNIT.xml", PL_ARG_STR, &o->tests, "results of the test suite, for the report and --against", 0, 0,
+         NULL},
+        {0, "timeout", "SECONDS", PL_ARG_U32, &o->timeout_s, "of one item (3600)", 1, 86400, NULL},
+        {0, "json", NULL, PL_ARG_FLAG, &v->json, "print the report as JSON instead of Markdown", 0, 0, NULL},
+        {0, "item", "ITEM", PL_ARG_STR, &v->item, "run one item here and print its result as JSON", 0, 0, NULL},
+        {0},
+    };
+    struct pl_args args = {
+        .command = "verify",
+        .synopsis = "[-m MODEL | --url URL] [--quick] [--report DIR] [--against FILE|BUILD]",
+        .about = "Answers, item by item and with evidence, which backend and kernels run, whether operations are right,\n"
+                 "outputs equal, counters as expected, nothing slower. Exit code 0: all passed or skipped with a\n"
+                 "reason, 1: something failed, 2: something is inconclusive, 64: wrong usage.",
+        .examples = "  plumb verify -m model.gguf --quick\n"
+                    "  plumb verify -m model.gguf --backend cuda --report before\n"
+                    "  plumb verify -m model.gguf --backend cuda --report after --against before/verify.json\n"
+                    "  plumb verify -m model.gguf --against old/plumb\n"
+                    "  plumb verify --url http://127.0.0.1:8080\n",
+        .groups = (const struct pl_arg *const[]){own, NULL}};
+    return pl_args_parse(&args, argc, argv);
+}
+
+static enum pl_status prepare(struct verify *v, struct pl_err *err) {
+    struct pl_verify_options *o = &v->o;
+    ssize_t n = readlink("/proc/self/exe", v->self, sizeof v->self - 1);
+    if (n <= 0) PL_FAIL(err, PL_IO, "cannot find this program's own path: %s", strerror(errno));
+    v->self[n] = '\0';
+    o->self = v->self;
+    enum pl_backend ignored;
+    if (o->backend != NULL && !pl_backend_from_name(o->backend, &ignored))
+        PL_FAIL(err, PL_USAGE, "--backend '%.40s' is not known: cpu, cuda, rocm, opencl", o->backend);
+    if (o->url != NULL && strncmp(o->url, "http://", 7) != 0 && strncmp(o->url, "https://", 8) != 0)
+        PL_FAIL(err, PL_USAGE, "'%.200s' is no http:// or https:// address", o->url);
+    if (o->url != NULL && v->model != NULL) PL_FAIL(err, PL_USAGE, "-m and --url exclude each other");
+    if (o->against != NULL && access(o->against, F_OK) != 0)
+        PL_FAIL(err, PL_USAGE, "--against %.300s: %s", o->against, strerror(errno));
+    if (v->item != NULL && pl_verify_item_find(v->item) == NULL)
+        PL_FAIL(err, PL_USAGE, "there is no item '%.40s' ('plumb verify --plan' lists them)", v->item);
+    if (o->backend != NULL) pl_buf_printf(&v->flags, "--backend %s ", o->backend);
+    if (v->threads != NULL) pl_buf_printf(&v->flags, "-t %s ", v->threads);
+    if (o->flags != NULL) pl_buf_add_c(&v->flags, o->flags);
+    o->flags = pl_buf_cstr(&v->flags);
+    if (v->model != NULL && !v->plan) {
+        PL_TRY(pl_store_resolve(v->model, &v->path, err));
+        o->model = v->path;
+    } else {
+        o->model = v->model;
+    }
+    return PL_OK;
+}
+
+/* ---------- which items ---------- */
+
+static bool chosen(const struct verify *v, const struct pl_verify_item *i) {
+    if (!pl_verify_item_planned(&v->o, i)) return false;
+    if (v->only == NULL) return true;
+    size_t len = strlen(i->name);
+    for (const char *at = v->only; at != NULL; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, i->name, len) == 0 && (at[len] == '\0' || at[len] == ',')) return true;
+    return false;
+}
+
+static enum pl_status check_only(const struct verify *v, struct pl_err *err) {
+    for (const char *at = v->only; at != NULL && *at != '\0';) {
+        char name[40];
+        size_t len = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", (int)PL_MIN(len, sizeof name - 1), at);
+        const struct pl_verify_item *i = pl_verify_item_find(name);
+        if (i == NULL || !pl_verify_item_planned(&v->o, i))
+            PL_FAIL(err, PL_USAGE, "--only: there is no item '%s' here ('plumb verify --plan' lists them)", name);
+        at += len + (at[len] == ',');
+    }
+    return PL_OK;
+}
+
+static void print_plan(FILE *to, const struct verify *v) {
+    size_t n = 0;
+    for (size_t i = 0; i < pl_verify_item_count; i++) {
+        const struct pl_verify_item *it = &pl_verify_items[i];
+        if (!chosen(v, it)) continue;
+        fprintf(to, "%2zu. %-16s %s%s\n", ++n, it->name, it->what,
+                it->needs_model && v->o.model == NULL ? " (will be skipped: needs -m MODEL)" : "");
+    }
+    if (v->o.against != NULL) fprintf(to, "%2zu. %-16s beside %s\n", ++n, "against", v->o.against);
+}
+
+/* ---------- the report on disk ---------- */
+
+static enum pl_status write_report(const struct verify *v, struct pl_err *err) {
+    struct pl_buf markdown = {0};
+    char *json = json_dumps(v->report, JSON_INDENT(1));
+    if (json == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
+    pl_verify_report_markdown(v->report, &markdown);
+    enum pl_status st = ab_write_file(v->o.dir, "verify.json.tmp", json, strlen(json), err);
+    free(json);
+    if (st == PL_OK) st = ab_write_file(v->o.dir, "verify.md", pl_buf_cstr(&markdown), markdown.len, err);
+    pl_buf_deinit(&markdown);
+    char from[1200], to[1200];
+    snprintf(from, sizeof from, "%s/verify.json.tmp", v->o.dir);
+    snprintf(to, sizeof to, "%s/verify.json", v->o.dir);
+    if (st == PL_OK && rename(from, to) != 0) PL_FAIL(err, PL_IO, "cannot write %s: %s", to, strerror(errno));
+    return st;
+}
+
+/* Items of an interrupted run, if it was the same run. */
+static enum pl_status take_back(struct verify *v, struct pl_err *err) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/verify.json", v->o.dir);
+    json_t *old = json_load_file(path, 0, NULL);
+    if (old == NULL) return PL_OK;
+    bool same = json_equal(json_object_get(old, "options"), json_object_get(v->report, "options")) &&
+                json_equal(json_object_get(old, "build_id"), json_object_get(v->report, "build_id"));
+    if (same) {
+        json_object_set(v->report, "items", json_object_get(old, "items"));
+        json_object_set(v->report, "started", json_object_get(old, "started"));
+    }
+    json_decref(old);
+    if (!same) PL_FAIL(err, PL_INVALID, "%s is of another build or other options: leave --resume out", path);
+    return PL_OK;
+}
+
+static const json_t *done(const struct verify *v, const char *name) {
+    const json_t *items = json_object_get(v->report, "items");
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        const char *n = json_string_value(json_object_get(json_array_get(items, i), "name"));
+        if (n != NULL && strcmp(n, name) == 0) return json_array_get(items, i);
+    }
+    return NULL;
+}
+
+/* ---------- running ---------- */
+
+/* The item in a process of its own; what that process cannot say for itself is said here. */
+static json_t *run_apart(const struct verify *v, const struct pl_verify_item *item) {
+    char *argv[80], flag[] = "--item";
+    size_t n = 0;
+    argv[n++] = (char *)(uintptr_t)v->self;
+    for (int i = 0; i < v->argc && n < 70; i++) argv[n++] = v->argv[i];
+    argv[n++] = flag;
+    argv[n++] = (char *)(uintptr_t)item->name;
+    argv[n] = NULL;
+    struct pl_spawned run = {0};
+    struct pl_err err = {0};
+    struct pl_verify_result r = {0};
+    enum pl_status st = pl_spawn(argv, NULL, 0, v->o.timeout_s, &run, &err);
+    json_t *result = st == PL_OK ? json_loadb(pl_buf_cstr(&run.out), run.out.len, 0, NULL) : NULL;
+    if (!json_is_object(result)) {
+        json_decref(result);
+        if (st != PL_OK)
+            pl_verify_say(&r, PL_VERIFY_FAIL, "%.500s", err.text);
+        else if (run.timed_out)
+            pl_verify_say(&r, PL_VERIFY_FAIL, "no end after %u s", v->o.timeout_s);
+        else
+            pl_verify_say(&r, PL_VERIFY_FAIL, "the item's process ended with exit code %d and no result: %.300s",
+                          run.exit_code, pl_buf_cstr(&run.err));
+        result = pl_verify_result_json(item, &r, run.seconds);
+    }
+    if (st == PL_OK) pl_spawned_deinit(&run);
+    return result;
+}
+
+static int run_here(struct verify *v) {
+    const struct pl_verify_item *item = pl_verify_item_find(v->item);
+    struct pl_verify_result r;
+    struct pl_err err = {0};
+    double start = pl_clock_s();
+    pl_verify_run_item(&v->o, item, &r);
+    enum pl_status st = pl_cmd_print_json(pl_verify_result_json(item, &r, pl_clock_s() - start), &err);
+    json_decref(r.evidence);
+    return st == PL_OK ? pl_out_close() : pl_cmd_fail("verify", &err);
+}
+
+static void tell(const json_t *result) {
+    fprintf(stderr, "plumb verify: %-16s %-12s %6.1f s  %.200s\n", json_string_value(json_object_get(result, "name")),
+            json_string_value(json_object_get(result, "status")), json_number_value(json_object_get(result, "seconds")),
+            json_string_value(json_object_get(result, "summary")));
+}
+
+static enum pl_status run_items(struct verify *v, struct pl_err *err) {
+    json_t *items = json_object_get(v->report, "items");
+    for (size_t i = 0; i < pl_verify_item_count; i++) {
+        const struct pl_verify_item *item = &pl_verify_items[i];
+        if (!chosen(v, item) || done(v, item->name) != NULL) continue;
+        json_t *result = run_apart(v, item);
+        if (result == NULL || json_array_append_new(items, result) != 0)
+            PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
+        tell(result);
+        PL_TRY(write_report(v, err));
+    }
+    if (v->o.against != NULL && done(v, "against") == NULL) {
+        static const struct pl_verify_item against = {
+            "against", "beside an earlier report or another build", 2, true, true, false, NULL};
+        struct pl_verify_result r;
+        double start = pl_clock_s();
+        pl_verify_against(&v->o, v->report, &r);
+        json_t *result = pl_verify_result_json(&against, &r, pl_clock_s() - start);
+        json_decref(r.evidence);
+        if (result == NULL || json_array_append_new(items, result) != 0)
+            PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
+        tell(result);
+    }
+    pl_verify_report_finish(v->report);
+    return write_report(v, err);
+}
+
+static enum pl_status run_all(struct verify *v, struct pl_err *err) {
+    if (mkdir(v->o.dir, 0777) != 0 && errno != EEXIST)
+        PL_FAIL(err, PL_IO, "cannot make the folder %.300s: %s", v->o.dir, strerror(errno));
+    v->report = pl_verify_report_begin(&v->o);
+    if (v->report == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
+    json_object_set_new(v->report, "build_id", json_string(plumb_build_id()));
+    if (v->resume) PL_TRY(take_back(v, err));
+    print_plan(stderr, v);
+    PL_TRY(run_items(v, err));
+    if (v->json) return pl_cmd_print_json(json_incref(v->report), err);
+    struct pl_buf markdown = {0};
+    pl_verify_report_markdown(v->report, &markdown);
+    const char *evidence = strstr(pl_buf_cstr(&markdown), "\n## ");
+    const char *second =
+        evidence != NULL && strncmp(evidence, "\n## Not measured", 16) == 0 ? strstr(evidence + 4, "\n## ") : evidence;
+    pl_out_write(pl_buf_cstr(&markdown), second != NULL ? (size_t)(second - pl_buf_cstr(&markdown)) : markdown.len);
+    pl_out_printf("\nThe evidence is in %s/verify.md and verify.json.\n", v->o.dir);
+    pl_buf_deinit(&markdown);
+    return PL_OK;
+}
+
+static int run(struct verify *v) {
+    struct pl_err err = {0};
+    enum pl_status st = prepare(v, &err);
+    if (st == PL_OK) st = check_only(v, &err);
+    if (st == PL_OK && v->plan) {
+        print_plan(stdout, v);
+        return pl_out_close();
+    }
+    if (st == PL_OK && v->item != NULL) return run_here(v);
+    if (st == PL_OK) st = run_all(v, &err);
+    if (st == PL_OK) {
+        int code = pl_out_close();
+        return code != PL_EXIT_OK ? code : pl_verify_exit_code(v->report);
+    }
+    err.status = st;
+    return st == PL_USAGE ? pl_cmd_usage("verify", "%s", err.text) : pl_cmd_fail("verify", &err);
+}
+
+int pl_cmd_verify(int argc, char **argv) {
+    struct verify v = {.o = {.dir = "plumb-verify", .timeout_s = 3600}, .argc = argc, .argv = argv};
+    int code = parse(&v, argc, argv);
+    if (code == -1) code = run(&v);
+    json_decref(v.report);
+    pl_buf_deinit(&v.flags);
+    pl_free(v.path);
+    return code;
+}

@@ -1,0 +1,499 @@
+#include "verify/optest.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/philox.h"
+#include "ref/ref.h"
+#include "tensor/convert.h"
+#include "tensor/quant.h"
+
+enum { D = 64, H = 8, G = 2, WIDE = 512, OUT = 96, ROWS_MAX = 512, PAGES = 64, PAGE = 32, SEQS = 3 };
+static const double BOUND_EXACT = 2e-5, BOUND_ROUNDED = 1.5e-2, BOUND_ATTENTION = 2e-3;
+
+struct bench {
+    struct pl_ops *o;
+    struct pl_optest *t;
+    struct pl_kv_store *kv;
+    uint32_t random;
+    uint32_t tokens[ROWS_MAX], pages[PAGES], logit_rows[ROWS_MAX];
+    struct pl_batch_seq seqs[SEQS];
+    struct pl_batch batch;
+    struct pl_err err;
+};
+
+static float uniform(struct bench *b) { /* in (-1, 1) */
+    const uint32_t counter[4] = {b->random++, 0, 0, 0}, key[2] = {11, 12};
+    return 2 * pl_uniform_open(pl_philox4x32(counter, key).v[0]) - 1;
+}
+
+static float *random_values(struct bench *b, size_t n) {
+    float *p = pl_alloc(n, sizeof *p);
+    for (size_t i = 0; p != NULL && i < n; i++) p[i] = uniform(b);
+    return p;
+}
+
+static struct pl_optest_case *add_case(struct bench *b, const char *op, const char *what) {
+    struct pl_optest *t = b->t;
+    if (pl_grow(&t->cases, &t->cap, t->count + 1, sizeof *t->cases) != PL_OK) return NULL;
+    struct pl_optest_case *c = &t->cases[t->count++];
+    *c = (struct pl_optest_case){.passed = true};
+    snprintf(c->op, sizeof c->op, "%s", op);
+    snprintf(c->what, sizeof c->what, "%s", what);
+    return c;
+}
+
+static double relative_error(const float *got, const float *want, size_t n) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)got[i] - want[i];
+        difference += d * d;
+        size += (double)want[i] * want[i];
+    }
+    double e = sqrt(difference / (size > 0 ? size : 1));
+    return isfinite(e) ? e : HUGE_VAL;
+}
+
+/* The kernel that op ran last, from the witness. */
+static void name_kernel(struct bench *b, struct pl_optest_case *c) {
+    struct pl_ops_launches list[128];
+    size_t n = PL_MIN(pl_ops_witness(b->o, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(list[i].op, c->op) != 0 || list[i].launches == 0 || strncmp(list[i].kernel, "declined", 8) == 0) continue;
+        size_t used = strlen(c->kernel);
+        snprintf(c->kernel + used, sizeof c->kernel - used, "%s%.80s", used > 0 ? " " : "", list[i].kernel);
+    }
+}
+
+static void judge(struct bench *b, struct pl_optest_case *c, enum pl_status st, const float *got, const float *want,
+                  size_t n, double bound) {
+    if (c == NULL) return;
+    c->bound = bound;
+    name_kernel(b, c);
+    if (st != PL_OK) {
+        c->passed = false;
+        const char *why = pl_ops_refusal(b->o);
+        snprintf(c->why, sizeof c->why, "%s %.150s", pl_status_text(st), why[0] != '\0' ? why : b->err.text);
+    } else {
+        c->error = relative_error(got, want, n);
+        c->passed = c->error <= bound;
+        if (c->kernel[0] == '\0') {
+            c->passed = false;
+            snprintf(c->why, sizeof c->why, "no launch was counted");
+        }
+    }
+    b->t->failed += !c->passed;
+}
+
+static void skip(struct bench *b, struct pl_optest_case *c, const char *why) {
+    if (c == NULL) return;
+    c->skipped = true;
+    snprintf(c->why, sizeof c->why, "%.190s", why);
+    b->t->skipped++;
+}
+
+/* ---------- a batch, and activations with known values ---------- */
+
+/* One sequence of `rows` rows after `past` tokens, in pages from `page` on. */
+static void plain_batch(struct bench *b, uint32_t rows) {
+    for (uint32_t i = 0; i < rows; i++) b->tokens[i] = i, b->logit_rows[i] = i;
+    for (uint32_t i = 0; i < PAGES; i++) b->pages[i] = PAGES - 1 - i;
+    b->seqs[0] = (struct pl_batch_seq){.rows = rows};
+    b->batch = (struct pl_batch){.rows = rows,
+                                 .tokens = b->tokens,
+                                 .seq_count = 1,
+                                 .seqs = b->seqs,
+                                 .pages = b->pages,
+                                 .page_entries = PAGES,
+                                 .logit_count = rows,
+                                 .logit_rows = b->logit_rows};
+}
+
+static enum pl_status activation(struct bench *b, size_t cols, struct pl_activation **out) {
+    return pl_ops_activation_create(b->o, ROWS_MAX, cols, out, &b->err);
+}
+
+static struct pl_tensor matrix(const void *data, enum pl_dtype t, size_t rows, size_t cols) {
+    struct pl_tensor w = {.name = "test", .dtype = t, .ndim = 2, .shape = {rows, cols, 1, 1}, .data = data};
+    (void)pl_dtype_row_bytes(t, cols, &w.bytes);
+    w.bytes *= rows;
+    return w;
+}
+static struct pl_tensor vector(const float *data, size_t n) {
+    return (struct pl_tensor){
+        .name = "test", .dtype = PL_F32, .ndim = 1, .shape = {n, 1, 1, 1}, .data = data, .bytes = n * 4};
+}
+
+/* x [rows, cols] becomes values[token of the row]: embed is the door. */
+static enum pl_status fill(struct bench *b, const float *values, size_t table_rows, size_t cols, struct pl_activation *x) {
+    struct pl_tensor t = matrix(values, PL_F32, table_rows, cols);
+    struct pl_weight *table = NULL;
+    PL_TRY(pl_ops_weight_create(b->o, &t, PL_WEIGHT_EMBED, &table, &b->err));
+    enum pl_status st = pl_ops_embed(b->o, table, 1.0f, x);
+    float row[WIDE];
+    if (st == PL_OK) st = pl_ops_activation_read(b->o, x, 0, 1, row); /* the table may go only when it was read */
+    pl_ops_weight_destroy(b->o, table);
+    return st;
+}
+
+/* ---------- products ---------- */
+
+/* Packed random weights of any type: by quantising where that is known, else random blocks whose values are sane. */
+static void *random_weights(struct bench *b, enum pl_dtype t, size_t n) {
+    const struct pl_dtype_info *info = pl_dtype_info(t);
+    size_t blocks = n / info->block_elems;
+    uint8_t *raw = pl_calloc(blocks, info->block_bytes);
+    float *values = random_values(b, n), out[256];
+    if (raw != NULL && values != NULL && pl_quantize_span(t, values, n, raw) != PL_OK) {
+        for (size_t i = 0; i < blocks; i++) {
+            uint8_t *block = raw + i * info->block_bytes;
+            for (int tries = 0; tries < 4000; tries++) {
+                for (uint32_t k = 0; k < info->block_bytes; k++) block[k] = (uint8_t)(int)(128 * (uniform(b) + 1));
+                double top = 0;
+                if (pl_dequant_span(t, block, info->block_elems, out) != PL_OK) break;
+                for (uint32_t k = 0; k < info->block_elems; k++) top = fmax(top, isfinite(out[k]) ? fabs(out[k]) : 1e30);
+                if (top > 0.05 && top < 4) break;
+            }
+        }
+    }
+    if (raw != NULL && values != NULL && t == PL_F32) memcpy(raw, values, n * 4);
+    for (size_t i = 0; raw != NULL && values != NULL && (t == PL_F16 || t == PL_BF16) && i < n; i++) {
+        uint16_t h = t == PL_F16 ? pl_f32_to_f16(values[i]) : pl_f32_to_bf16(values[i]);
+        memcpy(raw + 2 * i, &h, 2);
+    }
+    pl_free(values);
+    return raw;
+}
+
+static enum pl_status product(struct bench *b, const struct pl_weight *w, const float *x, uint32_t rows, bool add,
+                              float *got, const float *start) {
+    struct pl_activation *in = NULL, *out = NULL;
+    const struct pl_weight *list[1] = {w};
+    plain_batch(b, rows);
+    enum pl_status st = activation(b, WIDE, &in);
+    if (st == PL_OK) st = activation(b, OUT, &out);
+    if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
+    if (st == PL_OK) st = fill(b, x, rows, WIDE, in);
+    if (st == PL_OK && add) st = fill(b, start, rows, OUT, out);
+    pl_ops_witness_reset(b->o);
+    if (st == PL_OK) st = add ? pl_ops_linear_add(b->o, w, in, out) : pl_ops_linear(b->o, 1, list, NULL, in, &out);
+    if (st == PL_OK) st = pl_ops_activation_read(b->o, out, 0, rows, got);
+    enum pl_status end = pl_ops_end(b->o);
+    pl_ops_activation_destroy(b->o, in);
+    pl_ops_activation_destroy(b->o, out);
+    return st != PL_OK ? st : end;
+}
+
+static void test_product(struct bench *b, enum pl_dtype t, uint32_t rows, bool add) {
+    char what[96];
+    snprintf(what, sizeof what, "%s [%d,%d], %u row%s", pl_dtype_name(t), OUT, WIDE, rows, rows == 1 ? "" : "s");
+    struct pl_optest_case *c = add_case(b, add ? "linear_add" : "linear", what);
+    void *raw = random_weights(b, t, (size_t)OUT * WIDE);
+    float *x = random_values(b, (size_t)rows * WIDE), *got = random_values(b, (size_t)rows * OUT),
+          *want = random_values(b, (size_t)rows * OUT), *start = random_values(b, (size_t)rows * OUT), scratch[WIDE];
+    struct pl_weight *w = NULL;
+    if (c != NULL && raw != NULL && x != NULL && got != NULL && want != NULL && start != NULL) {
+        struct pl_tensor tensor = matrix(raw, t, OUT, WIDE);
+        enum pl_status st = pl_ops_weight_create(b->o, &tensor, PL_WEIGHT_MATRIX, &w, &b->err);
+        if (st == PL_UNSUPPORTED) {
+            skip(b, c, b->err.text);
+        } else {
+            if (add) memcpy(want, start, (size_t)rows * OUT * sizeof *want);
+            if (st == PL_OK) st = product(b, w, x, rows, add, got, start);
+            if (st == PL_OK) st = pl_ref_matmul(&tensor, NULL, x, WIDE, rows, add, want, OUT, NULL, scratch);
+            judge(b, c, st, got, want, (size_t)rows * OUT, t == PL_F32 ? BOUND_EXACT : BOUND_ROUNDED);
+        }
+    }
+    pl_ops_weight_destroy(b->o, w);
+    pl_free(raw);
+    pl_free(x);
+    pl_free(got);
+    pl_free(want);
+    pl_free(start);
+}
+
+/* ---------- rows ---------- */
+
+enum row_op { ROW_EMBED, ROW_NORM, ROW_ADD_NORM, ROW_ADD, ROW_SILU, ROW_GELU, ROW_SOFTCAP, ROW_GATHER, ROW_OPS };
+static const char *const row_names[ROW_OPS][2] = {{"embed", "f32 table"}, {"norm", "rms, weight"}, {"add_norm", "in one"},
+                                                  {"add", "residual"},    {"glu", "silu"},         {"glu", "gelu tanh"},
+                                                  {"softcap", "0.5"},     {"gather", "every row"}};
+
+static enum pl_status row_op(struct bench *b, enum row_op op, struct pl_activation *x, struct pl_activation *y,
+                             const struct pl_weight *w) {
+    switch (op) {
+    case ROW_EMBED: return PL_OK;
+    case ROW_NORM: return pl_ops_norm(b->o, x, w, 1e-5f, 0, y);
+    case ROW_ADD_NORM: return pl_ops_add_norm(b->o, x, y, w, 1e-5f, 0, y);
+    case ROW_ADD: return pl_ops_add(b->o, y, x);
+    case ROW_SILU: return pl_ops_glu(b->o, PL_OPS_SILU, x, y, y);
+    case ROW_GELU: return pl_ops_glu(b->o, PL_OPS_GELU_TANH, x, y, y);
+    case ROW_SOFTCAP: return pl_ops_softcap(b->o, y, 0.5f);
+    case ROW_GATHER: return pl_ops_gather_logit_rows(b->o, x, y);
+    case ROW_OPS: break;
+    }
+    return PL_INVALID;
+}
+
+/* What row_op leaves in y, whose values were those of y before. */
+static void row_reference(enum row_op op, const float *x, const float *w, size_t rows, float *y) {
+    float sum[WIDE];
+    for (size_t r = 0; r < rows; r++, x += WIDE, y += WIDE) {
+        if (op == ROW_NORM) pl_ref_rmsnorm(x, w, WIDE, 1e-5, 0, y);
+        for (size_t i = 0; i < WIDE; i++) sum[i] = x[i] + y[i];
+        if (op == ROW_ADD_NORM) pl_ref_rmsnorm(sum, w, WIDE, 1e-5, 0, y);
+        if (op == ROW_ADD) memcpy(y, sum, sizeof sum);
+        if (op == ROW_SILU || op == ROW_GELU) pl_ref_glu(op == ROW_SILU ? PL_REF_SILU : PL_REF_GELU_TANH, x, y, y, WIDE);
+        if (op == ROW_SOFTCAP) pl_ref_softcap(y, WIDE, 0.5);
+        if (op == ROW_GATHER || op == ROW_EMBED) memcpy(y, x, WIDE * sizeof *y);
+    }
+}
+
+static void test_row(struct bench *b, enum row_op op, uint32_t rows) {
+    char what[96];
+    snprintf(what, sizeof what, "%s, %u rows of %d", row_names[op][1], rows, WIDE);
+    struct pl_optest_case *c = add_case(b, row_names[op][0], what);
+    size_t n = (size_t)rows * WIDE;
+    float *xs = random_values(b, n), *ys = random_values(b, n), *got = random_values(b, n), *ws = random_values(b, WIDE);
+    struct pl_activation *x = NULL, *y = NULL;
+    struct pl_weight *w = NULL;
+    struct pl_tensor tensor = vector(ws, WIDE);
+    plain_batch(b, rows);
+    enum pl_status st = xs == NULL || ys == NULL || got == NULL || ws == NULL ? PL_NO_MEMORY : PL_OK;
+    if (st == PL_OK) st = pl_ops_weight_create(b->o, &tensor, PL_WEIGHT_VECTOR, &w, &b->err);
+    if (st == PL_OK) st = activation(b, WIDE, &x);
+    if (st == PL_OK) st = activation(b, WIDE, &y);
+    if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
+    if (st == PL_OK && op != ROW_EMBED) st = fill(b, ys, rows, WIDE, y);
+    pl_ops_witness_reset(b->o);
+    if (st == PL_OK) st = fill(b, xs, rows, WIDE, x);
+    if (st == PL_OK) st = row_op(b, op, x, y, w);
+    if (st == PL_OK) st = pl_ops_activation_read(b->o, op == ROW_EMBED ? x : y, 0, rows, got);
+    enum pl_status end = pl_ops_end(b->o);
+    if (ys != NULL && xs != NULL && ws != NULL) row_reference(op, xs, ws, rows, ys);
+    judge(b, c, st != PL_OK ? st : end, got, ys, n, BOUND_EXACT);
+    pl_ops_weight_destroy(b->o, w);
+    pl_ops_activation_destroy(b->o, x);
+    pl_ops_activation_destroy(b->o, y);
+    pl_free(xs);
+    pl_free(ys);
+    pl_free(got);
+    pl_free(ws);
+}
+
+/* ---------- attention ---------- */
+
+struct attention_case {
+    const char *what;
+    uint32_t seqs, past[SEQS], rows[SEQS];
+    uint32_t window;
+    float softcap;
+    bool rope;
+};
+static const struct attention_case attention_cases[] = {
+    {"one row after 40 tokens", 1, {40}, {1}, 0, 0, true},
+    {"three sequences of one row, up to 450 tokens", 3, {5, 130, 450}, {1, 1, 1}, 0, 0, false},
+    {"the same, window 70, softcap 20", 3, {5, 130, 450}, {1, 1, 1}, 70, 20, false},
+    {"prompts beside a row", 3, {64, 0, 33}, {1, 50, 17}, 0, 0, true},
+};
+
+struct attention_data {
+    float *q, *k, *v, *got, *want; /* by token: sequence s has tokens first[s].. */
+    uint32_t first[SEQS], total;
+    float rope[ROWS_MAX * D]; /* [positions, D/2, 2] */
+};
+
+static float kv_rounded(enum pl_dtype t, float x) {
+    return t == PL_F16 ? pl_f16_to_f32(pl_f32_to_f16(x)) : t == PL_BF16 ? pl_bf16_to_f32(pl_f32_to_bf16(x)) : x;
+}
+
+/* One step: rows [from, to) of each sequence, all layers of the test's one-layer model up to attention. */
+static enum pl_status attention_step(struct bench *b, const struct attention_case *a, struct attention_data *d, bool history,
+                                     const struct pl_rope *rope, float *out) {
+    struct pl_activation *q = NULL, *k = NULL, *v = NULL, *y = NULL;
+    uint32_t row = 0;
+    for (uint32_t s = 0; s < a->seqs; s++) {
+        uint32_t past = history ? 0 : a->past[s], rows = history ? a->past[s] : a->rows[s];
+        b->seqs[s] = (struct pl_batch_seq){.first_row = row, .rows = rows, .past = past, .page_first = s * 16};
+        for (uint32_t i = 0; i < rows; i++) b->tokens[row++] = d->first[s] + past + i;
+    }
+    b->batch = (struct pl_batch){.rows = row,
+                                 .tokens = b->tokens,
+                                 .seq_count = a->seqs,
+                                 .seqs = b->seqs,
+                                 .pages = b->pages,
+                                 .page_entries = PAGES,
+                                 .logit_count = 1,
+                                 .logit_rows = b->logit_rows};
+    struct pl_qkv p = {.heads = H, .rope = rope};
+    struct pl_attention at = {.heads = H, .scale = 0.125f, .softcap = a->softcap, .window = a->window};
+    enum pl_status st = activation(b, H * D, &q);
+    if (st == PL_OK) st = activation(b, G * D, &k);
+    if (st == PL_OK) st = activation(b, G * D, &v);
+    if (st == PL_OK) st = activation(b, H * D, &y);
+    if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
+    if (st == PL_OK) st = fill(b, d->q, d->total, H * D, q);
+    if (st == PL_OK) st = fill(b, d->k, d->total, G * D, k);
+    if (st == PL_OK) st = fill(b, d->v, d->total, G * D, v);
+    pl_ops_witness_reset(b->o);
+    if (st == PL_OK) st = pl_ops_rope_append(b->o, &p, q, k, v);
+    if (st == PL_OK && !history) st = pl_ops_attention(b->o, &at, q, y);
+    if (st == PL_OK && !history) st = pl_ops_activation_read(b->o, y, 0, row, out);
+    enum pl_status end = pl_ops_end(b->o);
+    pl_ops_activation_destroy(b->o, q);
+    pl_ops_activation_destroy(b->o, k);
+    pl_ops_activation_destroy(b->o, v);
+    pl_ops_activation_destroy(b->o, y);
+    return st != PL_OK ? st : end;
+}
+
+static size_t attention_reference(const struct attention_case *a, struct attention_data *d, enum pl_dtype t) {
+    double scores[ROWS_MAX];
+    size_t row = 0;
+    for (uint32_t s = 0; s < a->seqs; s++) {
+        uint32_t first = d->first[s], len = a->past[s] + a->rows[s];
+        for (uint32_t i = 0; a->rope && i < len; i++) {
+            for (uint32_t h = 0; h < H; h++)
+                pl_ref_rope(d->q + ((size_t)(first + i) * H + h) * D, d->rope + (size_t)i * D, D, true);
+            for (uint32_t h = 0; h < G; h++)
+                pl_ref_rope(d->k + ((size_t)(first + i) * G + h) * D, d->rope + (size_t)i * D, D, true);
+        }
+        for (size_t i = (size_t)first * G * D; i < (size_t)(first + len) * G * D; i++) {
+            d->k[i] = kv_rounded(t, d->k[i]);
+            d->v[i] = kv_rounded(t, d->v[i]);
+        }
+        struct pl_ref_attention r = {.rows = a->rows[s],
+                                     .past = a->past[s],
+                                     .heads = H,
+                                     .kv_heads = G,
+                                     .head_dim = D,
+                                     .window = a->window,
+                                     .scale = 0.125,
+                                     .softcap = (double)a->softcap,
+                                     .q = d->q + (size_t)(first + a->past[s]) * H * D,
+                                     .k = d->k + (size_t)first * G * D,
+                                     .v = d->v + (size_t)first * G * D,
+                                     .q_stride = H * D,
+                                     .out = d->want + row * H * D,
+                                     .out_stride = H * D};
+        pl_ref_attention(&r, scores);
+        row += a->rows[s];
+    }
+    return row;
+}
+
+static void attention_with(struct bench *b, const struct attention_case *a, enum pl_dtype t, struct attention_data *d) {
+    char what[96];
+    snprintf(what, sizeof what, "%s cache, %s%s", pl_dtype_name(t), a->what, a->rope ? ", rope" : "");
+    struct pl_optest_case *c = add_case(b, "attention", what);
+    struct pl_kv_shape shape = {
+        .layers = 1, .page_count = PAGES, .page_tokens = PAGE, .kv_heads = G, .head_dim = D, .dtype = t};
+    struct pl_kv_store *before = b->kv;
+    struct pl_rope *rope = NULL;
+    bool past = false;
+    for (uint32_t s = 0; s < a->seqs; s++) past |= a->past[s] > 0;
+    enum pl_status st = pl_ops_kv_create(b->o, &shape, &b->kv, &b->err);
+    if (st == PL_OK && a->rope) st = pl_ops_rope_create(b->o, d->rope, ROWS_MAX, D, true, &rope, &b->err);
+    /* History first, sequences one after the other. */
+    for (uint32_t s = 0; st == PL_OK && past && s < a->seqs; s++) {
+        struct attention_case single = {.seqs = 1, .past = {a->past[s]}};
+        struct attention_data view = *d;
+        view.first[0] = d->first[s];
+        for (uint32_t i = 0; i < PAGES; i++) b->pages[i] = (2 * PAGES - 1 - i - s * 16) % PAGES;
+        if (a->past[s] > 0) st = attention_step(b, &single, &view, true, rope, NULL);
+    }
+    for (uint32_t i = 0; i < PAGES; i++) b->pages[i] = PAGES - 1 - i;
+    if (st == PL_OK) st = attention_step(b, a, d, false, rope, d->got);
+    size_t rows = attention_reference(a, d, t);
+    judge(b, c, st, d->got, d->want, rows * H * D, BOUND_ATTENTION);
+    pl_ops_rope_destroy(b->o, rope);
+    if (b->kv != before) pl_ops_kv_destroy(b->o, b->kv);
+    b->kv = before;
+}
+
+static void test_attention(struct bench *b, const struct attention_case *a, enum pl_dtype t) {
+    struct attention_data *d = pl_calloc(1, sizeof *d);
+    if (d == NULL) return;
+    for (uint32_t s = 0; s < a->seqs; s++) {
+        d->first[s] = d->total;
+        d->total += a->past[s] + a->rows[s];
+    }
+    d->q = random_values(b, (size_t)d->total * H * D);
+    d->k = random_values(b, (size_t)d->total * G * D);
+    d->v = random_values(b, (size_t)d->total * G * D);
+    d->got = random_values(b, (size_t)ROWS_MAX * H * D);
+    d->want = random_values(b, (size_t)ROWS_MAX * H * D);
+    for (size_t i = 0; i < ROWS_MAX * D / 2; i++) {
+        double angle = (double)(i / (D / 2)) * pow(10000.0, -2.0 * (double)(i % (D / 2)) / D);
+        d->rope[2 * i] = (float)cos(angle);
+        d->rope[2 * i + 1] = (float)sin(angle);
+    }
+    if (d->q != NULL && d->k != NULL && d->v != NULL && d->got != NULL && d->want != NULL) attention_with(b, a, t, d);
+    pl_free(d->q);
+    pl_free(d->k);
+    pl_free(d->v);
+    pl_free(d->got);
+    pl_free(d->want);
+    pl_free(d);
+}
+
+/* ---------- all of it ---------- */
+
+static void run_all(struct bench *b, bool quick) {
+    static const uint32_t rows[] = {1, 40, 3};
+    static const enum pl_dtype kv[] = {PL_F16, PL_BF16, PL_F32};
+    for (int t = 0; t < PL_MLX; t++) {
+        if (quick && t != PL_F32 && t != PL_F16 && t != PL_Q8_0 && t != PL_Q4_K) continue;
+        for (size_t r = 0; r < (quick ? 2 : PL_COUNT_OF(rows)); r++) test_product(b, (enum pl_dtype)t, rows[r], false);
+        test_product(b, (enum pl_dtype)t, 1, true);
+    }
+    for (int op = 0; op < ROW_OPS; op++) {
+        if (!quick) test_row(b, (enum row_op)op, 1);
+        test_row(b, (enum row_op)op, 9);
+    }
+    for (size_t t = 0; t < (quick ? 1 : PL_COUNT_OF(kv)); t++)
+        for (size_t i = 0; i < PL_COUNT_OF(attention_cases); i++) test_attention(b, &attention_cases[i], kv[t]);
+}
+
+enum pl_status pl_optest_run(const struct pl_ops_options *opt, bool quick, struct pl_optest *out, struct pl_err *err) {
+    struct bench *b = pl_calloc(1, sizeof *b);
+    struct pl_kv_shape shape = {
+        .layers = 1, .page_count = PAGES, .page_tokens = PAGE, .kv_heads = G, .head_dim = D, .dtype = PL_F32};
+    *out = (struct pl_optest){0};
+    if (b == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for tests of operations");
+    b->t = out;
+    enum pl_status st = pl_ops_create(opt, &b->o, err);
+    if (st == PL_OK) st = pl_ops_kv_create(b->o, &shape, &b->kv, err);
+    if (st == PL_OK) {
+        snprintf(out->backend, sizeof out->backend, "%s", pl_ops_describe(b->o));
+        run_all(b, quick);
+        st = pl_ops_kernels_agree(b->o, err);
+    }
+    if (b->kv != NULL) pl_ops_kv_destroy(b->o, b->kv);
+    if (b->o != NULL) pl_ops_destroy(b->o);
+    pl_free(b);
+    return st;
+}
+
+void pl_optest_deinit(struct pl_optest *t) {
+    pl_free(t->cases);
+    *t = (struct pl_optest){0};
+}
+
+json_t *pl_optest_json(const struct pl_optest *t) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < t->count; i++) {
+        const struct pl_optest_case *c = &t->cases[i];
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:o, s:f, s:s}", "op", c->op, "case", c->what, "kernel",
+                                              c->kernel, "status",
+                                              c->skipped  ? "skipped"
+                                              : c->passed ? "pass"
+                                                          : "fail",
+                                              "error", isfinite(c->error) ? json_real(c->error) : json_null(), "bound",
+                                              c->bound, "why", c->why));
+    }
+    return json_pack("{s:s, s:I, s:I, s:I, s:o}", "backend", t->backend, "cases", (json_int_t)t->count, "failed",
+                     (json_int_t)t->failed, "skipped", (json_int_t)t->skipped, "list", list);
+}

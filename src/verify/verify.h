@@ -1,0 +1,91 @@
+/* verify - the whole pass: a plan of items, each ending in pass, fail, inconclusive or skipped, with its evidence.
+ *
+ * Every item runs in a process of its own, so that a crash or a hang is an item's result and not the end of the report. The
+ * report is written after every item; a run that was interrupted goes on after the last one. Nothing is left out in
+ * silence: what could not run says why, and the report lists it. */
+#ifndef PL_VERIFY_VERIFY_H
+#define PL_VERIFY_VERIFY_H
+
+#include <jansson.h>
+
+#include "base/str.h"
+
+enum pl_verify_status { PL_VERIFY_PASS, PL_VERIFY_FAIL, PL_VERIFY_INCONCLUSIVE, PL_VERIFY_SKIPPED, PL_VERIFY_STATUSES };
+const char *pl_verify_status_name(enum pl_verify_status s); /* "pass", "fail", "inconclusive", "skipped" */
+
+struct pl_verify_options {
+    const char *self;            /* this program */
+    const char *model, *flags;   /* NULL: items that need one are skipped; flags: of the engine, for every item */
+    const char *backend;         /* which must run; NULL: whatever does */
+    const char *url, *api_key;   /* a server instead */
+    const char *dir;             /* report and scratch */
+    const char *against, *tests; /* report or build to compare with; JUnit results of the suite */
+    bool quick;
+    uint32_t timeout_s; /* of one item */
+};
+
+struct pl_verify_result {
+    enum pl_verify_status status;
+    char summary[600];
+    json_t *evidence; /* owned; NULL: none */
+};
+void pl_verify_say(struct pl_verify_result *r, enum pl_verify_status s, const char *fmt, ...) PL_PRINTF(3, 4);
+
+struct pl_verify_item {
+    const char *name, *what;
+    int question; /* of the nine that a pass must answer (docs/verify.md); 0: none of them */
+    bool local, outside, needs_model;
+    void (*run)(const struct pl_verify_options *o, struct pl_verify_result *r);
+};
+extern const struct pl_verify_item pl_verify_items[];
+extern const size_t pl_verify_item_count;
+const struct pl_verify_item *pl_verify_item_find(const char *name);
+bool pl_verify_item_planned(const struct pl_verify_options *o, const struct pl_verify_item *i);
+
+/* Runs one item here, in this process. */
+void pl_verify_run_item(const struct pl_verify_options *o, const struct pl_verify_item *i, struct pl_verify_result *r);
+json_t *pl_verify_result_json(const struct pl_verify_item *i, const struct pl_verify_result *r,
+                              double seconds) PL_MUST_CHECK;
+
+/* A new report without items. */
+json_t *pl_verify_report_begin(const struct pl_verify_options *o) PL_MUST_CHECK;
+/* Adds verdict, exit code and the list of what was not measured. */
+void pl_verify_report_finish(json_t *report);
+void pl_verify_report_markdown(const json_t *report, struct pl_buf *out);
+/* 0 all passed or skipped, 1 something failed, 2 something is inconclusive. */
+int pl_verify_exit_code(const json_t *report);
+
+/* --- for items --- */
+/* Runs this program with these words (NULL-terminated); stdout as JSON into *out (NULL when it is none). */
+enum pl_status pl_verify_self(const struct pl_verify_options *o, const char *const *words, json_t **out, struct pl_buf *said,
+                              int *exit_code, struct pl_err *err) PL_MUST_CHECK;
+/* "self COMMAND -m MODEL FLAGS EXTRA" as a command line for ab. */
+void pl_verify_command(const struct pl_verify_options *o, const char *self, const char *command, const char *extra,
+                       struct pl_buf *out);
+enum { PL_VERIFY_PROMPTS = 4 };
+extern const char *const pl_verify_prompts[PL_VERIFY_PROMPTS];
+extern const char pl_verify_text[]; /* some prose, for perplexities */
+
+void pl_verify_build(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_backend(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_routing(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_operations(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_jit(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_outputs(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_accuracy(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_counters(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_routes(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_bench(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_server(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_tuner(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_tests(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_outside_identity(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_outside_answers(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_outside_counters(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_outside_health(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_outside_scoring(const struct pl_verify_options *o, struct pl_verify_result *r);
+/* Compares with an earlier report or another build: against must be set, report holds the items so far. */
+void pl_verify_against(const struct pl_verify_options *o, const json_t *report, struct pl_verify_result *r);
+
+#endif

@@ -1,0 +1,322 @@
+/* verify_local - items about this build and this machine that need no model, or only a glance at one. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "cpu/cpu.h"
+#include "device/device.h"
+#include "ops/choose.h"
+#include "verify/jitcheck.h"
+#include "verify/optest.h"
+#include "verify/spawn.h"
+#include "verify/verify.h"
+
+/* ---------- build ---------- */
+
+/* "key: value" lines as an object. */
+static json_t *lines_json(const char *text) {
+    json_t *o = json_object();
+    for (const char *line = text; *line != '\0';) {
+        size_t len = strcspn(line, "\n"), colon = strcspn(line, ":\n");
+        if (colon < len && line[colon + 1] == ' ') {
+            char key[64];
+            snprintf(key, sizeof key, "%.*s", (int)PL_MIN(colon, sizeof key - 1), line);
+            for (char *c = key; *c != '\0'; c++)
+                if (*c == ' ') *c = '_';
+            json_object_set_new(o, key, json_stringn(line + colon + 2, len - colon - 2));
+        }
+        line += len + (line[len] == '\n');
+    }
+    return o;
+}
+
+static json_t *machine_json(void) {
+    struct utsname u;
+    char line[300] = "", cpu[200] = "unknown";
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        snprintf(cpu, sizeof cpu, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    if (f != NULL) fclose(f);
+    if (uname(&u) != 0) u = (struct utsname){0};
+    json_int_t bytes = (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE);
+    return json_pack("{s:s, s:I, s:s, s:s, s:s, s:I}", "cpu", cpu, "cpus", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "isa",
+                     pl_isa_name(pl_cpu_best_isa()), "system", u.sysname, "kernel", u.release, "memory_bytes", bytes);
+}
+
+/* The version's lines of a program; NULL: it did not answer like plumb. */
+static json_t *version_of(const char *program) {
+    char path[1024], version[] = "version", verbose[] = "--verbose";
+    snprintf(path, sizeof path, "%s", program);
+    char *argv[] = {path, version, verbose, NULL};
+    struct pl_spawned run;
+    if (pl_spawn(argv, NULL, 0, 30, &run, NULL) != PL_OK) return NULL;
+    json_t *o = run.exit_code == 0 ? lines_json(pl_buf_cstr(&run.out)) : NULL;
+    pl_spawned_deinit(&run);
+    return o;
+}
+
+void pl_verify_build(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    static const char *const words[] = {"devices", "--json", NULL};
+    json_t *build = version_of(o->self), *devices = NULL;
+    int code = 0;
+    struct pl_err err = {0};
+    if (pl_verify_self(o, words, &devices, NULL, &code, &err) != PL_OK) devices = NULL;
+    const char *id = json_string_value(json_object_get(build, "build_id")),
+               *hash = json_string_value(json_object_get(build, "kernel_hash")),
+               *compiler = json_string_value(json_object_get(build, "compiler"));
+    if (id == NULL || hash == NULL || compiler == NULL)
+        pl_verify_say(r, PL_VERIFY_FAIL, "%s does not say what it is made of", o->self);
+    else
+        pl_verify_say(r, PL_VERIFY_PASS, "build %s, kernel sources %s, %s", id, hash, compiler);
+    r->evidence = json_pack("{s:o*, s:o, s:o*}", "build", build, "machine", machine_json(), "devices", devices);
+}
+
+/* ---------- backend ---------- */
+
+void pl_verify_backend(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    const char *const words[] = {"generate", "-m", o->model, "-p", "Hello", "-n", "2", "--temp", "0", NULL};
+    static const char mark[] = "plumb: kernel backend: ";
+    struct pl_buf said = {0};
+    struct pl_err err = {0};
+    int code = 0;
+    char line[300] = "";
+    if (pl_verify_self(o, words, NULL, &said, &code, &err) != PL_OK) {
+        pl_verify_say(r, PL_VERIFY_FAIL, "%s", err.text);
+    } else {
+        const char *at = strstr(pl_buf_cstr(&said), mark);
+        if (at != NULL) snprintf(line, sizeof line, "%.*s", (int)strcspn(at + sizeof mark - 1, "\n"), at + sizeof mark - 1);
+        size_t kind = strcspn(line, " ");
+        const char *want = o->backend;
+        if (code != 0)
+            pl_verify_say(r, PL_VERIFY_FAIL, "exit code %d: %.400s", code, pl_buf_cstr(&said));
+        else if (line[0] == '\0')
+            pl_verify_say(r, PL_VERIFY_FAIL, "no backend line was printed: nothing else of this process can be trusted");
+        else if (want != NULL && (strlen(want) != kind || strncmp(want, line, kind) != 0))
+            pl_verify_say(r, PL_VERIFY_FAIL, "expected %s, got: %s", want, line);
+        else
+            pl_verify_say(r, PL_VERIFY_PASS, "%s%s", line, want == NULL ? " (no backend was demanded: --backend)" : "");
+    }
+    r->evidence = json_pack("{s:s}", "line", line);
+    pl_buf_deinit(&said);
+}
+
+/* ---------- routing ---------- */
+
+static json_t *port_table(void) {
+    json_t *rows = json_array();
+    for (int op = 0; op < PL_OP_COUNT; op++) {
+        json_t *row = json_pack("{s:s}", "op", pl_op_name((enum pl_op)op));
+        for (int b = 0; b < PL_BACKEND_COUNT; b++) {
+            enum pl_impl list[PL_IMPL_COUNT];
+            size_t n = pl_impl_ranked((enum pl_backend)b, (enum pl_op)op, list);
+            struct pl_buf text = {0};
+            pl_buf_add_c(&text, pl_port_name(pl_ops_port((enum pl_op)op, (enum pl_backend)b)));
+            for (size_t i = 0; i < n; i++) pl_buf_printf(&text, "%s%s", i == 0 ? ": " : " > ", pl_impl_name(list[i]));
+            json_object_set_new(row, pl_backend_name((enum pl_backend)b), json_string(pl_buf_cstr(&text)));
+            pl_buf_deinit(&text);
+        }
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+/* What was chosen for this model, and every choice that did not end as planned. */
+static json_t *chosen(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/witness.json", o->dir);
+    const char *const words[] = {"generate", "-m",        o->model, "-p", pl_verify_prompts[0], "-n", "4", "--temp",
+                                 "0",        "--witness", path,     NULL};
+    struct pl_buf said = {0};
+    struct pl_err err = {0};
+    int code = 0;
+    enum pl_status st = pl_verify_self(o, words, NULL, &said, &code, &err);
+    json_t *witness = st == PL_OK && code == 0 ? json_load_file(path, 0, NULL) : NULL;
+    const json_t *outcomes = json_object_get(witness, "outcomes");
+    size_t other = 0;
+    for (size_t i = 0; i < json_array_size(outcomes); i++) {
+        const char *how = json_string_value(json_object_get(json_array_get(outcomes, i), "outcome"));
+        const char *why = json_string_value(json_object_get(json_array_get(outcomes, i), "reason"));
+        if (how == NULL || strcmp(how, "chosen") == 0) continue;
+        if (other++ == 0)
+            pl_verify_say(r, PL_VERIFY_FAIL, "not as planned: %s was a %s: %s",
+                          json_string_value(json_object_get(json_array_get(outcomes, i), "op")), how,
+                          why != NULL ? why : "");
+    }
+    if (witness == NULL || json_array_size(outcomes) == 0)
+        pl_verify_say(r, PL_VERIFY_FAIL, "no witness of what ran (exit code %d): %.300s", code, pl_buf_cstr(&said));
+    else if (other == 0)
+        pl_verify_say(r, PL_VERIFY_PASS, "%zu choices, all as planned; launches counted by host and device agree",
+                      json_array_size(outcomes));
+    pl_buf_deinit(&said);
+    (void)unlink(path);
+    return witness;
+}
+
+void pl_verify_routing(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    json_t *witness = NULL;
+    if (o->model != NULL)
+        witness = chosen(o, r);
+    else
+        pl_verify_say(r, PL_VERIFY_PASS, "%d operations; without a model (-m) only what is planned", PL_OP_COUNT);
+    r->evidence = json_pack("{s:o, s:O?}", "ports", port_table(), "chosen", json_object_get(witness, "outcomes"));
+    json_decref(witness);
+}
+
+/* ---------- operations ---------- */
+
+static bool is_here(enum pl_backend b) {
+    static const enum pl_device_kind kinds[PL_BACKEND_COUNT] = {
+        [PL_BACKEND_CUDA] = PL_DEVICE_CUDA, [PL_BACKEND_ROCM] = PL_DEVICE_ROCM, [PL_BACKEND_OPENCL] = PL_DEVICE_OPENCL};
+    int n = 0;
+    if (b == PL_BACKEND_CPU) return true;
+    return b != PL_BACKEND_METAL && pl_device_count(kinds[b], &n, NULL) == PL_OK && n > 0;
+}
+
+static void one_backend(const struct pl_ops_options *opt, bool quick, const char *name, json_t *list, size_t *cases,
+                        size_t *failed, struct pl_verify_result *r) {
+    struct pl_optest t;
+    struct pl_err err = {0};
+    if (pl_optest_run(opt, quick, &t, &err) != PL_OK) {
+        pl_verify_say(r, PL_VERIFY_FAIL, "%s: %.500s", name, err.text);
+        (*failed)++;
+        return;
+    }
+    for (size_t i = 0; i < t.count && t.failed > 0 && *failed == 0; i++) {
+        const struct pl_optest_case *c = &t.cases[i];
+        if (c->passed) continue;
+        pl_verify_say(r, PL_VERIFY_FAIL, "%s: %s, %s (%s): error %.3g, bound %.3g %s", name, c->op, c->what, c->kernel,
+                      c->error, c->bound, c->why);
+        *failed += t.failed;
+    }
+    *cases += t.count;
+    json_array_append_new(list, pl_optest_json(&t));
+    pl_optest_deinit(&t);
+}
+
+void pl_verify_operations(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    json_t *list = json_array();
+    size_t cases = 0, failed = 0;
+    for (int b = 0; b < PL_BACKEND_COUNT; b++) {
+        if (!is_here((enum pl_backend)b)) continue;
+        bool wanted = o->backend == NULL || strcmp(o->backend, pl_backend_name((enum pl_backend)b)) == 0;
+        if (!wanted && b != PL_BACKEND_CPU) continue;
+        for (int isa = 0; isa < PL_ISA_COUNT; isa++) {
+            if (b != PL_BACKEND_CPU && isa > 0) break;
+            if (!pl_cpu_isa_available((enum pl_isa)isa)) continue;
+            if (o->quick && b == PL_BACKEND_CPU && (enum pl_isa)isa != pl_cpu_best_isa()) continue;
+            struct pl_ops_options opt = {.backend = (enum pl_backend)b,
+                                         .isa = b == PL_BACKEND_CPU ? pl_isa_name((enum pl_isa)isa) : NULL};
+            one_backend(&opt, o->quick, pl_backend_name((enum pl_backend)b), list, &cases, &failed, r);
+        }
+    }
+    if (failed == 0)
+        pl_verify_say(r, PL_VERIFY_PASS, "%zu cases on %zu backends agree with the oracle", cases, json_array_size(list));
+    r->evidence = json_pack("{s:o}", "backends", list);
+}
+
+/* ---------- the kernel cache ---------- */
+
+void pl_verify_jit(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    json_t *list = json_array();
+    size_t ran = 0, failed = 0;
+    for (int k = 0; k < PL_DEVICE_KIND_COUNT; k++) {
+        int n = 0;
+        struct pl_err err = {0};
+        json_t *checks = json_array();
+        if (pl_device_count((enum pl_device_kind)k, &n, NULL) != PL_OK || n == 0) {
+            json_decref(checks);
+            continue;
+        }
+        size_t bad = 0;
+        if (pl_jitcheck_run((enum pl_device_kind)k, o->dir, checks, &bad, &err) != PL_OK || bad > 0) {
+            failed++;
+            pl_verify_say(r, PL_VERIFY_FAIL, "%s: %.400s", pl_device_kind_name((enum pl_device_kind)k),
+                          err.text[0] != '\0' ? err.text : "a check failed");
+        }
+        ran++;
+        json_array_append_new(
+            list, json_pack("{s:s, s:o}", "device", pl_device_kind_name((enum pl_device_kind)k), "checks", checks));
+    }
+    if (ran == 0)
+        pl_verify_say(r, PL_VERIFY_SKIPPED, "no CUDA, ROCm or OpenCL device is here: nothing is compiled at run time");
+    else if (failed == 0)
+        pl_verify_say(r, PL_VERIFY_PASS, "%zu devices: sound, and a weakened key is caught", ran);
+    r->evidence = json_pack("{s:o}", "devices", list);
+}
+
+/* ---------- the tuner; the suite's results ---------- */
+
+void pl_verify_tuner(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    static const char *const words[] = {"tune", "--help", NULL};
+    struct pl_buf said = {0};
+    int code = 0;
+    bool there = pl_verify_self(o, words, NULL, &said, &code, NULL) == PL_OK && code == 0;
+    pl_verify_say(r, PL_VERIFY_SKIPPED,
+                  there ? "the tuner's report is not part of this pass yet"
+                        : "this build has no tuner: kernels are chosen by fixed rules");
+    pl_buf_deinit(&said);
+}
+
+static void attribute(const char *tag, size_t len, const char *name, char *out, size_t cap) {
+    char want[40];
+    size_t n = (size_t)snprintf(want, sizeof want, " %s=\"", name);
+    out[0] = '\0';
+    for (size_t i = 0; i + n < len; i++) {
+        if (memcmp(tag + i, want, n) != 0) continue;
+        snprintf(out, cap, "%.*s", (int)PL_MIN(strcspn(tag + i + n, "\""), cap - 1), tag + i + n);
+        return;
+    }
+}
+
+/* <testcase classname= name=> with <failure>, <error> or <skipped> inside: what every JUnit writer agrees on. */
+static json_t *junit_json(const char *text, size_t count[3]) {
+    json_t *cases = json_object();
+    for (const char *at = strstr(text, "<testcase"); at != NULL; at = strstr(at + 1, "<testcase")) {
+        size_t tag = strcspn(at, ">");
+        bool closed = tag > 0 && at[tag - 1] == '/';
+        const char *end = closed ? at + tag : strstr(at, "</testcase>");
+        char group[200], name[300], key[520];
+        if (end == NULL) break;
+        attribute(at, tag, "classname", group, sizeof group);
+        attribute(at, tag, "name", name, sizeof name);
+        snprintf(key, sizeof key, "%s: %s", group, name);
+        const char *bad = strstr(at, "<failure"), *broken = strstr(at, "<error"), *skip = strstr(at, "<skipped");
+        int verdict = (bad != NULL && bad < end) || (broken != NULL && broken < end) ? 1
+                      : skip != NULL && skip < end                                   ? 2
+                                                                                     : 0;
+        static const char *const names[] = {"pass", "fail", "skipped"};
+        json_object_set_new(cases, key, json_string(names[verdict]));
+        count[verdict]++;
+    }
+    return cases;
+}
+
+void pl_verify_tests(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    if (o->tests == NULL) {
+        pl_verify_say(r, PL_VERIFY_SKIPPED, "no results were given: make check, then --tests build/test-report.xml");
+        return;
+    }
+    FILE *f = fopen(o->tests, "re");
+    struct pl_buf text = {0};
+    char block[65536];
+    size_t count[3] = {0};
+    for (size_t n; f != NULL && (n = fread(block, 1, sizeof block, f)) > 0 && text.len < 256 << 20;)
+        pl_buf_add(&text, block, n);
+    if (f != NULL) fclose(f);
+    json_t *cases = junit_json(pl_buf_cstr(&text), count);
+    pl_buf_deinit(&text);
+    if (count[0] + count[1] + count[2] == 0)
+        pl_verify_say(r, PL_VERIFY_INCONCLUSIVE, "%.300s holds no test cases (JUnit XML was expected)", o->tests);
+    else
+        pl_verify_say(r, count[1] > 0 ? PL_VERIFY_FAIL : PL_VERIFY_PASS, "%zu passed, %zu failed, %zu skipped", count[0],
+                      count[1], count[2]);
+    r->evidence = json_pack("{s:I, s:I, s:I, s:o}", "passed", (json_int_t)count[0], "failed", (json_int_t)count[1],
+                            "skipped", (json_int_t)count[2], "cases", cases);
+}

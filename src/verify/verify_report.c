@@ -1,0 +1,119 @@
+/* verify_report - the report as Markdown: a table of items, then the evidence of each. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "verify/verify.h"
+
+static const char *text_of(const json_t *o, const char *key) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s != NULL ? s : "";
+}
+
+/* One line of a table: no bars, no line ends. */
+static void cell(struct pl_buf *out, const char *text) {
+    for (; *text != '\0'; text++) {
+        if (*text == '|')
+            pl_buf_add_c(out, "\\|");
+        else
+            pl_buf_add_char(out, *text == '\n' ? ' ' : *text);
+    }
+}
+
+static void value(struct pl_buf *out, const json_t *v) {
+    if (json_is_string(v)) {
+        cell(out, json_string_value(v));
+    } else if (json_is_integer(v)) {
+        pl_buf_printf(out, "%lld", (long long)json_integer_value(v));
+    } else if (json_is_number(v)) {
+        pl_buf_printf(out, "%.5g", json_number_value(v));
+    } else if (json_is_boolean(v)) {
+        pl_buf_add_c(out, json_is_true(v) ? "yes" : "no");
+    } else if (json_is_object(v) && json_object_get(v, "value") != NULL) { /* an interval */
+        pl_buf_printf(out, "%.5g [%.5g, %.5g]", json_number_value(json_object_get(v, "value")),
+                      json_number_value(json_object_get(v, "low")), json_number_value(json_object_get(v, "high")));
+    } else if (v != NULL && !json_is_null(v)) {
+        char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+        if (text != NULL && strlen(text) > 300) snprintf(text + 296, 5, "...");
+        cell(out, text != NULL ? text : "");
+        free(text);
+    }
+}
+
+/* A list of objects as a table with the first one's keys; the rest of an object as a list of values. */
+static void table(struct pl_buf *out, const json_t *list) {
+    const char *key;
+    json_t *v, *first = json_array_get(list, 0);
+    size_t columns = json_object_size(first);
+    pl_buf_add_c(out, "\n|");
+    json_object_foreach(first, key, v) pl_buf_printf(out, " %s |", key);
+    pl_buf_add_c(out, "\n|");
+    for (size_t i = 0; i < columns; i++) pl_buf_add_c(out, "---|");
+    pl_buf_add_char(out, '\n');
+    for (size_t i = 0; i < json_array_size(list) && i < 400; i++) {
+        pl_buf_add_c(out, "|");
+        json_object_foreach(first, key, v) {
+            pl_buf_add_char(out, ' ');
+            value(out, json_object_get(json_array_get(list, i), key));
+            pl_buf_add_c(out, " |");
+        }
+        pl_buf_add_char(out, '\n');
+    }
+}
+
+static void evidence(struct pl_buf *out, const json_t *e, int depth) {
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)e, key, v) {
+        if (strcmp(key, "cases") == 0 && json_is_object(v)) continue; /* thousands of tests: in the JSON */
+        if (json_is_array(v) && json_is_object(json_array_get(v, 0))) {
+            pl_buf_printf(out, "\n%s:\n", key);
+            bool nested = json_is_array(json_object_get(json_array_get(v, 0), "list")) ||
+                          json_is_array(json_object_get(json_array_get(v, 0), "checks"));
+            for (size_t i = 0; nested && i < json_array_size(v) && depth < 3; i++)
+                evidence(out, json_array_get(v, i), depth + 1);
+            if (!nested) table(out, v);
+        } else if (json_is_object(v) && json_object_get(v, "value") == NULL && depth < 3) {
+            pl_buf_printf(out, "\n%s:\n\n", key);
+            evidence(out, v, depth + 1);
+        } else if (!json_is_null(v)) {
+            pl_buf_printf(out, "- %s: ", key);
+            value(out, v);
+            pl_buf_add_char(out, '\n');
+        }
+    }
+}
+
+void pl_verify_report_markdown(const json_t *report, struct pl_buf *out) {
+    const json_t *items = json_object_get(report, "items"), *options = json_object_get(report, "options"),
+                 *open = json_object_get(report, "not_measured");
+    const char *url = text_of(options, "url"), *model = text_of(options, "model");
+    pl_buf_printf(out, "# Verification: %s\n\n%s, %s%s%s%s%s\n\n", text_of(report, "verdict"), text_of(report, "started"),
+                  url[0] != '\0'     ? url
+                  : model[0] != '\0' ? model
+                                     : "no model",
+                  text_of(options, "flags")[0] != '\0' ? ", " : "", text_of(options, "flags"),
+                  json_is_true(json_object_get(options, "quick")) ? ", quick" : "", url[0] != '\0' ? ", from outside" : "");
+    pl_buf_add_c(out, "| item | question | status | seconds | finding |\n|---|---|---|---|---|\n");
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        const json_t *item = json_array_get(items, i);
+        json_int_t q = json_integer_value(json_object_get(item, "question"));
+        pl_buf_printf(out, "| %s | ", text_of(item, "name"));
+        if (q > 0) pl_buf_printf(out, "%lld", (long long)q);
+        pl_buf_printf(out, " | %s | %.1f | ", text_of(item, "status"), json_number_value(json_object_get(item, "seconds")));
+        cell(out, text_of(item, "summary"));
+        pl_buf_add_c(out, " |\n");
+    }
+    if (json_array_size(open) > 0) pl_buf_add_c(out, "\n## Not measured\n\n");
+    for (size_t i = 0; i < json_array_size(open); i++) {
+        pl_buf_add_c(out, "- ");
+        cell(out, json_string_value(json_array_get(open, i)));
+        pl_buf_add_char(out, '\n');
+    }
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        const json_t *item = json_array_get(items, i), *e = json_object_get(item, "evidence");
+        if (!json_is_object(e)) continue;
+        pl_buf_printf(out, "\n## %s: %s\n\n", text_of(item, "name"), text_of(item, "what"));
+        evidence(out, e, 0);
+    }
+}

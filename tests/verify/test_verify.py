@@ -1,0 +1,251 @@
+"""plumb verify: the plan, a whole quick pass that keeps to its schema, resuming, comparing, and servers from outside.
+test-timeout: 900"""
+import copy
+import http.server
+import json
+import os
+import stat
+import subprocess
+import threading
+
+from tests import tap
+from tests.cmd.support import PLUMB, WORK, path, tiny
+from tests.tap import case, main
+from tests.verify.schema import faults
+
+SCHEMA = json.load(open("docs/verify.schema.json"))
+os.environ["XDG_CACHE_HOME"] = os.path.join(WORK, "cache")
+
+
+def verify(*args, code=None, timeout=600):
+    r = subprocess.run([PLUMB, "verify", *map(str, args)], capture_output=True, text=True, timeout=timeout)
+    assert code is None or r.returncode == code, (r.returncode, r.stdout[-3000:], r.stderr[-3000:])
+    return r.stdout + r.stderr
+
+
+def report(directory):
+    r = json.load(open(os.path.join(directory, "verify.json")))
+    assert faults(r, SCHEMA) == [], faults(r, SCHEMA)[:5]
+    assert "# Verification: " + r["verdict"] in open(os.path.join(directory, "verify.md")).read()
+    return r
+
+
+def item(r, name):
+    return next(i for i in r["items"] if i["name"] == name)
+
+
+def has_server():
+    return subprocess.run([PLUMB, "serve", "--help"], capture_output=True).returncode == 0
+
+
+@case
+def the_plan_is_listed_first():
+    out = verify("--plan", code=0)
+    for name in ("build", "backend", "operations", "jit", "outputs", "counters", "bench", "server"):
+        assert name in out, out
+    assert "needs -m" in out and "identity" not in out
+    assert "identity" in verify("--plan", "--url", "http://127.0.0.1:1", code=0)
+    assert "against" in verify("--plan", "--against", "README.md", code=0)
+
+
+WHOLE = os.path.join(WORK, "whole")
+
+
+@case
+def a_quick_pass_keeps_to_its_schema():
+    if not has_server():
+        raise tap.Skip("this build has no server")
+    out = verify("-m", tiny(), "--quick", "--backend", "cpu", "--report", WHOLE)
+    r = report(WHOLE)
+    bad = [(i["name"], i["summary"]) for i in r["items"] if i["status"] in ("fail", "inconclusive")]
+    assert bad == [] and r["verdict"] == "PASS", (bad, out)
+    assert {i["name"] for i in r["items"]} >= {"build", "backend", "routing", "operations", "forced", "outputs", "accuracy", "counters",
+                                              "routes", "bench", "server"}
+    assert any(n.startswith("tests:") for n in r["not_measured"]) and any("question 8" in n for n in r["not_measured"])
+    assert item(r, "build")["evidence"]["build"]["compiler"] and item(r, "backend")["evidence"]["line"].startswith("cpu (")
+    cases = item(r, "operations")["evidence"]["backends"][0]["list"]
+    assert {c["op"] for c in cases} >= {"linear", "linear_add", "norm", "add_norm", "add", "embed", "glu", "softcap", "gather", "attention"}
+    assert all(c["kernel"] and c["error"] <= c["bound"] for c in cases)
+    assert item(r, "bench")["evidence"]["read_ceiling_gb_s"] > 0
+
+
+@case
+def the_schema_checker_sees_faults():
+    good = {"schema": "plumb-verify-1", "started": "", "build_id": "", "options": {"model": None, "flags": "", "backend": None, "url": None, "quick": True},
+            "items": [{"name": "x", "what": "y", "question": 1, "status": "pass", "summary": "", "seconds": 1.5, "evidence": None}],
+            "not_measured": [], "exit_code": 0, "verdict": "PASS"}
+    assert faults(good, SCHEMA) == []
+    for change in (lambda r: r.pop("items"), lambda r: r.update(extra=1), lambda r: r.update(exit_code=3), lambda r: r.update(exit_code=True),
+                   lambda r: r["items"][0].update(status="ok"), lambda r: r["items"][0].update(seconds="1"),
+                   lambda r: r["items"][0].update(evidence={"routes": [{}]}), lambda r: r["options"].update(quick=0)):
+        bad = copy.deepcopy(good)
+        change(bad)
+        assert faults(bad, SCHEMA), bad
+
+
+@case
+def an_interrupted_run_goes_on():
+    out = os.path.join(WORK, "resumed")
+    verify("-m", tiny(), "--quick", "--only", "build,backend,routing", "--report", out, code=0)
+    r = report(out)
+    kept = item(r, "backend")
+    r["items"] = [i for i in r["items"] if i["name"] != "routing"]
+    json.dump(r, open(os.path.join(out, "verify.json"), "w"))
+    verify("-m", tiny(), "--quick", "--only", "build,backend,routing", "--report", out, "--resume", code=0)
+    r = report(out)
+    assert item(r, "backend") == kept and item(r, "routing")["status"] == "pass"
+    assert "leave --resume out" in verify("-m", tiny(), "--only", "build", "--report", out, "--resume", code=1)
+    open(os.path.join(out, "verify.json"), "w").write("{ cut")  # a torn file is a fresh start
+    verify("-m", tiny(), "--quick", "--only", "build", "--report", out, "--resume", code=0)
+
+
+@case
+def what_is_missing_is_said():
+    out = os.path.join(WORK, "nomodel")
+    verify("--quick", "--only", "build,routing,tests,outputs", "--report", out, code=0)
+    r = report(out)
+    assert item(r, "outputs")["status"] == "skipped" and "no model" in item(r, "outputs")["summary"]
+    verify("-m", tiny(), "--backend", "cuda", "--only", "backend", "--report", out)
+    r = report(out)
+    if item(r, "backend")["status"] != "pass":  # a machine without that device
+        assert r["exit_code"] == 1 and "cuda" in item(r, "backend")["summary"]
+    for args, words in ((["--url", "ftp://x"], "http"), (["--only", "nonsense"], "nonsense"), (["--backend", "directx"], "directx"),
+                        (["--against", "/no/such"], "/no/such"), (["--url", "http://x", "-m", "y"], "exclude"), (["--item", "x"], "no item")):
+        assert words in verify(*args, code=64), args
+    assert "no-such-model" in verify("-m", "no-such-model", code=1)
+
+
+JUNIT = """<testsuites><testsuite name="a"><testcase classname="a" name="one" time="0"/>
+<testcase classname="a" name="two"><skipped message="why"/></testcase>
+<testcase classname="b" name="three">{}</testcase></testsuite></testsuites>"""
+
+
+@case
+def results_of_the_suite():
+    out = os.path.join(WORK, "tests")
+    verify("--only", "tests", "--tests", path("good.xml", JUNIT.format("")), "--report", out, code=0)
+    e = item(report(out), "tests")["evidence"]
+    assert e["cases"] == {"a: one": "pass", "a: two": "skipped", "b: three": "pass"}
+    verify("--only", "tests", "--tests", path("bad.xml", JUNIT.format("<failure>x</failure>")), "--report", out, code=1)
+    verify("--only", "tests", "--tests", path("empty.xml", "<x/>"), "--report", out, code=2)
+
+
+def old_report(name, **evidence):
+    r = {"schema": "plumb-verify-1", "started": "", "build_id": "", "options": {}, "items": [
+        {"name": n, "what": "", "question": 0, "status": "pass", "summary": "", "seconds": 0, "evidence": e} for n, e in evidence.items()]}
+    return path(name, json.dumps(r))
+
+
+@case
+def worse_than_an_earlier_report():
+    out = os.path.join(WORK, "against")
+    now = ("--only", "tests", "--report", out, "--tests", path("now.xml", JUNIT.format("")))
+    same = {"cases": {"a: one": "pass", "a: two": "skipped", "b: three": "pass"}}
+    verify(*now, "--against", old_report("same.json", tests=same), code=0)
+    for name, change, words in (("skip", {"a: two": "pass"}, "skipped now"), ("gone", {"c: four": "pass"}, "gone now")):
+        text = verify(*now, "--against", old_report(f"{name}.json", tests={"cases": {**same["cases"], **change}}), code=1)
+        assert words in text, text
+    text = verify(*now, "--against", old_report("item.json", tests=same, outputs={}), code=1)
+    assert "item outputs passed before and is absent" in text, text
+    assert "neither a report" in verify(*now, "--against", path("no.json", "[]"), code=2)
+
+
+@case
+def slower_than_noise():
+    if not has_server():
+        raise tap.Skip("this build has no server")
+    r = json.load(open(os.path.join(WHOLE, "verify.json")))
+    bench = item(r, "bench")
+    out = os.path.join(WORK, "slower")
+    for factor, code in ((0.2, 0), (5.0, 1)):  # this build is much faster, or much slower, than that report says
+        e = copy.deepcopy(bench["evidence"])
+        for key in ("prefill_tok_s_all", "decode_tok_s_all"):
+            e[key] = [v * factor for v in e[key]]
+        text = verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "bench", "--report", out, "--against", old_report(f"{factor}.json", bench=e), code=code)
+        assert ("of its former speed" in text) == (code == 1), text
+    speeds = item(report(out), "against")["evidence"]["speeds"]
+    assert {s["what"] for s in speeds} == {"prompt", "decode"} and all(s["low"] <= s["ratio"] <= s["high"] for s in speeds)
+
+
+@case
+def beside_another_build():
+    if not has_server():
+        raise tap.Skip("this build has no server")
+    old = path("plumb-old", f"""#!/bin/sh
+if [ "$1" = version ]; then echo 'plumb 0.0.9'; echo 'build id: older'; echo 'kernel hash: older'; exit 0; fi
+exec {PLUMB} "$@"
+""")
+    os.chmod(old, os.stat(old).st_mode | stat.S_IXUSR)
+    out = os.path.join(WORK, "beside")
+    text = verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "build", "--report", out, "--against", old)
+    e = item(report(out), "against")["evidence"]
+    assert e["kind"] == "build" and len(e["speeds"]) == 2, text
+    assert [x for x in e["regressions"] if "former speed" not in x] == [], text  # one program: speed alone may wobble
+    text = verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "build", "--report", out, "--against", PLUMB, code=1)
+    assert "one build" in text, text
+
+
+class Foreign(http.server.BaseHTTPRequestHandler):
+    """Somebody else's server: OpenAI's endpoints and nothing more."""
+
+    def log_message(self, *a):
+        pass
+
+    def send(self, code, value):
+        data = json.dumps(value).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        self.send(200, {"data": [{"id": "their-model"}]}) if self.path == "/v1/models" else self.send(404, {})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/v1/completions":
+            return self.send(404, {})
+        if not isinstance(body.get("prompt"), str):
+            return self.send(400, {"error": {"message": "prompt"}})
+        self.server.count += 1
+        self.send(200, {"choices": [{"text": f"an answer{self.server.count if self.server.unsteady else ''}"}]})
+
+
+def foreign(unsteady=False):
+    h = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign)
+    h.count, h.unsteady = 0, unsteady
+    threading.Thread(target=h.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{h.server_address[1]}"
+
+
+@case
+def servers_from_outside():
+    out = os.path.join(WORK, "outside")
+    verify("--url", foreign(), "--quick", "--report", out, code=0)
+    r = report(out)
+    assert "route is unknown" in item(r, "identity")["summary"] and item(r, "outside-counters")["status"] == "skipped"
+    assert item(r, "scoring")["status"] == "skipped" and item(r, "answers")["status"] == "pass"
+    assert any("question 7" in n for n in r["not_measured"])
+    verify("--url", foreign(unsteady=True), "--quick", "--report", out, code=2)
+    assert "do not repeat" in item(report(out), "answers")["summary"]
+    verify("--url", "http://127.0.0.1:1", "--quick", "--report", out, code=1)
+
+
+@case
+def plumbs_server_from_outside():
+    if not has_server():
+        raise tap.Skip("this build has no server")
+    from tests.serve.support import Server
+    out = os.path.join(WORK, "own")
+    server = Server(tiny(), "--metrics", "-c", "128", "--parallel", "4")
+    try:
+        verify("--url", f"http://127.0.0.1:{server.port}", "--quick", "--report", out, code=0)
+    finally:
+        server.stop()
+    r = report(out)
+    assert item(r, "identity")["evidence"]["backend"].startswith("cpu (") and item(r, "outside-counters")["status"] == "pass"
+    assert item(r, "scoring")["evidence"]["echo_logprobs"] and item(r, "outside-health")["evidence"]["proves_progress"]
+
+
+if __name__ == "__main__":
+    main()
