@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "jit/jit.h"
 #include "ops/launch.h"
+#include "ops/paged.h"
 
 static struct pl_err err;
 
@@ -75,6 +76,20 @@ static void heads(struct gate *g) {
     }
 }
 
+static void paged(struct gate *g) {
+    static const struct pl_paged_shape shapes[] = {
+        {PL_F16, 128, 0, 0, 32, 32, 8}, {PL_BF16, 64, 0, 0, 16, 16, 1}, {PL_F16, 576, 512, 576, 64, 128, 1}};
+    for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
+        struct pl_paged p;
+        pl_paged_init(&p, &shapes[i]);
+        for (int k = PL_PAGED_V1; k <= PL_PAGED_DENSE; k++) {
+            struct pl_jit_spec s;
+            pl_paged_spec(NULL, &p, (enum pl_paged_kernel)k, &s);
+            compile(g, &s);
+        }
+    }
+}
+
 static void only_cuda(struct gate *g) {
     static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q6_K};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
@@ -127,6 +142,7 @@ static void gate(enum pl_device_kind kind, const char *target, bool every) {
     compile(&g, &e);
     weights(&g);
     heads(&g);
+    paged(&g);
     if (kind == PL_DEVICE_CUDA) only_cuda(&g);
     print_message("# %s, %s: %d kernels compiled\n", version, target, g.compiled);
 }

@@ -1,0 +1,132 @@
+#include "ops/paged.h"
+
+#include <stdio.h>
+
+enum { SHARED_ROWS = 16, CPU_V1_GROUP = 8, GPU_V1_GROUP = 256 };
+
+const char *pl_paged_declines(const struct pl_paged_shape *s) {
+    if (s->kv != PL_F16 && s->kv != PL_BF16 && s->kv != PL_F32) return "dtype";
+    if (s->kv_heads == 0 || s->heads == 0 || s->heads % s->kv_heads != 0) return "geometry";
+    if (s->head_dim == 0 || s->head_dim > 576 || s->page_tokens == 0 || s->heads > 65535) return "geometry";
+    return NULL;
+}
+
+/* Query heads of a KV head taken together: the largest divisor of the group that a thread's registers hold. */
+static uint32_t heads_together(uint32_t group) {
+    for (uint32_t n = SHARED_ROWS; n > 1; n--)
+        if (group % n == 0) return n;
+    return 1;
+}
+
+void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s) {
+    PL_ASSERT(pl_paged_declines(s) == NULL);
+    *p = (struct pl_paged){.shape = *s};
+    if (p->shape.value_dim == 0) p->shape.value_dim = s->head_dim;
+    if (p->shape.value_stride == 0) p->shape.value_stride = p->shape.value_dim;
+    p->heads_together = heads_together(s->heads / s->kv_heads);
+    p->rows = SHARED_ROWS / p->heads_together * p->heads_together;
+}
+
+void pl_paged_plan_options(const struct pl_paged *p, struct pl_plan_options *opt) {
+    opt->page_tokens = p->shape.page_tokens;
+    opt->heads = p->shape.heads;
+    opt->kv_heads = p->shape.heads / p->heads_together;
+    opt->rows_max = p->rows;
+}
+
+/* Shuffles need threads that run in step: not promised by OpenCL C 1.2. */
+static bool has_teams(const struct pl_kernels *ks) {
+    return ks == NULL || pl_device_info(ks->device)->kind != PL_DEVICE_OPENCL;
+}
+static uint32_t group_of(const struct pl_kernels *ks, enum pl_paged_kernel which) {
+    bool one_pass = which == PL_PAGED_V1 || which == PL_PAGED_DENSE;
+    if (ks == NULL) return one_pass ? GPU_V1_GROUP : 128;
+    if (one_pass) return pl_device_info(ks->device)->is_cpu ? CPU_V1_GROUP : has_teams(ks) ? GPU_V1_GROUP : 64;
+    return ks->head;
+}
+
+void pl_paged_spec(const struct pl_kernels *ks, const struct pl_paged *p, enum pl_paged_kernel which,
+                   struct pl_jit_spec *spec) {
+    static const char *const entries[] = {"pk_paged_v1",    "pk_paged_v2",     "pk_paged_v2",
+                                          "pk_paged_merge", "pk_paged_gather", "pk_paged_dense"};
+    static const char *const parts[] = {"PAGED_V1", "PAGED_V2", "PAGED_V2", "PAGED_MERGE", "PAGED_GATHER", "PAGED_DENSE"};
+    const struct pl_paged_shape *s = &p->shape;
+    *spec = (struct pl_jit_spec){.file = "paged.k.c", .entry = entries[which]};
+    pl_jit_set_u32(spec, "GROUP", group_of(ks, which));
+    pl_jit_set(spec, parts[which], "1");
+    enum pl_status st = pl_jit_set_kv(spec, s->kv, s->head_dim, s->page_tokens);
+    PL_ASSERT(st == PL_OK);
+    pl_jit_set_u32(spec, "TEAM", has_teams(ks) ? 32 : 1);
+    pl_jit_set_u32(spec, "HEADS", p->heads_together);
+    pl_jit_set_u32(spec, "ROWS", which == PL_PAGED_CASCADE ? p->rows : p->heads_together);
+    pl_jit_set_u32(spec, "VALUE_DIM", s->value_dim);
+    pl_jit_set_u32(spec, "VALUE_STRIDE", s->value_stride);
+}
+
+static struct pl_kernel *kernel_of(struct pl_paged *p, enum pl_paged_kernel which) {
+    struct pl_kernel *const all[] = {&p->v1, &p->v2, &p->cascade, &p->merge, &p->gather, &p->dense};
+    return all[which];
+}
+
+enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which, struct pl_err *err) {
+    static const char *const names[] = {"paged_v1",    "paged_v2",     "paged_cascade",
+                                        "paged_merge", "paged_gather", "paged_dense"};
+    struct pl_kernel *k = kernel_of(p, which);
+    struct pl_jit_spec spec;
+    char name[40], tail[12] = "";
+    if (k->jit != NULL) return PL_OK;
+    if (which == PL_PAGED_V2 || which == PL_PAGED_MERGE) snprintf(tail, sizeof tail, "/h%u", p->heads_together);
+    if (which == PL_PAGED_CASCADE) snprintf(tail, sizeof tail, "/h%ux%u", p->heads_together, p->rows / p->heads_together);
+    snprintf(name, sizeof name, "%s/%s/d%u%s", names[which], pl_dtype_name(p->shape.kv), p->shape.head_dim, tail);
+    pl_paged_spec(ks, p, which, &spec);
+    return pl_kernel_make(ks, &spec, group_of(ks, which), name, k, err);
+}
+
+void pl_paged_free(struct pl_kernels *ks, struct pl_paged *p) {
+    for (int i = PL_PAGED_V1; i <= PL_PAGED_DENSE; i++) pl_kernel_free(ks, kernel_of(p, (enum pl_paged_kernel)i));
+}
+
+static enum pl_status launch_gather(struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_launch *l,
+                                    struct pl_args_paged a) {
+    struct pl_device_arg args[] = {
+        PL_ARG_BUFFER(l->k_pages), PL_ARG_BUFFER(l->v_pages),         PL_ARG_BUFFER(l->plan), PL_ARG_BUFFER(l->dense_k),
+        PL_ARG_BUFFER(l->dense_v), PL_ARG_BUFFER(&p->gather.counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, &p->gather, l->pages_longest, l->rows, 0, args, PL_COUNT_OF(args));
+}
+static enum pl_status launch_rows(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_paged_launch *l,
+                                  pl_buffer_in *keys, pl_buffer_in *values, struct pl_args_paged a) {
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(l->q),    PL_ARG_BUFFER(keys),   PL_ARG_BUFFER(values),
+                                   PL_ARG_BUFFER(l->plan), PL_ARG_BUFFER(l->out), PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, a.heads, l->rows, 0, args, PL_COUNT_OF(args));
+}
+static enum pl_status launch_chunks(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_paged_launch *l,
+                                    struct pl_args_paged a, uint32_t tiles) {
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(l->q),    PL_ARG_BUFFER(l->k_pages),  PL_ARG_BUFFER(l->v_pages),
+                                   PL_ARG_BUFFER(l->plan), PL_ARG_BUFFER(l->out),      PL_ARG_BUFFER(l->parts),
+                                   PL_ARG_BUFFER(l->lse),  PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, l->chunks, tiles, 0, args, PL_COUNT_OF(args));
+}
+static enum pl_status launch_merge(struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_launch *l,
+                                   struct pl_args_paged a) {
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(l->parts),          PL_ARG_BUFFER(l->lse),
+                                   PL_ARG_BUFFER(l->plan),           PL_ARG_BUFFER(l->out),
+                                   PL_ARG_BUFFER(&p->merge.counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, &p->merge, l->merges, a.heads, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_launch_paged(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,
+                               const struct pl_paged_launch *l) {
+    const struct pl_paged_shape *s = &p->shape;
+    struct pl_args_paged a = {s->heads, s->kv_heads, l->scale, l->softcap, l->chunks, l->merges, l->rows, 0};
+    uint32_t tiles = s->heads / p->heads_together;
+    switch (which) {
+    case PL_PAGED_V1: return launch_rows(ks, &p->v1, l, l->k_pages, l->v_pages, a);
+    case PL_PAGED_V2: return launch_chunks(ks, &p->v2, l, a, tiles);
+    case PL_PAGED_CASCADE: return launch_chunks(ks, &p->cascade, l, a, tiles);
+    case PL_PAGED_MERGE: return l->merges > 0 ? launch_merge(ks, p, l, a) : PL_OK;
+    case PL_PAGED_GATHER: return l->pages_longest > 0 ? launch_gather(ks, p, l, a) : PL_OK;
+    case PL_PAGED_DENSE: return launch_rows(ks, &p->dense, l, l->dense_k, l->dense_v, a);
+    }
+    return PL_INVALID;
+}

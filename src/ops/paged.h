@@ -1,0 +1,45 @@
+/* paged - decode attention by plan (kernels/paged.k.c) as functions: v1, v2 with merge, cascade, gather with dense.
+ * Contract of the plan record: kernels/args/args.h. Each question "does it apply" answers NULL or the reason why not. */
+#ifndef PL_OPS_PAGED_H
+#define PL_OPS_PAGED_H
+
+#include "ops/launch.h"
+#include "plan/plan.h"
+
+struct pl_paged_shape {
+    enum pl_dtype kv;
+    uint32_t head_dim, value_dim, value_stride; /* value_*: 0 as head_dim */
+    uint32_t page_tokens, heads, kv_heads;
+};
+/* Kernels of one shape, each made when first asked for. */
+struct pl_paged {
+    struct pl_paged_shape shape;
+    uint32_t heads_together; /* query heads that share a load: HEADS */
+    uint32_t rows;           /* of a shared chunk: ROWS, a multiple of HEADS */
+    struct pl_kernel v1, v2, cascade, merge, gather, dense;
+};
+enum pl_paged_kernel { PL_PAGED_V1, PL_PAGED_V2, PL_PAGED_CASCADE, PL_PAGED_MERGE, PL_PAGED_GATHER, PL_PAGED_DENSE };
+
+const char *pl_paged_declines(const struct pl_paged_shape *s);
+void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s); /* nothing is compiled yet */
+enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,
+                             struct pl_err *err) PL_MUST_CHECK;
+void pl_paged_spec(const struct pl_kernels *ks, const struct pl_paged *p, enum pl_paged_kernel which,
+                   struct pl_jit_spec *spec); /* ks NULL: a GPU's, for compile gates */
+void pl_paged_free(struct pl_kernels *ks, struct pl_paged *p);
+/* What a plan for these kernels has to be made with: tiles of heads count as KV heads of their own. */
+void pl_paged_plan_options(const struct pl_paged *p, struct pl_plan_options *opt);
+
+/* The device side of one plan and what its launches write. */
+struct pl_paged_launch {
+    pl_buffer_in *q, *k_pages, *v_pages, *plan, *out;
+    pl_buffer_in *parts, *lse;       /* [part_count, H, V], [part_count, H]; used when part_count > 0 */
+    pl_buffer_in *dense_k, *dense_v; /* gather only: [tokens, G, D or V stride] of the KV type */
+    uint32_t rows, chunks, merges;   /* chunks may be more than the plan has */
+    uint32_t pages_longest;          /* gather only */
+    float scale, softcap;
+};
+enum pl_status pl_launch_paged(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,
+                               const struct pl_paged_launch *l) PL_MUST_CHECK;
+
+#endif
