@@ -69,6 +69,9 @@ struct plumb_engine_options {
     const char *jit_cache;       /* devices: "on" (NULL), "off", "verify" */
     bool uncounted;              /* devices: kernels do not count their launches (to measure what that costs) */
     uint64_t kv_memory;          /* bytes of KV pages, at least one session's; 0 = all sessions at full context */
+    const char *attention;       /* decode attention: "auto" (NULL), "v1", "v2", "cascade", "gather" */
+    const char *attention_off;   /* forms of it that are switched off: "cascade,v2"; NULL: none */
+    bool invariant;              /* a session's logits do not depend on what else runs in a step; slower */
 };
 PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
                                   struct plumb_error *err);

@@ -9,6 +9,7 @@
  *   bits_f32 f32_bits             reinterpretation
  *   group_sum group_max           over all GROUP threads, same result in each; scratch holds GROUP floats
  *   team_sum                      over TEAM neighbouring threads (TEAM divides GROUP)
+ *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
  *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA   f32 functions
  *   count_launch                  the witness: one thread of the launch adds one to a counter
  * GROUP, and TEAM where used, are specialisation values: powers of two. */
@@ -50,6 +51,7 @@ typedef float f32;
 #define FMIN(x, y)     fmin((f32)(x), (f32)(y))
 #define FMA(x, y, z)   fma((f32)(x), (f32)(y), (f32)(z))
 #define NEG_INF        (-INFINITY)
+#define ROLLED         _Pragma("unroll 1")
 FN f32 f16_load(GLOBAL const u16 *p) { return vload_half(0, (GLOBAL const half *)p); }
 FN void f16_store(GLOBAL u16 *p, f32 v) { vstore_half_rte(v, 0, (GLOBAL half *)p); }
 #define COUNTER_ADD(p) atomic_inc(p)
@@ -96,6 +98,7 @@ typedef float f32;
 #define FMIN(x, y)   fminf(x, y)
 #define FMA(x, y, z) fmaf(x, y, z)
 #define NEG_INF      __uint_as_float(0xFF800000u)
+#define ROLLED
 #define COUNTER_ADD(p) atomicAdd(p, 1u)
 #define PL_SHUFFLE 1
 #endif

@@ -45,13 +45,11 @@ FN f32 weight_of(f32 a, f32 b) { return a == NEG_INF ? 0.0f : EXP2(a - b); }
 #define V_SHARE ((VALUE_DIM + TEAM - 1) / TEAM)
 #ifdef PAGED_V1
 #define PLACE(t) slot_of(pages, skip + (t))
-KERNEL(paged_v1)
-(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *plan, GLOBAL f32 *out,
+KERNEL(paged_v1)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *plan, GLOBAL f32 *out,
  GLOBAL u32 *witness, const struct pl_args_paged a) {
 #else
 #define PLACE(t) ((u64)skip + (t))
-KERNEL(paged_dense)
-(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *plan, GLOBAL f32 *out,
+KERNEL(paged_dense)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *plan, GLOBAL f32 *out,
  GLOBAL u32 *witness, const struct pl_args_paged a) {
 #endif
     LOCAL f32 qs[HEAD_DIM];
@@ -70,7 +68,7 @@ KERNEL(paged_dense)
 #endif
     f32 acc[V_SHARE], m = NEG_INF, l = 0.0f;
     for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) qs[i] = q[((u64)row * a.heads + head) * HEAD_DIM + i];
-    for (u32 c = 0; c < V_SHARE; c++) acc[c] = 0.0f;
+    ROLLED for (u32 c = 0; c < V_SHARE; c++) acc[c] = 0.0f;
     BARRIER();
     for (u32 t0 = 0; t0 < tokens; t0 += TEAMS) { /* the same number of rounds for every thread */
         bool live = t0 + team < tokens;
@@ -78,7 +76,7 @@ KERNEL(paged_dense)
         GLOBAL const KV_TYPE *k = k_pages + at * HEAD_DIM;
         GLOBAL const KV_TYPE *v = v_pages + at * VALUE_STRIDE;
         f32 s = 0.0f;
-        for (u32 c = 0; c < K_SHARE; c++) {
+        ROLLED for (u32 c = 0; c < K_SHARE; c++) {
             u32 i = c * TEAM + lane;
             if (i < HEAD_DIM) s += qs[i] * kv_load(k + i);
         }
@@ -87,7 +85,7 @@ KERNEL(paged_dense)
             f32 m_new = FMAX(m, s), keep = weight_of(m, m_new), e = weight_of(s, m_new);
             m = m_new;
             l = l * keep + e;
-            for (u32 c = 0; c < V_SHARE; c++) {
+            ROLLED for (u32 c = 0; c < V_SHARE; c++) {
                 u32 i = c * TEAM + lane;
                 if (i < VALUE_DIM) acc[c] = acc[c] * keep + e * kv_load(v + i);
             }
@@ -100,11 +98,11 @@ KERNEL(paged_dense)
     }
     BARRIER();
     f32 top = NEG_INF, total = 0.0f;
-    for (u32 i = 0; i < TEAMS; i++) top = FMAX(top, team_m[i]);
-    for (u32 i = 0; i < TEAMS; i++) total += team_l[i] * weight_of(team_m[i], top);
+    ROLLED for (u32 i = 0; i < TEAMS; i++) top = FMAX(top, team_m[i]);
+    ROLLED for (u32 i = 0; i < TEAMS; i++) total += team_l[i] * weight_of(team_m[i], top);
     f32 mine = weight_of(m, top);
-    for (u32 i = 0; i < TEAMS; i++) { /* one team after the other: a fixed order */
-        for (u32 c = 0; team == i && c < V_SHARE; c++) {
+    ROLLED for (u32 i = 0; i < TEAMS; i++) { /* one team after the other: a fixed order */
+        ROLLED for (u32 c = 0; team == i && c < V_SHARE; c++) {
             u32 d = c * TEAM + lane;
             if (d < VALUE_DIM) sum[d] += acc[c] * mine;
         }
@@ -148,11 +146,10 @@ FN void soften(LOCAL_PTR f32 *p, u32 count, LOCAL_PTR f32 *m, LOCAL_PTR f32 *l, 
 }
 
 /* Members that a chunk does not have are skipped as a whole: sums stay in registers, and nobody computes them. */
-#define EACH_MEMBER for (u32 n = 0; n < ROWS / HEADS; n++)
+#define EACH_MEMBER ROLLED for (u32 n = 0; n < ROWS / HEADS; n++)
 
 /* grid: (chunks, H / HEADS) */
-KERNEL(paged_v2)
-(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *plan, GLOBAL f32 *out,
+KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *plan, GLOBAL f32 *out,
  GLOBAL f32 *parts, GLOBAL f32 *lse_log2, GLOBAL u32 *witness, const struct pl_args_paged a) {
     LOCAL f32 qs[ROWS * K_PAD];
     LOCAL f32 p[ROWS * GROUP];
@@ -167,9 +164,7 @@ KERNEL(paged_v2)
     u32 skip = chunk[2], tokens = there ? chunk[3] : 0u, count_m = there ? chunk[5] : 0u, part_first = chunk[6];
     u32 g = GROUP_Y / (a.heads / a.kv_heads / HEADS), used = count_m * HEADS;
     f32 acc[ROWS][V_SHARE];
-    for (u32 r = 0; r < ROWS; r++) {
-        for (u32 c = 0; c < V_SHARE; c++) acc[r][c] = 0.0f;
-    }
+    ROLLED for (u32 r = 0; r < ROWS; r++) { ROLLED for (u32 c = 0; c < V_SHARE; c++) acc[r][c] = 0.0f; }
     for (u32 i = LOCAL_X; i < used * K_PAD; i += GROUP) {
         u32 r = i / K_PAD, d = i % K_PAD;
         u64 row = members[r / HEADS];
@@ -185,12 +180,12 @@ KERNEL(paged_v2)
         if (LOCAL_X < count) {
             GLOBAL const KV_TYPE *k = k_pages + (slot_of(pages, skip + t0 + LOCAL_X) * a.kv_heads + g) * HEAD_DIM;
             f32 s[ROWS];
-            for (u32 r = 0; r < ROWS; r++) s[r] = 0.0f;
-            for (u32 i = 0; i < K_PAD; i += 16u) {
+            ROLLED for (u32 r = 0; r < ROWS; r++) s[r] = 0.0f;
+            ROLLED for (u32 i = 0; i < K_PAD; i += 16u) {
                 f32 x[16];
                 for (u32 j = 0; j < 16u; j++) x[j] = i + j < HEAD_DIM ? kv_load(k + i + j) : 0.0f;
                 EACH_MEMBER {
-                    for (u32 h = 0; n < count_m && h < HEADS; h++) {
+                    ROLLED for (u32 h = 0; n < count_m && h < HEADS; h++) {
                         u32 r = n * HEADS + h;
                         f32 sum = 0.0f;
                         for (u32 j = 0; j < 16u; j++) sum += qs[r * K_PAD + i + j] * x[j];
@@ -198,7 +193,7 @@ KERNEL(paged_v2)
                     }
                 }
             }
-            for (u32 r = 0; r < ROWS; r++) {
+            ROLLED for (u32 r = 0; r < ROWS; r++) {
                 if (r < used) p[r * GROUP + LOCAL_X] = capped(s[r], a.scale, a.softcap);
             }
         }
@@ -206,31 +201,31 @@ KERNEL(paged_v2)
         for (u32 r = LOCAL_X / TEAM; r < used; r += GROUP / TEAM) soften(p + r * GROUP, count, m + r, l + r, keep + r);
         BARRIER();
         EACH_MEMBER {
-            for (u32 h = 0; n < count_m && h < HEADS; h++) {
-                for (u32 c = 0; c < V_SHARE; c++) acc[n * HEADS + h][c] *= keep[n * HEADS + h];
+            ROLLED for (u32 h = 0; n < count_m && h < HEADS; h++) {
+                ROLLED for (u32 c = 0; c < V_SHARE; c++) acc[n * HEADS + h][c] *= keep[n * HEADS + h];
             }
         }
         for (u32 j = 0; j < count; j++) {
             GLOBAL const KV_TYPE *v = v_pages + (slot_of(pages, skip + t0 + j) * a.kv_heads + g) * VALUE_STRIDE;
-            for (u32 c = 0; c < V_SHARE; c++) {
+            ROLLED for (u32 c = 0; c < V_SHARE; c++) {
                 u32 i = c * GROUP + LOCAL_X;
                 f32 x = i < VALUE_DIM ? kv_load(v + i) : 0.0f;
                 EACH_MEMBER {
-                    for (u32 h = 0; n < count_m && h < HEADS; h++)
-                        acc[n * HEADS + h][c] += p[(n * HEADS + h) * GROUP + j] * x;
+                    ROLLED for (u32 h = 0; n < count_m && h < HEADS; h++) acc[n * HEADS + h][c] +=
+                        p[(n * HEADS + h) * GROUP + j] * x;
                 }
             }
         }
         BARRIER();
     }
-    for (u32 r = 0; r < ROWS; r++) {
+    ROLLED for (u32 r = 0; r < ROWS; r++) {
         if (r < used) {
             bool direct = part_first == PL_PLAN_DIRECT;
             u64 to = direct ? (u64)members[0] * a.heads + GROUP_Y * HEADS + r
                             : (u64)part_first * a.heads + (u64)GROUP_Y * used + r;
             GLOBAL f32 *o = (direct ? out : parts) + to * VALUE_DIM;
             f32 total = l[r];
-            for (u32 c = 0; c < V_SHARE; c++) {
+            ROLLED for (u32 c = 0; c < V_SHARE; c++) {
                 u32 i = c * GROUP + LOCAL_X;
                 if (i < VALUE_DIM) o[i] = total > 0.0f ? acc[r][c] / total : 0.0f;
             }
@@ -242,8 +237,7 @@ KERNEL(paged_v2)
 
 #ifdef PAGED_MERGE
 /* grid: (merged rows, H) */
-KERNEL(paged_merge)
-(GLOBAL const f32 *parts, GLOBAL const f32 *lse_log2, GLOBAL const u32 *plan, GLOBAL f32 *out, GLOBAL u32 *witness,
+KERNEL(paged_merge)(GLOBAL const f32 *parts, GLOBAL const f32 *lse_log2, GLOBAL const u32 *plan, GLOBAL f32 *out, GLOBAL u32 *witness,
  const struct pl_args_paged a) {
     count_launch(witness);
     if (GROUP_X < plan[PL_PLAN_MERGE_COUNT]) {
@@ -275,8 +269,7 @@ KERNEL(paged_merge)
 
 #ifdef PAGED_GATHER
 /* grid: (pages of the longest row, rows) */
-KERNEL(paged_gather)
-(GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *plan, GLOBAL KV_TYPE *k, GLOBAL KV_TYPE *v,
+KERNEL(paged_gather)(GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *plan, GLOBAL KV_TYPE *k, GLOBAL KV_TYPE *v,
  GLOBAL u32 *witness, const struct pl_args_paged a) {
     count_launch(witness);
     u32 row = GROUP_Y, skip = plan[plan[PL_PLAN_FIRST_OFFSET] + row], visible = plan[plan[PL_PLAN_VISIBLE] + row];

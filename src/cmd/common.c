@@ -48,6 +48,9 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
         {0, "force-kernel", "OP=IMPL,...", PL_ARG_EACH, o, "this implementation or an error (also PLUMB_KERNEL)", 0, 0,
          add_forced},
         {0, "disable-kernel", "OP=IMPL,...", PL_ARG_EACH, o, "pass this implementation over", 0, 0, add_disabled},
+        {0, "attn", "FORM", PL_ARG_STR, &e->attention, "decode attention: auto, v1, v2, cascade, gather", 0, 0, NULL},
+        {0, "invariant", NULL, PL_ARG_FLAG, &e->invariant, "a text does not depend on what runs beside it; slower", 0, 0,
+         NULL},
         {0, "jit-cache", "MODE", PL_ARG_STR, &e->jit_cache, "compiled kernels: on, off, verify (also PLUMB_JIT_CACHE)", 0, 0,
          NULL},
         {0, "uncounted", NULL, PL_ARG_FLAG, &e->uncounted, "kernels do not count their launches: what that costs", 0, 0,
@@ -83,11 +86,13 @@ static enum pl_status check_values(const struct plumb_engine_options *e, struct 
     static const char *const isas[] = {"auto", "scalar", "avx2", "avx512-vnni", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", "rocm", "opencl", NULL};
     static const char *const kv_dtypes[] = {"f16", "bf16", "f32", NULL};
+    static const char *const forms[] = {"auto", "v1", "v2", "cascade", "gather", NULL};
     static const char *const caches[] = {"on", "off", "verify", NULL};
     PL_TRY(check_name("isa", e->isa, isas, err));
     PL_TRY(check_name("backend", e->backend, backends, err));
     PL_TRY(check_name("kv-dtype", e->kv_dtype, kv_dtypes, err));
     PL_TRY(check_name("jit-cache", e->jit_cache, caches, err));
+    PL_TRY(check_name("attn", e->attention, forms, err));
     if (e->page_tokens != 0 && e->page_tokens != 16 && e->page_tokens != 32 && e->page_tokens != 64)
         PL_FAIL(err, PL_USAGE, "--page-tokens is %u but must be 16, 32 or 64", e->page_tokens);
     return PL_OK;
@@ -100,9 +105,10 @@ enum pl_status pl_cmd_check_model(const struct pl_model_opts *o, struct pl_err *
 
 /* The environment is read here, once; options win where both name one value. */
 static enum pl_status read_environment(struct pl_model_opts *o, struct pl_err *err) {
-    const char *kernel = getenv("PLUMB_KERNEL"), *cache = getenv("PLUMB_JIT_CACHE");
+    const char *kernel = getenv("PLUMB_KERNEL"), *cache = getenv("PLUMB_JIT_CACHE"), *off = getenv("PLUMB_ATTN_OFF");
     if (kernel != NULL && kernel[0] != 0) PL_TRY(add_forced(o, kernel, err));
     if (o->engine.jit_cache == NULL && cache != NULL && cache[0] != 0) o->engine.jit_cache = cache;
+    if (o->engine.attention_off == NULL && off != NULL && off[0] != 0) o->engine.attention_off = off;
     o->engine.force_kernels = o->force;
     o->engine.disable_kernels = o->disable;
     return PL_OK;

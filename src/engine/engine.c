@@ -46,7 +46,10 @@ static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
                                 .force = e->opt.force_kernels,
                                 .disable = e->opt.disable_kernels,
                                 .jit_cache = e->opt.jit_cache,
-                                .uncounted = e->opt.uncounted};
+                                .uncounted = e->opt.uncounted,
+                                .attn = e->opt.attention,
+                                .attn_off = e->opt.attention_off,
+                                .invariant = e->opt.invariant};
     PL_TRY(choose_backend(e, &oo.backend, err));
     PL_TRY(pl_ops_create(&oo, &e->ops, err));
     pl_log_always("kernel backend: %s", pl_ops_describe(e->ops));
@@ -149,6 +152,7 @@ static enum pl_status create(const struct plumb_engine_options *opt, bool loaded
         e->opt.backend = NULL;
         e->opt.isa = e->isa;
         e->opt.force_kernels = e->opt.disable_kernels = e->opt.jit_cache = NULL; /* read; the caller's */
+        e->opt.attention = e->opt.attention_off = NULL;
         *out = e;
         return PL_OK;
     }

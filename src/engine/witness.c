@@ -84,12 +84,57 @@ static void add_identity(struct plumb_engine *e, json_t *o, const char *schema) 
     json_object_set_new(o, "forced", json_string(pl_ops_forced(e->ops)));
 }
 
+static json_t *forms_json(const struct pl_ops *ops, size_t (*rows)(const struct pl_ops *, struct pl_ops_attention *, size_t),
+                          const char *name) {
+    struct pl_ops_attention list[64];
+    size_t count = PL_MIN(rows(ops, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));
+    json_t *all = json_array();
+    for (size_t i = 0; i < count; i++) {
+        json_array_append_new(all,
+                              json_pack("{s:s, s:s, s:I, s:I}", name, list[i].form, "reason", list[i].reason, "layer_steps",
+                                        (json_int_t)list[i].layer_steps, "bytes", (json_int_t)list[i].bytes));
+    }
+    return all;
+}
+
+static json_t *attention_json(struct plumb_engine *e) {
+    struct pl_ops_attention_totals t;
+    pl_ops_attention_totals(e->ops, &t);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } list[] = {{"layers", e->config.layers},
+                {"steps", t.steps},
+                {"layer_steps", t.layer_steps},
+                {"rows", t.rows},
+                {"tokens", t.tokens},
+                {"plans", t.plans},
+                {"plans_reused", t.plans_reused},
+                {"chunks", t.chunks},
+                {"merged_rows", t.merged_rows},
+                {"merged_states", t.merged_states},
+                {"cascade_groups", t.cascade_groups},
+                {"cascade_members", t.cascade_members},
+                {"cascade_span_pages", t.cascade_span_pages},
+                {"cascade_tokens_saved", t.cascade_tokens_saved},
+                {"gathered_pages", t.gathered_pages},
+                {"gathered_bytes", t.gathered_bytes}};
+    json_t *o = json_object();
+    for (size_t i = 0; i < PL_COUNT_OF(list); i++)
+        json_object_set_new(o, list[i].name, json_integer((json_int_t)list[i].value));
+    json_object_set_new(o, "invariant", json_boolean(pl_ops_invariant(e->ops)));
+    json_object_set_new(o, "forms", forms_json(e->ops, pl_ops_attention_rows, "form"));
+    json_object_set_new(o, "cascade", forms_json(e->ops, pl_ops_cascade_rows, "outcome"));
+    return o;
+}
+
 json_t *pl_engine_counters(struct plumb_engine *e) {
     json_t *o = json_object();
     if (o == NULL) return NULL;
     add_identity(e, o, "plumb-counters-1");
     json_object_set_new(o, "decisions", asked_json(e->ops));
     json_object_set_new(o, "outcomes", outcomes_json(e->ops));
+    json_object_set_new(o, "attention", attention_json(e));
     json_object_set_new(o, "add_up", json_boolean(pl_ops_decisions_add_up(e->ops)));
     json_t *kernels = pl_engine_witness(e);
     if (kernels != NULL && json_object_set_new(o, "kernels", kernels) == 0) return o;

@@ -33,6 +33,11 @@ static size_t cpu_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     if (op == PL_OP_linear) out[n++] = PL_IMPL_WIDENED; /* types without a packed form; never asked for by name */
     return n;
 }
+static const enum pl_impl attn_forms[] = {PL_IMPL_CASCADE, PL_IMPL_V2, PL_IMPL_V1, PL_IMPL_GATHER};
+static size_t add_planned_forms(enum pl_impl out[PL_IMPL_COUNT], size_t n) {
+    for (size_t i = 0; i < PL_COUNT_OF(attn_forms); i++) out[n++] = attn_forms[i];
+    return n;
+}
 static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     size_t n = 0;
     if (op == PL_OP_linear) {
@@ -42,7 +47,14 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     if (op == PL_OP_attention) {
         out[n++] = PL_IMPL_TILES;
         out[n++] = PL_IMPL_SPLIT;
+        n = add_planned_forms(out, n);
     }
+    out[n++] = PL_IMPL_PORTABLE;
+    return n;
+}
+/* Attention by plan, one token a sequence; the portable kernel takes whatever rows there are. */
+static size_t portable_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
+    size_t n = op == PL_OP_attention ? add_planned_forms(out, 0) : 0;
     out[n++] = PL_IMPL_PORTABLE;
     return n;
 }
@@ -53,7 +65,7 @@ size_t pl_impl_ranked(enum pl_backend b, enum pl_op op, enum pl_impl out[PL_IMPL
     case PL_BACKEND_CPU: return cpu_ranked(op, out);
     case PL_BACKEND_CUDA: return cuda_ranked(op, out);
     case PL_BACKEND_ROCM:
-    case PL_BACKEND_OPENCL: out[0] = PL_IMPL_PORTABLE; return 1;
+    case PL_BACKEND_OPENCL: return portable_ranked(op, out);
     case PL_BACKEND_METAL:
     case PL_BACKEND_COUNT: break;
     }
@@ -143,7 +155,7 @@ static enum pl_status add_list(const char *option, enum pl_backend b, const char
 
 enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char *disable, bool strict, struct pl_choice *out,
                                struct pl_err *err) {
-    struct pl_choice c = {.strict = strict};
+    struct pl_choice c = {.strict = strict, .attn = PL_IMPL_NONE};
     for (int op = 0; op < PL_OP_COUNT; op++) c.forced[op] = PL_IMPL_NONE;
     PL_TRY(add_list("--force-kernel", b, force, true, &c, err));
     PL_TRY(add_list("--disable-kernel", b, disable, false, &c, err));
@@ -166,6 +178,39 @@ enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char 
     return PL_OK;
 }
 
+static enum pl_status find_form(const char *option, struct pl_str name, enum pl_impl *out, struct pl_err *err) {
+    for (size_t i = 0; i < PL_COUNT_OF(attn_forms); i++) {
+        if (!pl_str_eq(name, pl_str_from(pl_impl_name(attn_forms[i])))) continue;
+        *out = attn_forms[i];
+        return PL_OK;
+    }
+    PL_FAIL(err, PL_USAGE, "%s: there is no form of attention '%.*s'; known: v1, v2, cascade, gather", option,
+            (int)PL_MIN(name.len, (size_t)40), name.data);
+}
+
+enum pl_status pl_choice_attention(const char *attn, const char *off, struct pl_choice *c, struct pl_err *err) {
+    if (attn != NULL && strcmp(attn, "auto") != 0) PL_TRY(find_form("--attn", pl_str_from(attn), &c->attn, err));
+    while (off != NULL && *off != 0) {
+        enum pl_impl form = PL_IMPL_NONE;
+        size_t len = strcspn(off, ",");
+        PL_TRY(find_form("PLUMB_ATTN_OFF", (struct pl_str){off, len}, &form, err));
+        c->attn_off |= 1u << form;
+        off += len + (off[len] == ',');
+    }
+    if (c->attn != PL_IMPL_NONE && (c->attn_off >> c->attn & 1u) != 0)
+        PL_FAIL(err, PL_USAGE, "--attn asks for %s, which PLUMB_ATTN_OFF switches off", pl_impl_name(c->attn));
+    return PL_OK;
+}
+
+static void describe_attention(const struct pl_choice *c, struct pl_buf *b) {
+    if (c->attn != PL_IMPL_NONE) pl_buf_printf(b, "%sdecode attention %s", b->len > 0 ? "; " : "", pl_impl_name(c->attn));
+    for (size_t i = 0, n = 0; i < PL_COUNT_OF(attn_forms); i++) {
+        if ((c->attn_off >> attn_forms[i] & 1u) == 0) continue;
+        if (n++ == 0) pl_buf_printf(b, "%sattention off ", b->len > 0 ? "; " : "");
+        pl_buf_printf(b, "%s%s", n > 1 ? ", " : "", pl_impl_name(attn_forms[i]));
+    }
+}
+
 void pl_choice_describe(const struct pl_choice *c, char *out, size_t size) {
     struct pl_buf b = {0};
     for (int pass = 0; pass < 2; pass++) {
@@ -181,27 +226,52 @@ void pl_choice_describe(const struct pl_choice *c, char *out, size_t size) {
             }
         }
     }
+    describe_attention(c, &b);
     snprintf(out, size, "%s", b.len > 0 ? pl_buf_cstr(&b) : "");
     pl_buf_deinit(&b);
 }
 
 /* --- one choice --- */
 
+static const char *why_not(const struct pl_choice *c, enum pl_op op, const struct pl_candidate *k) {
+    if ((c->disabled[op] >> k->impl & 1u) != 0) return "disabled by request";
+    if (op == PL_OP_attention && (c->attn_off >> k->impl & 1u) != 0) return "kill switch";
+    return k->why_not;
+}
+
+/* Only this one, or nothing. */
+static void choose_forced(const struct pl_choice *c, enum pl_op op, const struct pl_candidate *list, size_t count,
+                          struct pl_pick *p) {
+    p->planned = c->forced[op];
+    p->reason = "the forced implementation is not among those for this case";
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].impl != p->planned) continue;
+        if (list[i].why_not == NULL) p->taken = p->planned;
+        p->reason = list[i].why_not != NULL ? list[i].why_not : "";
+    }
+}
+
+/* What --attn asks for becomes the plan where it is a candidate; when it cannot serve, the reason says why. */
+static void prefer(const struct pl_choice *c, const struct pl_candidate *list, size_t count, struct pl_pick *p) {
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].impl != c->attn) continue;
+        const char *why = why_not(c, PL_OP_attention, &list[i]);
+        p->planned = c->attn;
+        if (why == NULL) p->taken = c->attn;
+        p->reason = why != NULL ? why : "";
+    }
+}
+
 struct pl_pick pl_choose(const struct pl_choice *c, enum pl_op op, const struct pl_candidate *list, size_t count) {
     struct pl_pick p = {PL_IMPL_NONE, PL_IMPL_NONE, ""};
     if (c->forced[op] != PL_IMPL_NONE) {
-        p.planned = c->forced[op];
-        p.reason = "the forced implementation is not among those for this case";
-        for (size_t i = 0; i < count; i++) {
-            if (list[i].impl != p.planned) continue;
-            if (list[i].why_not == NULL) p.taken = p.planned;
-            p.reason = list[i].why_not != NULL ? list[i].why_not : "";
-        }
+        choose_forced(c, op, list, count, &p);
         return p;
     }
+    if (op == PL_OP_attention && c->attn != PL_IMPL_NONE) prefer(c, list, count, &p);
     for (size_t i = 0; i < count && p.taken == PL_IMPL_NONE; i++) {
         if (!list[i].planned) continue;
-        const char *why = (c->disabled[op] >> list[i].impl & 1u) != 0 ? "disabled by request" : list[i].why_not;
+        const char *why = why_not(c, op, &list[i]);
         if (p.planned == PL_IMPL_NONE) {
             p.planned = list[i].impl;
             if (why != NULL) p.reason = why;

@@ -11,9 +11,11 @@
 #include "cpu/cpu.h"
 #include "ops/ops.h"
 
-#define PL_IMPL_LIST(X)     \
-    X(PORTABLE, "portable") \
-    X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(SPLIT, "split") X(TILES, "tiles") X(COPY, "copy") X(WIDENED, "widened")
+/* clang-format off */
+#define PL_IMPL_LIST(X) \
+    X(PORTABLE, "portable") X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(SPLIT, "split") X(TILES, "tiles") \
+    X(COPY, "copy") X(WIDENED, "widened") X(V1, "v1") X(V2, "v2") X(CASCADE, "cascade") X(GATHER, "gather")
+/* clang-format on */
 enum pl_impl {
 #define PL_IMPL_ENUM(id, text) PL_IMPL_##id,
     PL_IMPL_LIST(PL_IMPL_ENUM)
@@ -33,7 +35,12 @@ struct pl_choice {
     enum pl_impl forced[PL_OP_COUNT]; /* PL_IMPL_NONE: by plan */
     uint32_t disabled[PL_OP_COUNT];   /* bits of implementations */
     bool strict;
+    /* decode attention: --attn and PLUMB_ATTN_OFF */
+    enum pl_impl attn; /* planned first wherever it can serve; PL_IMPL_NONE: auto */
+    uint32_t attn_off; /* bits */
 };
+/* "auto" (NULL), "v1", "v2", "cascade", "gather"; off: a list of those forms or NULL. PL_USAGE on anything unknown. */
+enum pl_status pl_choice_attention(const char *attn, const char *off, struct pl_choice *c, struct pl_err *err) PL_MUST_CHECK;
 /* "op=impl[,op=impl]" each, or NULL. PL_USAGE on anything unknown, on leaving an operation without implementation. */
 enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char *disable, bool strict, struct pl_choice *out,
                                struct pl_err *err) PL_MUST_CHECK;

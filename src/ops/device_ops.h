@@ -6,6 +6,7 @@
 #include "ops/cuda_fast.h"
 #include "ops/impl.h"
 #include "ops/launch.h"
+#include "ops/paged.h"
 
 /* One weight format and the kernels made for it. */
 struct dev_format {
@@ -31,6 +32,23 @@ struct dev_kv {
     struct pl_kernel attention, rope[16];
     struct pl_split_attention split; /* made when first used */
     struct pl_kernel tiles;          /* likewise */
+    struct pl_paged paged[2];        /* by number of query heads; heads 0: not made yet */
+};
+/* Attention by plan for one (window, heads): planned at the first layer of a step that asks, reused by the others. */
+enum { DEV_PLANS_MAX = 4 };
+struct dev_plan {
+    bool used;
+    uint32_t window, heads;
+    uint64_t step; /* planned for */
+    enum pl_status status;
+    struct pl_plan plan;
+    struct pl_plan_row *rows;
+    size_t row_cap;
+    uint32_t *staging;
+    uint64_t staging_words;
+    struct pl_device_event uploaded;
+    bool pending;
+    struct pl_device_buffer record, parts, lse, dense_k, dense_v;
 };
 struct dev_rope {
     struct pl_rope base;
@@ -48,8 +66,22 @@ struct dev_ops {
     bool upload_pending;
     struct pl_device_buffer parts, lse; /* scratch of split attention */
     struct pl_dense dense;
+    struct dev_plan plans[DEV_PLANS_MAX];
+    uint64_t steps;
+    struct pl_attn_table attn_table;
     bool exact;                       /* asked for: products never take dense */
     uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */
 };
+
+/* For the other files of this backend: a hot call's text to the log; a launch counted, its failure reported. */
+enum pl_status dev_report(struct dev_ops *d, enum pl_status st) PL_MUST_CHECK;
+enum pl_status dev_done(struct pl_ops *o, enum pl_op op, const struct pl_kernel *k, uint64_t bytes,
+                        enum pl_status st) PL_MUST_CHECK;
+
+/* device_attention.c */
+void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt);
+void dev_attention_deinit(struct dev_ops *d);
+enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
+                             struct pl_activation *out) PL_MUST_CHECK;
 
 #endif

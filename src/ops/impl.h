@@ -88,7 +88,10 @@ struct pl_ops {
     struct pl_outcomes outcomes; /* subject = op */
     struct pl_choice choice;
     struct pl_pick usual[PL_OP_COUNT]; /* how a decision ends that the backend does not end itself */
-    const struct pl_batch *batch;      /* between begin and end */
+    struct pl_meter attention;         /* groups "form" and "cascade", one count a layer step */
+    struct pl_ops_attention_totals attention_totals;
+    bool invariant;
+    const struct pl_batch *batch; /* between begin and end */
     struct pl_kv_store *kv;
     char describe[192], forced[256], refusal[400];
 };
@@ -103,6 +106,9 @@ enum pl_status pl_ops_decide(struct pl_ops *o, enum pl_op op, const struct pl_ca
 /* Ends n decisions as picked; the refusal's text when nothing was taken. */
 enum pl_status pl_ops_end_decision(struct pl_ops *o, enum pl_op op, const struct pl_pick *p, uint64_t n,
                                    const char *shape) PL_MUST_CHECK;
+/* One layer step of attention ended so. Texts are static. */
+void pl_ops_count_attention(struct pl_ops *o, const char *form, const char *reason, uint64_t bytes);
+void pl_ops_count_cascade(struct pl_ops *o, bool used, const char *reason);
 void pl_ops_count(struct pl_ops *o, enum pl_op op, const char *kernel, uint64_t launches, uint64_t bytes);
 
 /* Each backend's creator; a build without one has NULL in ops.c's table. */

@@ -53,12 +53,16 @@ enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **o
 void pl_ops_init(struct pl_ops *o, const struct pl_ops_impl *impl) {
     *o = (struct pl_ops){.impl = impl};
     pl_meter_init(&o->meter);
+    pl_meter_init(&o->attention);
     pl_outcomes_init(&o->outcomes);
+    o->choice.attn = PL_IMPL_NONE;
     for (int op = 0; op < PL_OP_COUNT; op++) o->choice.forced[op] = PL_IMPL_NONE;
 }
 
 enum pl_status pl_ops_set_choice(struct pl_ops *o, const struct pl_ops_options *opt, struct pl_err *err) {
     PL_TRY(pl_choice_parse(o->impl->backend, opt->force, opt->disable, opt->strict, &o->choice, err));
+    PL_TRY(pl_choice_attention(opt->attn, opt->attn_off, &o->choice, err));
+    o->invariant = opt->invariant;
     pl_choice_describe(&o->choice, o->forced, sizeof o->forced);
     for (int op = 0; op < PL_OP_COUNT; op++) {
         enum pl_impl list[PL_IMPL_COUNT];
@@ -72,6 +76,7 @@ enum pl_status pl_ops_set_choice(struct pl_ops *o, const struct pl_ops_options *
 void pl_ops_destroy(struct pl_ops *o) {
     if (o == NULL) return;
     pl_meter_deinit(&o->meter);
+    pl_meter_deinit(&o->attention);
     pl_outcomes_deinit(&o->outcomes);
     o->impl->destroy(o);
 }
@@ -222,6 +227,7 @@ enum pl_status pl_ops_begin(struct pl_ops *o, const struct pl_batch *b, struct p
     PL_TRY(o->impl->begin(o, b, kv));
     o->batch = b;
     o->kv = kv;
+    o->attention_totals.steps += b->rows > 0;
     return PL_OK;
 }
 
@@ -241,6 +247,8 @@ bool pl_ops_plan_begin(struct pl_ops *o) {
 enum pl_status pl_ops_plan_end(struct pl_ops *o, struct pl_err *err) {
     enum pl_status st = o->impl->plan_end(o, err);
     pl_meter_deinit(&o->meter); /* nothing ran: the rows go too */
+    pl_meter_deinit(&o->attention);
+    o->attention_totals = (struct pl_ops_attention_totals){0};
     pl_outcomes_deinit(&o->outcomes);
     if (o->batch != NULL) { /* a step that was refused half way */
         o->batch = NULL;
@@ -369,7 +377,12 @@ enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, 
                                 struct pl_activation *out) {
     PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.layers && q->cols == p->heads * o->kv->shape.head_dim);
     PL_ASSERT(q->rows == o->batch->rows && q != out);
-    return take_rows(out, q->rows, q->cols) ? RUN(attention, o->impl->attention(o, p, q, out)) : PL_OK;
+    if (!take_rows(out, q->rows, q->cols)) return PL_OK;
+    uint64_t counted = o->attention_totals.layer_steps;
+    enum pl_status st = RUN(attention, o->impl->attention(o, p, q, out));
+    if (st != PL_OK && o->attention_totals.layer_steps == counted)
+        pl_ops_count_attention(o, "failed", pl_status_text(st), 0);
+    return st;
 }
 
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
@@ -399,6 +412,36 @@ void pl_ops_count(struct pl_ops *o, enum pl_op op, const char *kernel, uint64_t 
     if (row != PL_METER_NONE) pl_meter_add(&o->meter, row, launches, bytes);
 }
 
+void pl_ops_count_attention(struct pl_ops *o, const char *form, const char *reason, uint64_t bytes) {
+    size_t row = pl_meter_row(&o->attention, "form", form, reason);
+    if (row != PL_METER_NONE) pl_meter_add(&o->attention, row, 1, bytes);
+    o->attention_totals.layer_steps++;
+}
+
+void pl_ops_count_cascade(struct pl_ops *o, bool used, const char *reason) {
+    size_t row = pl_meter_row(&o->attention, "cascade", used ? "used" : "declined", reason);
+    if (row != PL_METER_NONE) pl_meter_add(&o->attention, row, 1, 0);
+}
+
+static size_t meter_group(const struct pl_meter *m, const char *group, struct pl_ops_attention *out, size_t cap) {
+    size_t n = 0;
+    for (size_t i = 0; i < m->count; i++) {
+        const struct pl_meter_entry *e = &m->rows[i];
+        if (strcmp(e->group, group) != 0) continue;
+        if (n < cap) out[n] = (struct pl_ops_attention){e->name, e->reason, e->count, e->bytes};
+        n++;
+    }
+    return n;
+}
+size_t pl_ops_attention_rows(const struct pl_ops *o, struct pl_ops_attention *out, size_t cap) {
+    return meter_group(&o->attention, "form", out, cap);
+}
+size_t pl_ops_cascade_rows(const struct pl_ops *o, struct pl_ops_attention *out, size_t cap) {
+    return meter_group(&o->attention, "cascade", out, cap);
+}
+void pl_ops_attention_totals(const struct pl_ops *o, struct pl_ops_attention_totals *out) { *out = o->attention_totals; }
+bool pl_ops_invariant(const struct pl_ops *o) { return o->invariant; }
+
 size_t pl_ops_witness(const struct pl_ops *o, struct pl_ops_launches *out, size_t cap) {
     for (size_t i = 0; i < o->meter.count && i < cap; i++) {
         const struct pl_meter_entry *e = &o->meter.rows[i];
@@ -410,6 +453,8 @@ size_t pl_ops_witness(const struct pl_ops *o, struct pl_ops_launches *out, size_
 void pl_ops_witness_reset(struct pl_ops *o) {
     pl_meter_reset(&o->meter);
     pl_outcomes_reset(&o->outcomes);
+    pl_meter_reset(&o->attention);
+    o->attention_totals = (struct pl_ops_attention_totals){0};
     if (o->impl->kernels_reset != NULL) o->impl->kernels_reset(o);
 }
 

@@ -49,6 +49,17 @@ struct pl_ops_options {
     const char *force, *disable; /* "operation=implementation,..."; NULL: none. Names: choose.h */
     const char *jit_cache;       /* "off", "on" (NULL) or "verify" */
     bool uncounted;              /* devices: kernels do not count their launches (what counting costs) */
+    const char *attn, *attn_off; /* decode attention: NULL or "auto", "v1", "v2", "cascade", "gather"; forms switched off */
+    bool invariant;              /* a row's result does not depend on what else is in the step; slower */
+    const struct pl_attn_table *attn_table; /* devices: measured floors and costs; NULL: built in */
+};
+/* What the planner of decode attention is given for a device: measured by `plumb tune`, or built in. */
+struct pl_attn_table {
+    uint32_t slots;                            /* groups that run at once; 0: from the device's units */
+    float chunk_cost, merge_cost, member_cost; /* plan/plan.h, struct pl_plan_costs */
+    uint32_t span_min, members_min;            /* least pages and rows worth a cascade */
+    uint32_t v1_tokens_max;                    /* rows no longer than this on average, not split: one pass */
+    char source[64];                           /* "built in", or the table's file */
 };
 enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 /* What "auto" means here: CUDA when its driver finds a device, else ROCm, else the CPU; never OpenCL. why says what was
@@ -116,6 +127,7 @@ struct pl_batch {
     uint32_t page_entries;
     uint32_t logit_count;
     const uint32_t *logit_rows; /* rows whose logits are wanted, ascending */
+    uint64_t epoch;             /* equal epochs, not 0, promise equal seqs (but for past) and pages that did not move */
 };
 /* b must stay as it is until pl_ops_end. PL_INVALID when it is inconsistent (rows not contiguous, block tables too
  * short, pages that kv does not have). */
@@ -209,6 +221,24 @@ struct pl_ops_decision {
 size_t pl_ops_decisions(const struct pl_ops *o, struct pl_ops_decision *out, size_t cap); /* returns the full count */
 uint64_t pl_ops_asked(const struct pl_ops *o, enum pl_op op);
 bool pl_ops_decisions_add_up(const struct pl_ops *o);
+
+/* Attention by form: every layer step ends in exactly one row, so they sum up to steps x layers. */
+struct pl_ops_attention {
+    const char *form, *reason; /* "v1", "v2", "cascade", "gather", "split", "tiles", "portable", "cpu", "failed" */
+    uint64_t layer_steps, bytes;
+};
+struct pl_ops_attention_totals { /* of all layer steps, but for the first two */
+    uint64_t steps, plans, plans_reused;
+    uint64_t layer_steps, rows, tokens; /* tokens: visible, summed over rows */
+    uint64_t chunks, merged_rows, merged_states;
+    uint64_t cascade_groups, cascade_members, cascade_span_pages, cascade_tokens_saved;
+    uint64_t gathered_pages, gathered_bytes;
+};
+size_t pl_ops_attention_rows(const struct pl_ops *o, struct pl_ops_attention *out, size_t cap); /* returns the full count */
+/* Why layer steps by plan did not share: form "used" or "declined", with the reason. */
+size_t pl_ops_cascade_rows(const struct pl_ops *o, struct pl_ops_attention *out, size_t cap);
+void pl_ops_attention_totals(const struct pl_ops *o, struct pl_ops_attention_totals *out);
+bool pl_ops_invariant(const struct pl_ops *o);
 
 /* What the compiled-kernel cache did; false on a backend without one. */
 struct pl_ops_cache {

@@ -450,7 +450,11 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     pl_cpu_attention(cpu_of(o)->cpu, &a);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    count(o, PL_OP_attention, 2 * tokens * kv.kv_heads * kv.head_dim * pl_dtype_info(kv.dtype)->block_bytes);
+    uint64_t bytes = 2 * tokens * kv.kv_heads * kv.head_dim * pl_dtype_info(kv.dtype)->block_bytes;
+    count(o, PL_OP_attention, bytes);
+    o->attention_totals.rows += q->rows;
+    o->attention_totals.tokens += tokens;
+    pl_ops_count_attention(o, "cpu", o->usual[PL_OP_attention].reason, bytes);
     return PL_OK;
 }
 
@@ -543,7 +547,7 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
         [PL_OP_add] = PL_CPU_ADD,          [PL_OP_linear] = PL_CPU_LINEAR,       [PL_OP_linear_add] = PL_CPU_LINEAR,
         [PL_OP_rope_append] = PL_CPU_ROPE, [PL_OP_attention] = PL_CPU_ATTENTION, [PL_OP_glu] = PL_CPU_GLU,
         [PL_OP_softcap] = PL_CPU_SOFTCAP,  [PL_OP_layer_norm] = PL_CPU_NORM,     [PL_OP_scale] = PL_CPU_EMBED};
-    struct pl_candidate list[PL_IMPL_COUNT];
+    struct pl_candidate list[PL_IMPL_COUNT + 1];
     enum pl_impl ranked[PL_IMPL_COUNT];
     size_t n = pl_impl_ranked(PL_BACKEND_CPU, op, ranked);
     for (size_t i = 0; i < n; i++) {
@@ -552,6 +556,8 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
         list[i] = (struct pl_candidate){ranked[i], level <= base && ranked[i] != PL_IMPL_WIDENED,
                                         pl_cpu_isa_available(level) ? NULL : "this machine lacks the instruction set"};
     }
+    if (op == PL_OP_attention && c->base.choice.attn != PL_IMPL_NONE)
+        list[n++] = (struct pl_candidate){c->base.choice.attn, false, "no port"};
     struct pl_pick *p = &c->base.usual[op];
     *p = pl_choose(&c->base.choice, op, list, n);
     if (p->taken == PL_IMPL_NONE) {

@@ -28,6 +28,11 @@ static enum pl_status done(struct pl_ops *o, enum pl_op op, const struct pl_kern
     return report(dev_of(o), st);
 }
 
+enum pl_status dev_done(struct pl_ops *o, enum pl_op op, const struct pl_kernel *k, uint64_t bytes, enum pl_status st) {
+    return done(o, op, k, bytes, st);
+}
+enum pl_status dev_report(struct dev_ops *d, enum pl_status st) { return report(d, st); }
+
 /* Handles go before their backend does: after a failure work may still be using them. */
 static void settle_if_poisoned(struct dev_ops *d) {
     if (pl_device_poisoned(d->ks.device)) pl_device_settle(d->ks.device);
@@ -154,11 +159,16 @@ static struct pl_candidate dense_candidate(const struct dev_ops *d, const struct
     return (struct pl_candidate){PL_IMPL_CUBLASLT, planned, why};
 }
 
+/* Invariant: one kernel for any number of rows. */
+static uint32_t tile_of(const struct dev_ops *d, size_t rows, uint32_t *tile_rows) {
+    return pl_tile_of(d->base.invariant ? SIZE_MAX : rows, tile_rows);
+}
+
 /* In rank order; rows > 0. */
 static size_t product_candidates(const struct dev_ops *d, const struct dev_weight *w, size_t rows,
                                  struct pl_candidate out[3]) {
     size_t n = 0;
-    if (pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA) {
+    if (pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA && !d->base.invariant) {
         out[n++] = dense_candidate(d, w, rows);
         out[n++] = (struct pl_candidate){PL_IMPL_GEMV, true, pl_gemv_declines(&d->ks, &w->w, rows)};
     }
@@ -178,7 +188,7 @@ static enum pl_status decide_product(struct dev_ops *d, enum pl_op op, const str
 static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *w, size_t rows) {
     const struct dev_weight *dw = weight_of(w);
     const struct dev_ops *d = (const struct dev_ops *)o;
-    uint32_t tile_rows, tile = pl_tile_of(rows, &tile_rows);
+    uint32_t tile_rows, tile = tile_of(d, rows, &tile_rows);
     if (dw->format == NULL || rows == 0) return "none";
     struct dev_format *f = dw->format;
     struct pl_candidate list[3];
@@ -245,6 +255,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     pl_kernel_free(ks, &kv->tiles);
     pl_kernel_free(ks, &kv->split.split);
     pl_kernel_free(ks, &kv->split.merge);
+    for (size_t i = 0; i < PL_COUNT_OF(kv->paged); i++) pl_paged_free(ks, &kv->paged[i]);
     pl_free(kv->sides);
     pl_free(kv);
 }
@@ -369,6 +380,7 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
         st = pl_dense_ready(&d->ks, &d->dense, 2 * d->dense_cols * d->stride, d->dense_bytes, &d->ks.err);
         if (st != PL_OK) return report(d, st);
     }
+    d->steps++;
     d->longest = 0;
     for (uint32_t i = 0; i < b->seq_count; i++) d->longest = PL_MAX(d->longest, b->seqs[i].past + b->seqs[i].rows);
     if (b->rows == b->seq_count) pl_kernels_record_begin(&d->ks);
@@ -425,7 +437,7 @@ static enum pl_status product(struct pl_ops *o, enum pl_op op, const struct pl_w
                               const struct pl_activation *x, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
     const struct dev_weight *w = weight_of(weight);
-    uint32_t tile_rows, tile = pl_tile_of(x->rows, &tile_rows);
+    uint32_t tile_rows, tile = tile_of(d, x->rows, &tile_rows);
     struct pl_kernel *k = NULL;
     enum pl_status st = linear_kernel(d, w->format, tile, &k);
     if (st != PL_OK) return report(d, st);
@@ -564,105 +576,6 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
                 pl_launch_rope(&d->ks, kernel, &r));
 }
 
-/* Cached tokens that the rows of one sequence read, each once. */
-static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
-    uint64_t all = (uint64_t)s->past + s->rows, seen = (uint64_t)window + s->rows - 1;
-    return window > 0 && seen < all ? seen : all;
-}
-
-static enum pl_status grow(struct dev_ops *d, struct pl_device_buffer *b, uint64_t bytes) {
-    if (b->bytes >= bytes) return PL_OK;
-    PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err)); /* earlier steps may still use it */
-    pl_device_free(d->ks.device, b);
-    return pl_device_alloc(d->ks.device, bytes, b, &d->ks.err);
-}
-
-/* Scratch is taken at its largest at once: launches already collected in this step must not lose theirs. */
-static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
-    struct dev_ops *d = dev_of(o);
-    struct dev_kv *kv = (struct dev_kv *)o->kv;
-    const struct pl_kv_shape *s = &kv->base.shape;
-    enum pl_status st = PL_OK;
-    if (kv->split.split.jit == NULL) {
-        st = pl_kernel_split(&d->ks, s->dtype, s->head_dim, s->page_tokens, a->heads / a->kv_heads, &kv->split, &d->ks.err);
-    }
-    if (st != PL_OK) return report(d, st);
-    uint32_t visible = a->window > 0 ? PL_MIN(a->window, d->longest) : d->longest;
-    uint32_t splits = pl_split_count(&d->ks, a->rows, a->heads / kv->split.heads_together, visible);
-    uint64_t parts = (uint64_t)PL_SPLITS_MAX * a->rows * a->heads; /* the same for every layer of a step */
-    st = grow(d, &d->lse, parts * sizeof(float));
-    if (st == PL_OK && splits > 1) st = grow(d, &d->parts, parts * s->head_dim * sizeof(float));
-    if (st == PL_OK) st = pl_launch_split(&d->ks, &kv->split, a, splits, &d->parts, &d->lse);
-    if (st == PL_OK && splits > 1) pl_ops_count(o, PL_OP_attention, kv->split.merge.name, 1, 0);
-    return done(o, PL_OP_attention, &kv->split.split, bytes, st);
-}
-
-/* Tiles are meant for sequences of many rows: one launch a sequence. */
-static size_t attention_candidates(const struct dev_ops *d, const struct pl_launch_attention *a,
-                                   struct pl_candidate out[3]) {
-    const struct pl_kv_shape *s = &d->base.kv->shape;
-    size_t n = 0;
-    if (pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA) {
-        bool many = false;
-        for (uint32_t i = 0; i < d->base.batch->seq_count; i++) many = many || d->base.batch->seqs[i].rows >= PL_TILES_ROWS;
-        out[n++] = (struct pl_candidate){PL_IMPL_TILES, many && !d->ks.recording && pl_cuda_has_units(&d->ks),
-                                         pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads)};
-        out[n++] = (struct pl_candidate){PL_IMPL_SPLIT, true,
-                                         pl_split_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads, a->rows)};
-    }
-    out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, NULL};
-    return n;
-}
-static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
-    struct dev_ops *d = dev_of(o);
-    struct dev_kv *kv = (struct dev_kv *)o->kv;
-    const struct pl_kv_shape *s = &kv->base.shape;
-    enum pl_status st = PL_OK;
-    if (kv->tiles.jit == NULL) st = pl_kernel_tiles(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->tiles, &d->ks.err);
-    for (uint32_t i = 0; i < o->batch->seq_count && st == PL_OK; i++) {
-        const struct pl_batch_seq *q = &o->batch->seqs[i];
-        st = pl_launch_tiles(&d->ks, &kv->tiles, a, s->head_dim, q->first_row, q->rows);
-        if (st == PL_OK && i > 0) pl_ops_count(o, PL_OP_attention, kv->tiles.name, 1, 0);
-    }
-    return done(o, PL_OP_attention, &kv->tiles, bytes, st);
-}
-
-static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
-                                struct pl_activation *out) {
-    struct dev_ops *d = dev_of(o);
-    struct dev_kv *kv = (struct dev_kv *)o->kv;
-    const struct pl_kv_shape *s = &kv->base.shape;
-    struct pl_launch_attention a = {.q = data_of(q),
-                                    .k_pages = &kv->sides[2 * p->layer],
-                                    .v_pages = &kv->sides[2 * p->layer + 1],
-                                    .step = &d->step,
-                                    .out = data_of(out),
-                                    .rows = (uint32_t)q->rows,
-                                    .heads = p->heads,
-                                    .kv_heads = (uint32_t)s->kv_heads,
-                                    .window = p->window,
-                                    .stride = d->stride,
-                                    .scale = p->scale,
-                                    .softcap = p->softcap};
-    uint64_t tokens = 0;
-    for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    uint64_t bytes = 2 * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
-    struct pl_candidate list[3];
-    enum pl_impl taken = PL_IMPL_NONE;
-    char shape[96];
-    snprintf(shape, sizeof shape, "%u rows, %u heads of %zu, %zu KV heads, %s cache", a.rows, p->heads, s->head_dim,
-             s->kv_heads, pl_dtype_name(s->dtype));
-    PL_TRY(pl_ops_decide(o, PL_OP_attention, list, attention_candidates(d, &a, list), 1, shape, &taken));
-    if (taken == PL_IMPL_TILES) return tiled_attention(o, &a, bytes);
-    if (taken == PL_IMPL_SPLIT) return split_attention(o, &a, bytes);
-    enum pl_status st = PL_OK;
-    if (kv->attention.jit == NULL) {
-        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->attention, &d->ks.err);
-    }
-    if (st == PL_OK) st = pl_launch_attention(&d->ks, &kv->attention, &a);
-    return done(o, PL_OP_attention, &kv->attention, bytes, st);
-}
-
 static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
@@ -743,6 +656,7 @@ static void destroy(struct pl_ops *o) {
         pl_device_free(dev, &d->step);
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);
+        dev_attention_deinit(d);
         pl_dense_deinit(&d->ks, &d->dense);
         pl_device_host_free(dev, d->staging);
         pl_device_event_destroy(dev, &d->uploaded);
@@ -771,7 +685,7 @@ static void destroy(struct pl_ops *o) {
         .activation_destroy = activation_destroy, .activation_read = activation_read, .kv_create = kv_create,             \
         .kv_destroy = kv_destroy, .kv_copy_page = kv_copy_page, .rope_create = rope_create, .rope_destroy = rope_destroy, \
         .begin = begin, .end = end, .embed = embed, .norm = norm, .add_norm = add_norm, .add = add, .linear = linear,     \
-        .linear_add = linear_add, .rope_append = rope_append, .attention = attention, .glu = glu, .gather = gather,       \
+        .linear_add = linear_add, .rope_append = rope_append, .attention = dev_attention, .glu = glu, .gather = gather,   \
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,               \
         .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .layer_norm = layer_norm,                         \
     }
@@ -813,12 +727,13 @@ static enum pl_status create(enum pl_device_kind kind, const struct pl_ops_optio
     struct dev_ops *d = pl_calloc(1, sizeof *d);
     if (d == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the %s backend", pl_device_kind_name(kind));
     pl_ops_init(&d->base, &impls[kind]);
-    d->exact = opt->exact;
+    d->exact = opt->exact || opt->invariant;
     enum pl_status st = open_device(d, kind, opt, err);
     if (st != PL_OK) {
         pl_ops_destroy(&d->base);
         return st;
     }
+    dev_attention_init(d, opt);
     char line[400];
     pl_device_line(pl_device_info(d->ks.device), line, sizeof line);
     snprintf(d->base.describe, sizeof d->base.describe, "%s (%.170s)", pl_device_kind_name(kind), line);

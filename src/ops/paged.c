@@ -56,9 +56,11 @@ void pl_paged_spec(const struct pl_kernels *ks, const struct pl_paged *p, enum p
     pl_jit_set(spec, parts[which], "1");
     enum pl_status st = pl_jit_set_kv(spec, s->kv, s->head_dim, s->page_tokens);
     PL_ASSERT(st == PL_OK);
-    pl_jit_set_u32(spec, "TEAM", has_teams(ks) ? 32 : 1);
-    pl_jit_set_u32(spec, "HEADS", p->heads_together);
-    pl_jit_set_u32(spec, "ROWS", which == PL_PAGED_CASCADE ? p->rows : p->heads_together);
+    bool tiled = which == PL_PAGED_V2 || which == PL_PAGED_CASCADE || which == PL_PAGED_MERGE;
+    if (which != PL_PAGED_MERGE && which != PL_PAGED_GATHER) pl_jit_set_u32(spec, "TEAM", has_teams(ks) ? 32 : 1);
+    if (tiled) pl_jit_set_u32(spec, "HEADS", p->heads_together);
+    if (tiled && which != PL_PAGED_MERGE)
+        pl_jit_set_u32(spec, "ROWS", which == PL_PAGED_CASCADE ? p->rows : p->heads_together);
     pl_jit_set_u32(spec, "VALUE_DIM", s->value_dim);
     pl_jit_set_u32(spec, "VALUE_STRIDE", s->value_stride);
 }

@@ -49,13 +49,12 @@ static inline bool gold_read(const char *name, struct gold *g) {
         if ((call) != PL_OK) fail_msg("%s: %s", #call, (err).text); \
     } while (0)
 
-static inline void rig_open_on(struct rig *r, enum pl_backend backend, bool exact, const char *path, const char *isa,
-                               enum pl_dtype kv_dtype, uint32_t max_rows) {
+static inline void rig_open_with(struct rig *r, const struct pl_ops_options *oo, const char *path, enum pl_dtype kv_dtype,
+                                 uint32_t max_rows) {
     struct pl_err err = {0};
     *r = (struct rig){0};
     RIG_OK(pl_file_open(path, &r->file, &err), err);
-    struct pl_ops_options oo = {.backend = backend, .threads = 2, .isa = isa, .exact = exact};
-    RIG_OK(pl_ops_create(&oo, &r->ops, &err), err);
+    RIG_OK(pl_ops_create(oo, &r->ops, &err), err);
     struct pl_model_options mo = {.max_context = 128, .max_rows = max_rows, .max_logits = max_rows};
     RIG_OK(pl_model_create(r->file, r->ops, &mo, &r->model, &err), err);
     const struct pl_model_config *c = pl_model_config(r->model);
@@ -67,6 +66,12 @@ static inline void rig_open_on(struct rig *r, enum pl_backend backend, bool exac
                                 .dtype = kv_dtype};
     RIG_OK(pl_ops_kv_create(r->ops, &shape, &r->kv, &err), err);
     for (uint32_t i = 0; i < GOLD_PAGES; i++) r->pages[i] = (i * 37 + 11) % GOLD_PAGES;
+}
+
+static inline void rig_open_on(struct rig *r, enum pl_backend backend, bool exact, const char *path, const char *isa,
+                               enum pl_dtype kv_dtype, uint32_t max_rows) {
+    struct pl_ops_options oo = {.backend = backend, .threads = 2, .isa = isa, .exact = exact};
+    rig_open_with(r, &oo, path, kv_dtype, max_rows);
 }
 
 static inline void rig_open(struct rig *r, const char *path, const char *isa, enum pl_dtype kv_dtype, uint32_t max_rows) {

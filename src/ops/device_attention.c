@@ -1,0 +1,433 @@
+/* Attention on devices: one token per sequence by plan (v1, v2 with merge, cascade, gather), any rows by the portable
+ * kernel, and what only NVIDIA devices have. Each layer step is counted under exactly one form and reason. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "ops/device_ops.h"
+
+static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
+
+/* Cached tokens that the rows of one sequence read, each once. */
+static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
+    uint64_t all = (uint64_t)s->past + s->rows, seen = (uint64_t)window + s->rows - 1;
+    return window > 0 && seen < all ? seen : all;
+}
+
+static enum pl_status grow(struct dev_ops *d, struct pl_device_buffer *b, uint64_t bytes) {
+    if (b->bytes >= bytes) return PL_OK;
+    PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err)); /* earlier steps may still use it */
+    pl_device_free(d->ks.device, b);
+    return pl_device_alloc(d->ks.device, bytes, b, &d->ks.err);
+}
+
+/* Scratch is taken at its largest at once: launches already collected in this step must not lose theirs. */
+static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    enum pl_status st = PL_OK;
+    if (kv->split.split.jit == NULL) {
+        st = pl_kernel_split(&d->ks, s->dtype, s->head_dim, s->page_tokens, a->heads / a->kv_heads, &kv->split, &d->ks.err);
+    }
+    if (st != PL_OK) return dev_report(d, st);
+    uint32_t visible = a->window > 0 ? PL_MIN(a->window, d->longest) : d->longest;
+    uint32_t splits = pl_split_count(&d->ks, a->rows, a->heads / kv->split.heads_together, visible);
+    uint64_t parts = (uint64_t)PL_SPLITS_MAX * a->rows * a->heads; /* the same for every layer of a step */
+    st = grow(d, &d->lse, parts * sizeof(float));
+    if (st == PL_OK && splits > 1) st = grow(d, &d->parts, parts * s->head_dim * sizeof(float));
+    if (st == PL_OK) st = pl_launch_split(&d->ks, &kv->split, a, splits, &d->parts, &d->lse);
+    if (st == PL_OK && splits > 1) pl_ops_count(o, PL_OP_attention, kv->split.merge.name, 1, 0);
+    return dev_done(o, PL_OP_attention, &kv->split.split, bytes, st);
+}
+
+static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    enum pl_status st = PL_OK;
+    if (kv->tiles.jit == NULL) st = pl_kernel_tiles(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->tiles, &d->ks.err);
+    for (uint32_t i = 0; i < o->batch->seq_count && st == PL_OK; i++) {
+        const struct pl_batch_seq *q = &o->batch->seqs[i];
+        st = pl_launch_tiles(&d->ks, &kv->tiles, a, s->head_dim, q->first_row, q->rows);
+        if (st == PL_OK && i > 0) pl_ops_count(o, PL_OP_attention, kv->tiles.name, 1, 0);
+    }
+    return dev_done(o, PL_OP_attention, &kv->tiles, bytes, st);
+}
+
+/* --- by plan --- */
+
+/* Starting points until `plumb tune` has measured: a GPU hides the merge, a CPU under OpenCL pays for every group. */
+static struct pl_attn_table built_in(const struct pl_device_info *info) {
+    struct pl_attn_table t = {.slots = info->is_cpu ? info->units : 2 * info->units,
+                              .chunk_cost = info->is_cpu ? 0.25f : 1.0f,
+                              .merge_cost = info->is_cpu ? 0.05f : 0.01f,
+                              .member_cost = info->is_cpu ? 0.9f : 0.4f,
+                              .span_min = 4,
+                              .members_min = 2,
+                              .source = "built in"};
+    return t;
+}
+
+void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt) {
+    d->attn_table = opt->attn_table != NULL ? *opt->attn_table : built_in(pl_device_info(d->ks.device));
+    if (d->attn_table.slots == 0) d->attn_table.slots = 2 * pl_device_info(d->ks.device)->units;
+}
+
+void dev_attention_deinit(struct dev_ops *d) {
+    struct pl_device *dev = d->ks.device;
+    for (size_t i = 0; i < DEV_PLANS_MAX; i++) {
+        struct dev_plan *p = &d->plans[i];
+        struct pl_device_buffer *const all[] = {&p->record, &p->parts, &p->lse, &p->dense_k, &p->dense_v};
+        for (size_t k = 0; k < PL_COUNT_OF(all); k++) pl_device_free(dev, all[k]);
+        pl_device_host_free(dev, p->staging);
+        pl_device_event_destroy(dev, &p->uploaded);
+        pl_plan_deinit(&p->plan);
+        pl_free(p->rows);
+    }
+}
+
+/* The slot of (window, heads); NULL when the model has more than there are. */
+static struct dev_plan *plan_slot(struct dev_ops *d, uint32_t window, uint32_t heads) {
+    for (size_t i = 0; i < DEV_PLANS_MAX; i++) {
+        struct dev_plan *p = &d->plans[i];
+        if (p->used && (p->window != window || p->heads != heads)) continue;
+        p->used = true;
+        p->window = window;
+        p->heads = heads;
+        return p;
+    }
+    return NULL;
+}
+
+static struct pl_paged *paged_of(struct dev_kv *kv, const struct pl_paged_shape *s) {
+    for (size_t i = 0; i < PL_COUNT_OF(kv->paged); i++) {
+        struct pl_paged *p = &kv->paged[i];
+        if (p->shape.heads == 0) pl_paged_init(p, s);
+        if (p->shape.heads == s->heads) return p;
+    }
+    return NULL;
+}
+
+/* Rows of the step as rows of the plan: row r of a sequence sees what came before it and itself. */
+static enum pl_status list_rows(struct dev_plan *p, const struct pl_batch *b) {
+    PL_TRY(pl_grow(&p->rows, &p->row_cap, (size_t)b->rows + 1, sizeof *p->rows));
+    for (uint32_t i = 0; i < b->seq_count; i++) {
+        const struct pl_batch_seq *s = &b->seqs[i];
+        for (uint32_t r = 0; r < s->rows; r++)
+            p->rows[s->first_row + r] = (struct pl_plan_row){b->pages + s->page_first, s->past + r + 1};
+    }
+    return PL_OK;
+}
+
+enum { INVARIANT_TOKENS = 256 }; /* of a chunk whose length may depend on nothing */
+static struct pl_plan_options plan_options(const struct dev_ops *d, const struct pl_paged *paged, uint32_t window) {
+    const struct pl_attn_table *t = &d->attn_table;
+    const struct pl_choice *c = &d->base.choice;
+    struct pl_plan_options o = {
+        .window = window,
+        .grid_max = 1u << 30,
+        .span_min = t->span_min,
+        .members_min = t->members_min,
+        .split = true,
+        .cascade = true,
+        .cascade_always = c->attn == PL_IMPL_CASCADE || c->forced[PL_OP_attention] == PL_IMPL_CASCADE,
+        .costs = {.slots = t->slots, .chunk = t->chunk_cost, .merge = t->merge_cost, .member = t->member_cost}};
+    pl_paged_plan_options(paged, &o);
+    if (d->base.invariant) {
+        o.invariant = true;
+        o.pages_per_chunk = PL_MAX(1u, INVARIANT_TOKENS / o.page_tokens);
+    }
+    return o;
+}
+
+static enum pl_status upload_plan(struct dev_ops *d, struct dev_plan *p) {
+    uint64_t words = pl_plan_words(&p->plan);
+    if (p->uploaded.handle == NULL) PL_TRY(pl_device_event_create(d->ks.device, &p->uploaded, &d->ks.err));
+    if (p->pending) PL_TRY(pl_device_event_wait(d->ks.device, &p->uploaded, &d->ks.err)); /* the staging is ours again */
+    if (words > p->staging_words) {
+        uint64_t room = words + words / 2;
+        PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err));
+        pl_device_free(d->ks.device, &p->record);
+        pl_device_host_free(d->ks.device, p->staging);
+        p->staging = NULL;
+        p->staging_words = 0;
+        PL_TRY(pl_device_alloc(d->ks.device, room * sizeof(uint32_t), &p->record, &d->ks.err));
+        PL_TRY(pl_device_host_alloc(d->ks.device, room * sizeof(uint32_t), (void **)&p->staging, &d->ks.err));
+        p->staging_words = room;
+    }
+    pl_plan_write(&p->plan, p->staging);
+    PL_TRY(pl_device_upload(d->ks.device, d->ks.stream, &p->record, 0, p->staging, words * sizeof(uint32_t), &d->ks.err));
+    PL_TRY(pl_device_event_record(d->ks.device, &p->uploaded, d->ks.stream, &d->ks.err));
+    p->pending = true;
+    return PL_OK;
+}
+
+/* Half as much again, so that lengths may grow for a while. */
+static enum pl_status room(struct dev_ops *d, struct pl_device_buffer *b, uint64_t bytes) {
+    return b->bytes >= bytes ? PL_OK : grow(d, b, bytes + bytes / 2);
+}
+
+/* Plans this step for p's window unless an earlier layer did. Nothing collected in this step uses p's buffers yet. */
+static enum pl_status plan_step(struct dev_ops *d, struct dev_plan *p, const struct pl_paged *paged) {
+    const struct pl_batch *b = d->base.batch;
+    if (p->step == d->steps) return PL_OK;
+    p->step = d->steps;
+    struct pl_plan_options opt = plan_options(d, paged, p->window);
+    PL_TRY(list_rows(p, b));
+    p->status = pl_plan_make(&p->plan, &opt, p->rows, b->rows, b->epoch);
+    if (p->status == PL_OK && p->plan.cascade == PL_CASCADE_USED && (d->base.choice.attn_off >> PL_IMPL_CASCADE & 1u) != 0) {
+        opt.cascade = false; /* it would have been used: the layer steps say that it is switched off */
+        p->status = pl_plan_make(&p->plan, &opt, p->rows, b->rows, b->epoch);
+        p->plan.cascade = PL_CASCADE_OFF;
+    }
+    if (p->status == PL_NO_MEMORY) return p->status;
+    d->base.attention_totals.plans++;
+    d->base.attention_totals.plans_reused += p->plan.reused;
+    if (p->status != PL_OK || d->ks.planning) return PL_OK; /* rejected: others serve; or nothing runs */
+    uint64_t parts = (uint64_t)p->plan.part_count * p->heads;
+    PL_TRY(upload_plan(d, p));
+    PL_TRY(room(d, &p->parts, PL_MAX(parts, (uint64_t)1) * paged->shape.value_dim * sizeof(float)));
+    return room(d, &p->lse, PL_MAX(parts, (uint64_t)1) * sizeof(float));
+}
+
+static void count_plan(struct pl_ops *o, const struct dev_plan *p, enum pl_impl form) {
+    struct pl_ops_attention_totals *t = &o->attention_totals;
+    const struct pl_plan *plan = &p->plan;
+    bool off = (o->choice.attn_off >> PL_IMPL_CASCADE & 1u) != 0;
+    if (form == PL_IMPL_CASCADE || form == PL_IMPL_V2) {
+        t->chunks += plan->chunk_count;
+        t->merged_rows += plan->merge_count;
+        t->merged_states += plan->state_count;
+    }
+    if (form == PL_IMPL_CASCADE) {
+        t->cascade_groups += plan->groups;
+        t->cascade_members += plan->group_members;
+        t->cascade_span_pages += plan->span_pages;
+        t->cascade_tokens_saved += plan->tokens - plan->tokens_read;
+    }
+    if (plan->cascade == PL_CASCADE_OFF && off) {
+        pl_ops_count_cascade(o, false, "kill switch");
+    } else if (o->invariant) {
+        pl_ops_count_cascade(o, false, "invariant");
+    } else {
+        pl_ops_count_cascade(o, form == PL_IMPL_CASCADE, form == PL_IMPL_CASCADE ? "" : pl_plan_cascade_text(plan->cascade));
+    }
+}
+
+/* Grids larger than the plan keep a graph's launches the same while chunks come and go. */
+static uint32_t grid_of(const struct dev_ops *d, uint32_t n) { return d->ks.recording ? (n + 15) / 16 * 16 : n; }
+
+static enum pl_status launch_form(struct pl_ops *o, struct pl_paged *paged, enum pl_paged_kernel which,
+                                  const struct pl_paged_launch *l, uint64_t bytes) {
+    static const size_t at[] = {offsetof(struct pl_paged, v1),      offsetof(struct pl_paged, v2),
+                                offsetof(struct pl_paged, cascade), offsetof(struct pl_paged, merge),
+                                offsetof(struct pl_paged, gather),  offsetof(struct pl_paged, dense)};
+    struct dev_ops *d = dev_of(o);
+    enum pl_status st = pl_paged_make(&d->ks, paged, which, &d->ks.err);
+    if (st == PL_OK) st = pl_launch_paged(&d->ks, paged, which, l);
+    return dev_done(o, PL_OP_attention, (const struct pl_kernel *)((const char *)paged + at[which]), bytes, st);
+}
+
+static enum pl_status gathered(struct pl_ops *o, struct dev_plan *p, struct pl_paged *paged, struct pl_paged_launch *l,
+                               uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    uint64_t token = (uint64_t)paged->shape.kv_heads * pl_dtype_info(paged->shape.kv)->block_bytes;
+    uint64_t keys = p->plan.tokens * token * paged->shape.head_dim,
+             values = p->plan.tokens * token * paged->shape.value_stride;
+    enum pl_status st = room(d, &p->dense_k, PL_MAX(keys, (uint64_t)1));
+    if (st == PL_OK) st = room(d, &p->dense_v, PL_MAX(values, (uint64_t)1));
+    if (st != PL_OK) return dev_report(d, st);
+    l->dense_k = &p->dense_k;
+    l->dense_v = &p->dense_v;
+    for (uint32_t r = 0; r < p->plan.rows; r++)
+        l->pages_longest = PL_MAX(l->pages_longest, p->plan.page_start[r + 1] - p->plan.page_start[r]);
+    PL_TRY(launch_form(o, paged, PL_PAGED_GATHER, l, keys + values));
+    o->attention_totals.gathered_pages += p->plan.page_entries;
+    o->attention_totals.gathered_bytes += keys + values;
+    return launch_form(o, paged, PL_PAGED_DENSE, l, bytes);
+}
+
+/* A dry step is short: what longer ones need is noted with it. */
+static enum pl_status note_kernels(struct dev_ops *d, struct pl_paged *paged, enum pl_impl form) {
+    bool gather = form == PL_IMPL_GATHER, only_v1 = d->base.choice.attn == PL_IMPL_V1;
+    enum pl_paged_kernel first = gather ? PL_PAGED_GATHER : only_v1 ? PL_PAGED_V1 : PL_PAGED_V2;
+    enum pl_paged_kernel last = gather ? PL_PAGED_DENSE : only_v1 ? PL_PAGED_V1 : PL_PAGED_MERGE;
+    for (enum pl_paged_kernel k = first; k <= last; k++) {
+        enum pl_status st = pl_paged_make(&d->ks, paged, k, &d->ks.err);
+        if (st != PL_OK) return dev_report(d, st);
+    }
+    return PL_OK;
+}
+
+static enum pl_status planned_attention(struct pl_ops *o, enum pl_impl form, struct dev_plan *p, struct pl_paged *paged,
+                                        const struct pl_launch_attention *a, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    const struct pl_plan *plan = &p->plan;
+    uint32_t merges = plan->merge_count > 0 && d->ks.recording ? plan->rows : plan->merge_count;
+    struct pl_paged_launch l = {.q = a->q,
+                                .k_pages = a->k_pages,
+                                .v_pages = a->v_pages,
+                                .plan = &p->record,
+                                .out = a->out,
+                                .parts = &p->parts,
+                                .lse = &p->lse,
+                                .rows = plan->rows,
+                                .chunks = grid_of(d, plan->chunk_count),
+                                .merges = merges,
+                                .scale = a->scale,
+                                .softcap = a->softcap};
+    if (d->ks.planning) return note_kernels(d, paged, form);
+    count_plan(o, p, form);
+    if (form == PL_IMPL_V1) return launch_form(o, paged, PL_PAGED_V1, &l, bytes);
+    if (form == PL_IMPL_GATHER) return gathered(o, p, paged, &l, bytes);
+    uint64_t read = plan->tokens > 0 ? bytes * plan->tokens_read / plan->tokens : 0;
+    PL_TRY(launch_form(o, paged, form == PL_IMPL_CASCADE ? PL_PAGED_CASCADE : PL_PAGED_V2, &l, read));
+    return merges > 0 ? launch_form(o, paged, PL_PAGED_MERGE, &l, 0) : PL_OK;
+}
+
+/* --- choosing --- */
+
+/* What a plan would run: the cascade it found, else parts where it splits, else one pass for short rows. */
+static enum pl_impl form_of_plan(const struct dev_ops *d, const struct pl_plan *plan) {
+    if (d->base.invariant) return PL_IMPL_V2;
+    if (plan->cascade == PL_CASCADE_USED) return PL_IMPL_CASCADE;
+    if (plan->merge_count > 0) return PL_IMPL_V2;
+    return plan->tokens <= (uint64_t)d->attn_table.v1_tokens_max * plan->rows ? PL_IMPL_V1 : PL_IMPL_V2;
+}
+
+/* The forms by plan as candidates: the planned one first, the others to fall back on. On NVIDIA devices they are only
+ * taken when asked for. */
+static size_t form_candidates(struct dev_ops *d, const struct pl_launch_attention *a, struct dev_plan *p, const char *why,
+                              bool auto_, struct pl_candidate *out) {
+    static const enum pl_impl forms[] = {PL_IMPL_CASCADE, PL_IMPL_V2, PL_IMPL_V1, PL_IMPL_GATHER};
+    size_t n = 0;
+    (void)a;
+    if (why == NULL && p->status != PL_OK) why = "plan rejected";
+    enum pl_impl first = why == NULL ? form_of_plan(d, &p->plan) : PL_IMPL_V2;
+    out[n++] = (struct pl_candidate){first, auto_, why};
+    for (size_t i = 0; i < PL_COUNT_OF(forms); i++) {
+        const char *not_this = why;
+        if (forms[i] == first) continue;
+        if (not_this == NULL && forms[i] == PL_IMPL_CASCADE) not_this = pl_plan_cascade_text(p->plan.cascade);
+        if (not_this == NULL && d->base.invariant) not_this = "invariant";
+        out[n++] = (struct pl_candidate){forms[i], auto_ && forms[i] != PL_IMPL_CASCADE, not_this};
+    }
+    return n;
+}
+
+static bool is_asked(const struct dev_ops *d, enum pl_impl i) {
+    return d->base.choice.attn == i || d->base.choice.forced[PL_OP_attention] == i;
+}
+/* Whether a plan is wanted at all: everywhere but on NVIDIA devices, there when a form was asked for. */
+static bool wants_plan(const struct dev_ops *d, bool cuda) {
+    return !cuda || d->base.invariant || is_asked(d, PL_IMPL_V1) || is_asked(d, PL_IMPL_V2) ||
+           is_asked(d, PL_IMPL_CASCADE) || is_asked(d, PL_IMPL_GATHER);
+}
+
+struct question {
+    struct pl_candidate list[8];
+    size_t count;
+    struct dev_plan *plan;
+    struct pl_paged *paged;
+    bool decode;
+};
+
+static enum pl_status ask_plan(struct dev_ops *d, const struct pl_launch_attention *a, bool cuda, struct question *q) {
+    struct dev_kv *kv = (struct dev_kv *)d->base.kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    struct pl_paged_shape shape = {.kv = s->dtype,
+                                   .head_dim = (uint32_t)s->head_dim,
+                                   .page_tokens = (uint32_t)s->page_tokens,
+                                   .heads = a->heads,
+                                   .kv_heads = a->kv_heads};
+    const char *why = pl_paged_declines(&shape);
+    if (why == NULL) q->paged = paged_of(kv, &shape);
+    q->plan = plan_slot(d, a->window, a->heads);
+    if (why == NULL && (q->paged == NULL || q->plan == NULL)) why = "geometry";
+    if (why == NULL) PL_TRY(plan_step(d, q->plan, q->paged));
+    q->count = form_candidates(d, a, q->plan, why, !cuda || d->base.invariant, q->list);
+    return PL_OK;
+}
+
+/* Tiles are meant for sequences of many rows: one launch a sequence. */
+static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a, struct question *q) {
+    const struct pl_kv_shape *s = &d->base.kv->shape;
+    const struct pl_batch *b = d->base.batch;
+    bool cuda = pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA, many = false;
+    q->decode = b->rows == b->seq_count;
+    if (wants_plan(d, cuda) && (q->decode || d->base.invariant)) PL_TRY(ask_plan(d, a, cuda, q));
+    if (cuda) {
+        const char *fixed = d->base.invariant ? "invariant" : NULL;
+        for (uint32_t i = 0; i < b->seq_count; i++) many = many || b->seqs[i].rows >= PL_TILES_ROWS;
+        const char *tiles = pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads);
+        const char *split = pl_split_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads, a->rows);
+        q->list[q->count++] = (struct pl_candidate){PL_IMPL_TILES, many && !d->ks.recording && pl_cuda_has_units(&d->ks),
+                                                    fixed != NULL ? fixed : tiles};
+        q->list[q->count++] = (struct pl_candidate){PL_IMPL_SPLIT, true, fixed != NULL ? fixed : split};
+    }
+    q->list[q->count++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, NULL};
+    return PL_OK;
+}
+
+static enum pl_status portable_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    enum pl_status st = PL_OK;
+    if (kv->attention.jit == NULL)
+        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->attention, &d->ks.err);
+    if (st == PL_OK) st = pl_launch_attention(&d->ks, &kv->attention, a);
+    return dev_done(o, PL_OP_attention, &kv->attention, bytes, st);
+}
+
+static enum pl_status run_attention(struct pl_ops *o, enum pl_impl form, const struct question *q,
+                                    const struct pl_launch_attention *a, uint64_t bytes) {
+    switch (form) {
+    case PL_IMPL_TILES: return tiled_attention(o, a, bytes);
+    case PL_IMPL_SPLIT: return split_attention(o, a, bytes);
+    case PL_IMPL_V1:
+    case PL_IMPL_V2:
+    case PL_IMPL_CASCADE:
+    case PL_IMPL_GATHER: return planned_attention(o, form, q->plan, q->paged, a, bytes);
+    default: return portable_attention(o, a, bytes);
+    }
+}
+
+enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
+                             struct pl_activation *out) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    struct pl_launch_attention a = {.q = &((const struct dev_activation *)q)->data,
+                                    .k_pages = &kv->sides[2 * p->layer],
+                                    .v_pages = &kv->sides[2 * p->layer + 1],
+                                    .step = &d->step,
+                                    .out = &((const struct dev_activation *)out)->data,
+                                    .rows = (uint32_t)q->rows,
+                                    .heads = p->heads,
+                                    .kv_heads = (uint32_t)s->kv_heads,
+                                    .window = p->window,
+                                    .stride = d->stride,
+                                    .scale = p->scale,
+                                    .softcap = p->softcap};
+    struct question what = {0};
+    enum pl_status st = ask(d, &a, &what);
+    if (st != PL_OK) return dev_report(d, st);
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
+    uint64_t bytes = 2 * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
+    char shape[96];
+    snprintf(shape, sizeof shape, "%u rows, %u heads of %zu, %zu KV heads, %s cache", a.rows, p->heads, s->head_dim,
+             s->kv_heads, pl_dtype_name(s->dtype));
+    struct pl_pick pick = pl_choose(&o->choice, PL_OP_attention, what.list, what.count);
+    PL_TRY(pl_ops_end_decision(o, PL_OP_attention, &pick, 1, shape));
+    st = run_attention(o, pick.taken, &what, &a, bytes);
+    if (st != PL_OK) return st;
+    o->attention_totals.rows += a.rows;
+    o->attention_totals.tokens += tokens;
+    pl_ops_count_attention(o, pl_impl_name(pick.taken),
+                           !what.decode && pick.reason[0] == 0 ? "multi-token step" : pick.reason, bytes);
+    return PL_OK;
+}
