@@ -2,7 +2,7 @@
  *
  *   KERNEL(name)                  head of a kernel, its symbol is pk_name; it runs with groups of GROUP threads
  *   GLOBAL LOCAL LOCAL_PTR FN     memory spaces (LOCAL_PTR in pointers to it); a function of the device
- *   u8 u16 u32 u64 i8 i32 f32     types
+ *   u8 u16 u32 u64 i8 i32 f32 v4u types; v4u is 16 bytes, four u32 .x .y .z .w, read at once from aligned places
  *   GROUP_X GROUP_Y GROUP_Z       which group, LOCAL_X which thread in it
  *   BARRIER()                     all threads of the group, local memory visible
  *   f16_load f16_store bf16_load bf16_store   storage types; arithmetic is f32
@@ -24,6 +24,7 @@ typedef ulong u64;
 typedef char i8;
 typedef int i32;
 typedef float f32;
+typedef uint4 v4u;
 #ifdef GROUP
 #define KERNEL(name) __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void pk_##name
 #else
@@ -71,6 +72,7 @@ typedef unsigned long long u64;
 typedef signed char i8;
 typedef int i32;
 typedef float f32;
+typedef uint4 v4u;
 #ifdef GROUP
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(GROUP) pk_##name
 #else

@@ -1,7 +1,8 @@
 /* weights - every weight type, 32 consecutive elements of a row at a time.
  *
  * dequant32(w, row, k, n, out): elements [32k, 32k+n) of a row as f32; n is 32 but at the end of rows of plain floats,
- * where the rest of out is zero. WTYPE_<NAME> says which type; struct weight is where its arrays stand. */
+ * where the rest of out is zero. WTYPE_<NAME> says which type; struct weight is where its arrays stand. Each type has its own
+ * definition, and only one is compiled. */
 #ifndef PL_WEIGHTS_H
 #define PL_WEIGHTS_H
 
@@ -24,6 +25,11 @@ struct weight {
     u32 cols;
 };
 
+FN GLOBAL const u8 *block_row(const struct weight *w, u64 row, u32 n) {
+    (void)n; /* rows of blocks have no rest */
+    return w->data + row * w->row_bytes;
+}
+
 #if defined(WTYPE_Q4_K) || defined(WTYPE_Q5_K)
 FN void scale_min(GLOBAL const u8 *s, u32 b, u32 *scale, u32 *min) {
     if (b < 4u) {
@@ -44,8 +50,8 @@ TABLE f32 mxfp4_values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6
                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 #endif
 
-FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
 #if defined(WTYPE_F32) || defined(WTYPE_F16) || defined(WTYPE_BF16)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
 #ifdef WTYPE_F32
     GLOBAL const f32 *p = (GLOBAL const f32 *)(w->data + row * w->row_bytes) + 32u * (u64)k;
 #define PLAIN(i) p[i]
@@ -62,7 +68,9 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
     } else {
         for (u32 i = 0; i < 32u; i++) out[i] = i < n ? PLAIN(i) : 0.0f;
     }
+}
 #elif defined(WTYPE_MLX)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
     (void)n;
     /* 32 elements of BITS bits are BITS whole words. */
     GLOBAL const u32 *p = (GLOBAL const u32 *)(w->data + row * w->row_bytes) + (u64)k * BITS;
@@ -74,24 +82,30 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         if (shift + BITS > 32u) q |= p[word + 1u] << (32u - shift);
         out[i] = scale * (f32)(q & ((1u << BITS) - 1u)) + bias;
     }
-#else
-    GLOBAL const u8 *r = w->data + row * w->row_bytes;
-    (void)n;
-#if defined(WTYPE_Q4_0)
+}
+#elif defined(WTYPE_Q4_0)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 18u * (u64)k;
     f32 d = f16_load((GLOBAL const u16 *)b);
     for (u32 i = 0; i < 16u; i++) {
         out[i] = (f32)((i32)(b[2u + i] & 15u) - 8) * d;
         out[i + 16u] = (f32)((i32)(b[2u + i] >> 4) - 8) * d;
     }
+}
 #elif defined(WTYPE_Q4_1)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 20u * (u64)k;
     f32 d = f16_load((GLOBAL const u16 *)b), m = f16_load((GLOBAL const u16 *)b + 1);
     for (u32 i = 0; i < 16u; i++) {
         out[i] = (f32)(b[4u + i] & 15u) * d + m;
         out[i + 16u] = (f32)(b[4u + i] >> 4) * d + m;
     }
+}
 #elif defined(WTYPE_Q5_0) || defined(WTYPE_Q5_1)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
 #ifdef WTYPE_Q5_0
     GLOBAL const u8 *b = r + 22u * (u64)k;
     f32 d = f16_load((GLOBAL const u16 *)b), m = -16.0f * d;
@@ -107,12 +121,18 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         out[i] = (f32)lo * d + m;
         out[i + 16u] = (f32)hi * d + m;
     }
+}
 #elif defined(WTYPE_Q8_0)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 34u * (u64)k;
     f32 d = f16_load((GLOBAL const u16 *)b);
     GLOBAL const i8 *q = (GLOBAL const i8 *)(b + 2);
     for (u32 i = 0; i < 32u; i++) out[i] = (f32)q[i] * d;
+}
 #elif defined(WTYPE_Q2_K)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 84u * (u64)(k >> 3);
     u32 s = k & 7u, c = s >> 2, j = s & 3u;
     f32 d = f16_load((GLOBAL const u16 *)(b + 80)), dmin = f16_load((GLOBAL const u16 *)(b + 82));
@@ -120,7 +140,10 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         u32 sc = b[2u * s + (i >> 4)], q = (b[16u + 32u * c + i] >> (2u * j)) & 3u;
         out[i] = d * (f32)(sc & 15u) * (f32)q - dmin * (f32)(sc >> 4);
     }
+}
 #elif defined(WTYPE_Q3_K)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 110u * (u64)(k >> 3);
     u32 s = k & 7u, c = s >> 2, j = s & 3u;
     f32 d = f16_load((GLOBAL const u16 *)(b + 108));
@@ -131,14 +154,20 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         i32 q = (i32)((b[32u + 32u * c + i] >> (2u * j)) & 3u) - (((b[i] >> s) & 1u) != 0u ? 0 : 4);
         out[i] = d * (f32)((i32)sc - 32) * (f32)q;
     }
+}
 #elif defined(WTYPE_Q4_K)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 144u * (u64)(k >> 3);
     u32 s = k & 7u, sc, mn, shift = 4u * (s & 1u);
     scale_min(b + 4, s, &sc, &mn);
     f32 d = f16_load((GLOBAL const u16 *)b) * (f32)sc, m = f16_load((GLOBAL const u16 *)b + 1) * (f32)mn;
     GLOBAL const u8 *q = b + 16u + 32u * (s >> 1);
     for (u32 i = 0; i < 32u; i++) out[i] = d * (f32)((q[i] >> shift) & 15u) - m;
+}
 #elif defined(WTYPE_Q5_K)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 176u * (u64)(k >> 3);
     u32 s = k & 7u, sc, mn, shift = 4u * (s & 1u);
     scale_min(b + 4, s, &sc, &mn);
@@ -148,7 +177,10 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         u32 v = ((q[i] >> shift) & 15u) | (((u32)(h[i] >> s) & 1u) << 4);
         out[i] = d * (f32)v - m;
     }
+}
 #elif defined(WTYPE_Q6_K)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 210u * (u64)(k >> 3);
     u32 s = k & 7u, c = s >> 2, j = s & 3u;
     f32 d = f16_load((GLOBAL const u16 *)(b + 208));
@@ -158,14 +190,20 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         u32 q = ((u32)(lo[i] >> (4u * (j >> 1))) & 15u) | (((u32)(hi[i] >> (2u * j)) & 3u) << 4);
         out[i] = d * (f32)sc[i >> 4] * (f32)((i32)q - 32);
     }
+}
 #elif defined(WTYPE_IQ4_NL)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 18u * (u64)k;
     f32 d = f16_load((GLOBAL const u16 *)b);
     for (u32 i = 0; i < 16u; i++) {
         out[i] = d * iq4_values[b[2u + i] & 15u];
         out[i + 16u] = d * iq4_values[b[2u + i] >> 4];
     }
+}
 #elif defined(WTYPE_IQ4_XS)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 136u * (u64)(k >> 3);
     u32 s = k & 7u, high = (u32)b[2] | ((u32)b[3] << 8);
     u32 sc = ((u32)(b[4u + (s >> 1)] >> (4u * (s & 1u))) & 15u) | (((high >> (2u * s)) & 3u) << 4);
@@ -175,7 +213,10 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         out[i] = d * iq4_values[q & 15u];
         out[i + 16u] = d * iq4_values[q >> 4];
     }
+}
 #elif defined(WTYPE_MXFP4)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 17u * (u64)k;
     u32 e = b[0]; /* 2^(e-127); the two smallest are subnormal */
     f32 d = bits_f32(e == 0u ? 0x00400000u : e << 23);
@@ -183,7 +224,10 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         out[i] = d * mxfp4_values[b[1u + i] & 15u];
         out[i + 16u] = d * mxfp4_values[b[1u + i] >> 4];
     }
+}
 #elif defined(WTYPE_TQ1_0)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 54u * (u64)(k >> 3);
     f32 d = f16_load((GLOBAL const u16 *)(b + 52));
     for (u32 i = 0; i < 32u; i++) {
@@ -202,17 +246,19 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         u32 q = (byte * power) & 255u;
         out[i] = d * (f32)((i32)((q * 3u) >> 8) - 1);
     }
+}
 #elif defined(WTYPE_TQ2_0)
+FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
+    GLOBAL const u8 *r = block_row(w, row, n);
     GLOBAL const u8 *b = r + 66u * (u64)(k >> 3);
     f32 d = f16_load((GLOBAL const u16 *)(b + 64));
     u32 s = k & 7u;
     for (u32 i = 0; i < 32u; i++) {
         out[i] = d * (f32)((i32)((b[32u * (s >> 2) + i] >> (2u * (s & 3u))) & 3u) - 1);
     }
+}
 #else
 #error "WTYPE_<NAME> of a weight type is needed"
 #endif
-#endif
-}
 
 #endif

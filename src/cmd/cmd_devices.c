@@ -8,82 +8,26 @@
 #include "cmd/common.h"
 #include "cmd/out.h"
 #include "jit/jit.h"
-#include "ops/launch.h"
+#include "ops/bandwidth.h"
 
-struct bandwidth {
-    double copy_gbs, read_gbs; /* bytes read plus bytes written; bytes read */
-};
-
-/* Best of a few: copies, and reads by the argmax kernel, one long row a group. */
-static enum pl_status copy_once(struct pl_kernels *ks, const struct pl_device_buffer *a, const struct pl_device_buffer *b,
-                                struct pl_device_event e[2], double *us, struct pl_err *err) {
-    PL_TRY(pl_device_event_record(ks->device, &e[0], ks->stream, err));
-    PL_TRY(pl_device_copy(ks->device, ks->stream, b, 0, a, 0, b->bytes, err));
-    PL_TRY(pl_device_event_record(ks->device, &e[1], ks->stream, err));
-    PL_TRY(pl_device_stream_wait(ks->device, ks->stream, err));
-    return pl_device_event_elapsed_us(ks->device, &e[0], &e[1], us, err);
-}
-static enum pl_status read_once(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_buffer *a,
-                                const struct pl_device_buffer *best, struct pl_device_event e[2], double *us,
-                                struct pl_err *err) {
-    size_t rows = 4096, cols = a->bytes / rows / sizeof(float);
-    PL_TRY(pl_device_event_record(ks->device, &e[0], ks->stream, err));
-    PL_TRY(pl_launch_argmax(ks, k, a, best, rows, cols));
-    PL_TRY(pl_device_event_record(ks->device, &e[1], ks->stream, err));
-    PL_TRY(pl_device_stream_wait(ks->device, ks->stream, err));
-    return pl_device_event_elapsed_us(ks->device, &e[0], &e[1], us, err);
-}
-
-struct measure {
-    struct pl_device_buffer a, b, best;
-    struct pl_device_event e[2];
-    struct pl_kernel k;
-};
-
-static enum pl_status measure_with(struct pl_kernels *ks, struct measure *m, struct bandwidth *out, struct pl_err *err) {
-    const struct pl_device_info *info = pl_device_info(ks->device);
-    uint64_t bytes = info->is_cpu ? UINT64_C(1) << 26 : UINT64_C(1) << 31;
-    while (bytes > info->memory_bytes / 8 || bytes > info->alloc_max_bytes) bytes /= 2;
-    PL_TRY(pl_device_alloc(ks->device, bytes, &m->a, err));
-    PL_TRY(pl_device_alloc(ks->device, bytes, &m->b, err));
-    PL_TRY(pl_device_alloc(ks->device, 4096 * sizeof(uint32_t), &m->best, err));
-    PL_TRY(pl_device_fill(ks->device, ks->stream, &m->a, 0x3C, err));
-    for (int i = 0; i < 2; i++) PL_TRY(pl_device_event_create(ks->device, &m->e[i], err));
-    PL_TRY(pl_kernel_elementwise(ks, PL_EW_ARGMAX, &m->k, err));
-    for (int i = 0; i < 8; i++) {
-        double copy_us = 0, read_us = 0;
-        PL_TRY(copy_once(ks, &m->a, &m->b, m->e, &copy_us, err));
-        PL_TRY(read_once(ks, &m->k, &m->a, &m->best, m->e, &read_us, err));
-        if (copy_us > 0) out->copy_gbs = PL_MAX(out->copy_gbs, 2e-3 * (double)bytes / copy_us);
-        if (read_us > 0) out->read_gbs = PL_MAX(out->read_gbs, 1e-3 * (double)bytes / read_us);
-    }
-    return PL_OK;
-}
-
-static enum pl_status measure(enum pl_device_kind kind, int index, struct bandwidth *out, struct pl_err *err) {
+static enum pl_status measure(enum pl_device_kind kind, int index, struct pl_bandwidth *out, struct pl_err *err) {
     struct pl_kernels ks = {0};
     struct pl_jit_options jit = {.mode = PL_JIT_ON};
-    struct measure m = {0};
     PL_TRY(pl_kernels_open(kind, index, &jit, &ks, err));
-    enum pl_status st = measure_with(&ks, &m, out, err);
-    if (m.k.jit != NULL) pl_kernel_free(&ks, &m.k);
-    for (int i = 0; i < 2; i++) pl_device_event_destroy(ks.device, &m.e[i]);
-    pl_device_free(ks.device, &m.a);
-    pl_device_free(ks.device, &m.b);
-    pl_device_free(ks.device, &m.best);
+    enum pl_status st = pl_bandwidth_measure(&ks, out, err);
     pl_kernels_close(&ks);
     return st;
 }
 
 enum pl_status pl_cmd_read_bandwidth(enum pl_device_kind kind, int index, double *bytes_per_s, struct pl_err *err) {
-    struct bandwidth b = {0};
+    struct pl_bandwidth b = {0};
     PL_TRY(measure(kind, index, &b, err));
     *bytes_per_s = b.read_gbs * 1e9;
     return PL_OK;
 }
 
 static json_t *device_json(const struct pl_device_info *d, bool measured) {
-    struct bandwidth b = {0};
+    struct pl_bandwidth b = {0};
     struct pl_err err = {0};
     json_t *row = json_pack("{s:s, s:i, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:b}", "kind",
                             pl_device_kind_name(d->kind), "index", d->index, "name", d->name, "target", d->target, "driver",
@@ -97,6 +41,8 @@ static json_t *device_json(const struct pl_device_info *d, bool measured) {
     }
     json_object_set_new(row, "copy_gb_per_s", json_real(b.copy_gbs));
     json_object_set_new(row, "read_gb_per_s", json_real(b.read_gbs));
+    json_object_set_new(row, "read_kernel", json_string(b.kernel));
+    json_object_set_new(row, "measured_bytes", json_integer((json_int_t)b.bytes));
     return row;
 }
 
@@ -126,8 +72,9 @@ static void print_device(const json_t *d) {
                   json_is_true(json_object_get(d, "graphs")) ? ", graphs" : "");
     const json_t *copy = json_object_get(d, "copy_gb_per_s"), *error = json_object_get(d, "measure_error");
     if (copy != NULL) {
-        pl_out_printf("           measured: copy %.1f GB/s (read plus written), read %.1f GB/s\n", json_real_value(copy),
-                      json_real_value(json_object_get(d, "read_gb_per_s")));
+        pl_out_printf("           measured: copy %.1f GB/s (read plus written), read %.1f GB/s (%s)\n",
+                      json_real_value(copy), json_real_value(json_object_get(d, "read_gb_per_s")),
+                      json_string_value(json_object_get(d, "read_kernel")));
     }
     if (error != NULL) pl_out_printf("           not measured: %s\n", json_string_value(error));
 }

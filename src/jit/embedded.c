@@ -17,6 +17,7 @@
     X(rope, "rope.k.c")                                 \
     X(attention, "attention.k.c")                       \
     X(paged, "paged.k.c")                               \
+    X(bandwidth, "bandwidth.k.c")                       \
     X(cuda_gemv, "cuda/gemv.k.c")                       \
     X(cuda_pack, "cuda/pack.k.c")                       \
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \

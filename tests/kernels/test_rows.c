@@ -5,6 +5,8 @@
  * test-timeout: 600 */
 #include "kit.h"
 
+#include "ops/bandwidth.h"
+
 static const size_t widths[] = {1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 509, 576, 1021, 1024, 1025};
 static const size_t row_counts[] = {1, 2, 3, 5, 17};
 
@@ -154,6 +156,31 @@ static void picks(void) {
     pl_kernel_free(&ks, &argmax);
 }
 
+/* Every word is read exactly once, whatever the number of groups. */
+static void reads(void) {
+    for (uint32_t unroll = 4; unroll <= 8; unroll += 4) {
+        struct pl_kernel k = {0};
+        CHECK(pl_kernel_read(&ks, unroll, &k, &err));
+        for (uint32_t groups = 1; groups <= 7; groups += 3) {
+            size_t bytes = 5 * (size_t)pl_read_tile(&ks, unroll);
+            uint32_t *x = malloc(bytes), want = 0, got = 0;
+            for (size_t i = 0; i < bytes / 4; i++) want ^= x[i] = kit_u32() * 2654435761u + kit_u32();
+            struct pl_device_buffer bx = kit_up(x, bytes), sink = kit_out(groups * 4);
+            CHECK(pl_launch_read(&ks, &k, &bx, &sink, bytes, unroll, groups));
+            uint32_t *each = kit_down(&sink);
+            for (uint32_t i = 0; i < groups; i++) got ^= each[i];
+            assert_int_equal(got, want);
+            free(each);
+            free(x);
+            kit_drop(&bx);
+        }
+        pl_kernel_free(&ks, &k);
+    }
+}
+static void test_reads(void **state) {
+    (void)state;
+    kit_each(reads);
+}
 static void test_norms(void **state) {
     (void)state;
     kit_each(norms);
@@ -173,6 +200,6 @@ static void test_picks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_layer_norms),
-                                       cmocka_unit_test(test_elements), cmocka_unit_test(test_picks)};
+                                       cmocka_unit_test(test_elements), cmocka_unit_test(test_picks), cmocka_unit_test(test_reads)};
     return cmocka_run_group_tests_name("row kernels", tests, NULL, NULL);
 }
