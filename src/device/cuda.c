@@ -74,6 +74,7 @@ static enum pl_status load(struct pl_err *err) {
         .help = "install the NVIDIA driver (Debian: nvidia-driver and libcuda1)",
         .names = names,
         .folders = folders,
+        .env = "PLUMB_CUDA_PATH",
     };
     if (library != NULL) return PL_OK;
     void *handle = NULL;

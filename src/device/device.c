@@ -165,9 +165,19 @@ enum pl_status pl_device_alloc(struct pl_device *d, uint64_t bytes, struct pl_de
     }
     struct pl_device_buffer b = {NULL, bytes};
     int code = d->drv->alloc(d->state, bytes, &b.handle);
-    if (code != 0) return failed(d, err, what, code, false);
-    *out = b;
-    return PL_OK;
+    if (code == 0) {
+        *out = b;
+        return PL_OK;
+    }
+    enum pl_status st = failed(d, err, what, code, false);
+    uint64_t left = 0;
+    if (st == PL_NO_MEMORY && d->drv->memory_free(d->state, &left) == 0) {
+        pl_err_note(err,
+                    "%" PRIu64 " of its %" PRIu64 " bytes were free: another process may hold the rest; a shorter context "
+                    "or a smaller model needs less",
+                    left, d->info.memory_bytes);
+    }
+    return st;
 }
 
 void pl_device_free(struct pl_device *d, struct pl_device_buffer *b) {

@@ -365,17 +365,18 @@ struct prepare_job {
     size_t count;
     _Atomic size_t next;
 };
+static void prepare_one(const struct prepare_job *job, size_t i) {
+    struct prepared *p = job->list[i];
+    struct pl_device_source src = {.name = p->spec->file != NULL ? p->spec->file : p->spec->entry,
+                                   .text = pl_buf_cstr(&p->source)};
+    pl_jit_compile_options(pl_device_info(job->j->device)->kind, &src);
+    p->status = compile_only(job->j, &src, &p->image, &p->err);
+}
 static void prepare_worker(void *arg, int index, int count) {
     (void)index;
     (void)count;
     struct prepare_job *job = arg;
-    for (size_t i; (i = atomic_fetch_add(&job->next, 1)) < job->count;) {
-        struct prepared *p = job->list[i];
-        struct pl_device_source src = {.name = p->spec->file != NULL ? p->spec->file : p->spec->entry,
-                                       .text = pl_buf_cstr(&p->source)};
-        pl_jit_compile_options(pl_device_info(job->j->device)->kind, &src);
-        p->status = compile_only(job->j, &src, &p->image, &p->err);
-    }
+    for (size_t i; (i = atomic_fetch_add(&job->next, 1)) < job->count;) prepare_one(job, i);
 }
 
 static enum pl_status run_jobs(struct pl_jit *j, size_t jobs, struct pl_err *err) {

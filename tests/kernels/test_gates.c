@@ -2,7 +2,7 @@
  *
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
  * through is sanitized in tests/device, tests/jit and tests/model)
- * test-timeout: 600 */
+ * test-timeout: 1200 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,0 +1,117 @@
+"""Around a driver: too old, incomplete, without a device, memory full, computing nothing; NVRTC missing. By a libcuda of our
+own (tests/device/fake_cuda.c), so no GPU is needed.
+
+test-timeout: 600"""
+import json
+import os
+import shutil
+import subprocess
+
+from tests.cmd.support import WORK, path, run, tiny
+from tests.tap import Skip, case, main
+
+MODEL = tiny()
+
+
+def build(name, *flags):
+    folder = os.path.join(WORK, name)
+    if not os.path.isdir(folder):
+        compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
+        if compiler is None:
+            raise Skip("no C compiler")
+        os.makedirs(folder)
+        subprocess.run([compiler, "-std=gnu17", "-shared", "-fPIC", "-w", *flags, "-o", folder + "/libcuda.so.1",
+                        "tests/device/fake_cuda.c"], check=True)
+    return folder
+
+
+def env(folder, **more):
+    # not LD_LIBRARY_PATH: NVRTC, too, would load this driver, and call what it does not have
+    return {**os.environ, "PLUMB_CUDA_PATH": folder, "XDG_CACHE_HOME": os.path.join(WORK, "cache-fake"), **more}
+
+
+def generate(environment, *args, **more):
+    return run("generate", "-m", MODEL, "--backend", "cuda", "-p", "hello there you", "-n", 3, "--ignore-eos", *args, env=environment,
+               **more)
+
+
+def has_nvrtc(environment):
+    return b"NVRTC" not in generate(environment).stderr
+
+
+@case
+def a_driver_too_old():
+    e = env(build("fake"), FAKE_CUDA_VERSION="10020")
+    out = generate(e, check=1)
+    assert b"speaks CUDA 10.2, at least 11.4 is needed: install a newer NVIDIA driver" in out.stderr, out.stderr
+    listed = json.loads(run("devices", "--json", env=e, check=0).stdout)
+    assert any("CUDA 10.2" in k.get("missing", "") for k in listed)
+
+
+@case
+def a_driver_without_a_function():
+    out = generate(env(build("incomplete", "-DFAKE_CUDA_INCOMPLETE")), check=1)
+    assert b"has no function cuLaunchKernel" in out.stderr and b"install the NVIDIA driver" in out.stderr, out.stderr
+
+
+@case
+def a_driver_that_does_not_start():
+    out = generate(env(build("fake"), FAKE_CUDA_INIT="100"), check=1)
+    assert b"CUDA_ERROR_NO_DEVICE (100)" in out.stderr and b"kernel module" in out.stderr, out.stderr
+
+
+@case
+def a_driver_without_devices():
+    out = generate(env(build("fake"), FAKE_CUDA_DEVICES="0"), check=1)
+    assert b"lists no device" in out.stderr, out.stderr
+    out = generate(env(build("fake")), "--device", 3, check=1)
+    assert b"no device 3, only 0 to 0" in out.stderr, out.stderr
+
+
+@case
+def no_driver():
+    e = env(WORK)
+    listed = json.loads(run("devices", "--json", env=e, check=0).stdout)
+    cuda = next(k for k in listed if k["kind"] == "cuda")
+    if cuda["devices"]:
+        raise Skip("this machine has a CUDA device")
+    out = generate(e, check=1)
+    assert b"NVIDIA driver" in out.stderr or b"driver" in out.stderr, out.stderr
+    if "was not found" in cuda["missing"]:
+        assert "libcuda.so.1" in cuda["missing"] and "nvidia-driver" in cuda["missing"]
+
+
+@case
+def nvrtc_missing_names_the_package():
+    out = generate(env(build("fake"), PLUMB_NVRTC="off", PLUMB_KERNEL_PACK="/no/such/pack"), check=1)
+    for word in (b"NVRTC", b"pip: nvidia-cuda-nvrtc", b"PLUMB_CUDA_PATH"):
+        assert word in out.stderr, out.stderr
+
+
+@case
+def memory_full_is_refused_with_figures():
+    e = env(build("fake"))
+    if not has_nvrtc(e):
+        raise Skip("no NVRTC here")
+    for room in (100, 20_000, 60_000):  # in the kernels' counters, in the weights, in the cache
+        out = generate({**e, "FAKE_CUDA_MEMORY": str(room)}, check=1)
+        assert b"CUDA_ERROR_OUT_OF_MEMORY" in out.stderr and b"memory is full" in out.stderr, out.stderr
+        assert b"allocate" in out.stderr and b"of its 8589934592 bytes were free" in out.stderr, out.stderr
+
+
+@case
+def a_driver_that_computes_nothing_is_seen():
+    e = env(build("fake"))
+    if not has_nvrtc(e):
+        raise Skip("no NVRTC here")
+    out = generate(e, "--witness", path("nothing.json"), check=1)
+    assert b"but counted 0 launches on the device" in out.stderr, out.stderr
+    w = json.load(open(path("nothing.json")))
+    ran = [m for m in w["modules"] if m["host"] > 0 and m["device"] is not None]
+    assert ran and all(m["device"] == 0 and m["agree"] is False for m in ran)
+    assert any(m["graph"] > 0 for m in ran) and any(m["eager"] > 0 for m in ran)
+    generate(e, check=0)  # without the witness nobody would know
+
+
+if __name__ == "__main__":
+    main()
