@@ -17,7 +17,7 @@ enum pl_status pl_bandwidth_measure(struct pl_kernels *ks, struct pl_bandwidth *
 enum pl_status pl_kernel_read(struct pl_kernels *ks, uint32_t unroll, struct pl_kernel *out,
                               struct pl_err *err) PL_MUST_CHECK;
 uint32_t pl_read_tile(const struct pl_kernels *ks, uint32_t unroll);
-enum pl_status pl_launch_read(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *sink, uint64_t bytes,
-                              uint32_t unroll, uint32_t groups) PL_MUST_CHECK;
+enum pl_status pl_launch_read(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *sink,
+                              uint64_t bytes, uint32_t unroll, uint32_t groups) PL_MUST_CHECK;
 
 #endif

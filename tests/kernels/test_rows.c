@@ -200,6 +200,7 @@ static void test_picks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_layer_norms),
-                                       cmocka_unit_test(test_elements), cmocka_unit_test(test_picks), cmocka_unit_test(test_reads)};
+                                       cmocka_unit_test(test_elements), cmocka_unit_test(test_picks),
+                                       cmocka_unit_test(test_reads)};
     return cmocka_run_group_tests_name("row kernels", tests, NULL, NULL);
 }
