@@ -39,6 +39,8 @@ static const struct {
     {"FORCE_KERNEL", "force-kernel", false},
     {"DISABLE_KERNEL", "disable-kernel", false},
     {"JIT_CACHE", "jit-cache", false},
+    {"ATTN", "attn", false},
+    {"INVARIANT", "invariant", true},
     {"QUEUE", "queue", false},
     {"KV_MEMORY", "kv-memory", false},
     {"GAP_MS", "gap-ms", false},

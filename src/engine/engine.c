@@ -62,9 +62,11 @@ static enum pl_status allocate_step(struct plumb_engine *e, struct pl_err *err) 
     e->step.logit_rows = pl_alloc(e->logit_rows, sizeof *e->step.logit_rows);
     e->step.pages = pl_alloc(e->kv_shape.page_count, sizeof *e->step.pages);
     e->step.seqs = pl_alloc(e->max_sessions, sizeof *e->step.seqs);
+    e->step.who = pl_alloc(e->logit_rows, sizeof *e->step.who); /* a service may run so many requests */
+    PL_TRY(pl_grow(&e->last.parts, &e->last.cap, e->logit_rows, sizeof *e->last.parts));
     e->sample_logits = pl_alloc(e->config.vocab, sizeof *e->sample_logits);
     if (e->step.tokens == NULL || e->step.logit_rows == NULL || e->step.pages == NULL || e->step.seqs == NULL ||
-        e->sample_logits == NULL)
+        e->step.who == NULL || e->sample_logits == NULL)
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for the working space of a step");
     if (pl_page_pool_init(&e->pages, (uint32_t)e->kv_shape.page_count, (uint32_t)e->kv_shape.page_tokens) != PL_OK)
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for %zu page entries", e->kv_shape.page_count);
@@ -177,6 +179,8 @@ void plumb_engine_destroy(struct plumb_engine *e) {
     pl_free(e->step.logit_rows);
     pl_free(e->step.pages);
     pl_free(e->step.seqs);
+    pl_free(e->step.who);
+    pl_free(e->last.parts);
     pl_free(e->sample_logits);
     pl_page_pool_deinit(&e->pages);
     if (e->kv != NULL) pl_ops_kv_destroy(e->ops, e->kv);

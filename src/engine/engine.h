@@ -19,6 +19,11 @@
 #include "sample/sample.h"
 #include "token/token.h"
 
+struct pl_epoch_part {
+    uint64_t id; /* of a session or request */
+    uint32_t rows;
+};
+
 struct plumb_engine {
     struct plumb_engine_options opt; /* strings are copies owned by the engine */
     char *model_path, *isa;
@@ -39,7 +44,13 @@ struct plumb_engine {
     struct {            /* of one step */
         uint32_t *tokens, *logit_rows, *pages;
         struct pl_batch_seq *seqs;
+        struct pl_epoch_part *who;
     } step;
+    struct { /* of the last step that was described: what pl_batch.epoch stands for */
+        uint64_t epoch, pool;
+        struct pl_epoch_part *parts;
+        size_t count, cap;
+    } last;
     float *sample_logits; /* [V] the sampler's copy */
 };
 
@@ -64,6 +75,9 @@ enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct p
 /* Only opened and planned, for inspect: no weights, no pages; sessions are refused. */
 enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out,
                               struct pl_err *err) PL_MUST_CHECK;
+
+/* The epoch of a step of these parts: the last one's when they, their order and all pages are the same, else a new one. */
+uint64_t pl_engine_epoch(struct plumb_engine *e, const struct pl_epoch_part *parts, size_t count);
 
 /* One part of a step: `count` ids after what the session holds, logits wanted of its last `logits` rows. */
 struct pl_step_part {

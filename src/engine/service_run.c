@@ -34,6 +34,7 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
                  pages = tokens / size + (tokens % size != 0);
         memcpy(s->batch_pages + page_first, q->table.pages, pages * sizeof *s->batch_pages);
         page_first += pages;
+        s->engine->step.who[i] = (struct pl_epoch_part){r->number, it->count};
         s->item_logit[i] = logits;
         for (uint32_t k = first_logit(r, it); k < it->count; k++) {
             s->row_item[logits] = i;
@@ -48,7 +49,8 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
                            .pages = s->batch_pages,
                            .page_entries = page_first,
                            .logit_count = logits,
-                           .logit_rows = s->batch_logit_rows};
+                           .logit_rows = s->batch_logit_rows,
+                           .epoch = pl_engine_epoch(s->engine, s->engine->step.who, p->item_count)};
 }
 
 static enum pl_status run_model(struct pl_service *s, const struct pl_sched_plan *p, const struct pl_batch *b) {

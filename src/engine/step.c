@@ -100,12 +100,25 @@ static enum pl_status take_pages(struct plumb_engine *e, const struct pl_step_pa
     return PL_OK;
 }
 
+uint64_t pl_engine_epoch(struct plumb_engine *e, const struct pl_epoch_part *parts, size_t count) {
+    bool same = e->last.epoch != 0 && e->last.pool == e->pages.epoch && e->last.count == count;
+    for (size_t i = 0; same && i < count; i++)
+        same = e->last.parts[i].id == parts[i].id && e->last.parts[i].rows == parts[i].rows;
+    if (same) return e->last.epoch;
+    if (pl_grow(&e->last.parts, &e->last.cap, count, sizeof *parts) != PL_OK) return 0; /* never reused */
+    memcpy(e->last.parts, parts, count * sizeof *parts);
+    e->last.count = count;
+    e->last.pool = e->pages.epoch;
+    return ++e->last.epoch;
+}
+
 static struct pl_batch describe(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count) {
     struct pl_batch b = {
         .tokens = e->step.tokens, .seqs = e->step.seqs, .pages = e->step.pages, .logit_rows = e->step.logit_rows};
     for (size_t i = 0; i < part_count; i++) {
         const struct pl_step_part *p = &parts[i];
         const struct pl_block_table *t = &p->session->table;
+        e->step.who[i] = (struct pl_epoch_part){(uintptr_t)p->session, p->count};
         e->step.seqs[b.seq_count++] =
             (struct pl_batch_seq){.first_row = b.rows, .rows = p->count, .past = t->len, .page_first = b.page_entries};
         memcpy(e->step.tokens + b.rows, p->ids, p->count * sizeof *p->ids);
@@ -114,6 +127,7 @@ static struct pl_batch describe(struct plumb_engine *e, const struct pl_step_par
         b.page_entries += t->count;
         for (uint32_t j = 0; j < p->logits; j++) e->step.logit_rows[b.logit_count++] = b.rows - p->logits + j;
     }
+    b.epoch = pl_engine_epoch(e, e->step.who, part_count);
     return b;
 }
 

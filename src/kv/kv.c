@@ -32,6 +32,7 @@ enum pl_status pl_page_take(struct pl_page_pool *p, uint32_t *page) {
     uint32_t taken = p->free_list[--p->free_count];
     PL_ASSERT(p->refs[taken] == 0);
     p->refs[taken] = 1;
+    p->epoch++;
     *page = taken;
     return PL_OK;
 }
@@ -39,10 +40,12 @@ enum pl_status pl_page_take(struct pl_page_pool *p, uint32_t *page) {
 void pl_page_ref(struct pl_page_pool *p, uint32_t page) {
     PL_ASSERT(page < p->page_count && p->refs[page] > 0 && p->refs[page] < UINT32_MAX);
     p->refs[page]++;
+    p->epoch++;
 }
 
 void pl_page_unref(struct pl_page_pool *p, uint32_t page) {
     PL_ASSERT(page < p->page_count && p->refs[page] > 0);
+    p->epoch++;
     if (--p->refs[page] > 0) return;
     p->generation[page]++;
     p->free_list[p->free_count++] = page;

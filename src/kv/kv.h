@@ -15,6 +15,7 @@ struct pl_page_pool {
     uint32_t *refs;       /* [page_count] */
     uint32_t *generation; /* [page_count], bumped each time a page is freed */
     uint32_t *free_list;  /* [page_count] stack */
+    uint64_t epoch;       /* grows whenever a page is taken, shared or let go: equal epochs, equal block tables */
 };
 enum pl_status pl_page_pool_init(struct pl_page_pool *p, uint32_t page_count, uint32_t page_tokens) PL_MUST_CHECK;
 void pl_page_pool_deinit(struct pl_page_pool *p);

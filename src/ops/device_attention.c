@@ -427,7 +427,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
     if (st != PL_OK) return st;
     o->attention_totals.rows += a.rows;
     o->attention_totals.tokens += tokens;
-    pl_ops_count_attention(o, pl_impl_name(pick.taken),
-                           !what.decode && pick.reason[0] == 0 ? "multi-token step" : pick.reason, bytes);
+    bool rows = !what.decode && what.plan == NULL && pick.reason[0] == 0; /* not a question for the plan */
+    pl_ops_count_attention(o, pl_impl_name(pick.taken), rows ? "multi-token step" : pick.reason, bytes);
     return PL_OK;
 }
