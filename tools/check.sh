@@ -5,7 +5,7 @@ set -eu
 build=$1 jobs=$2 names=${3:-}
 make --no-print-directory -j"$jobs" BUILD="$build" all tests replay-bins
 if command -v clang > /dev/null 2>&1; then make --no-print-directory -j"$jobs" BUILD="$build" clang-check; fi
-make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=asan tests replay-bins
+make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=asan tests replay-bins "$build/asan/plumb"
 python=$build/venv/bin/python
 [ -x "$python" ] || python=python3
 # Public cases that are fetched, never committed; without them their tests are skipped and say so.

@@ -24,6 +24,7 @@ RESULT = re.compile(r"^(not ok|ok)\b\s*(\d+)?\s*-?\s*(.*)$")
 PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*(.*))?$")
 SKIP = re.compile(r"#\s*skip\b:?\s*(.*)$", re.I)
 TIMEOUT = re.compile(r"test-timeout:\s*(\d+)")
+SANITIZED = re.compile(r"test-sanitized: yes")
 VARIANTS = re.compile(r"test-variants:\s*([a-z ,]+)")
 OUTPUT_SHOWN = 6000
 
@@ -71,6 +72,9 @@ def discover(args):
         env = {"PLUMB": os.path.join(args.build, "plumb"), "PLUMB_LIB": os.path.join(args.build, "libplumb.so")}
         for path in sorted(glob.glob("tests/*/test_*.py")):
             programs.append(Program(path[6:-3], [sys.executable, path], path, env))
+            sanitized = os.path.join(args.build, "asan", "plumb")
+            if "asan" in args.variant and programs[-1].marker(SANITIZED):
+                programs.append(Program("asan/" + path[6:-3], [sys.executable, path], path, dict(env, PLUMB=sanitized)))
     return [p for p in programs if all(word in p.name for word in args.filter)]
 
 

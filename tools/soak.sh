@@ -6,7 +6,13 @@ set -eu
 export PLUMB_STEPS="${PLUMB_STEPS:-100000}"
 build=$1 jobs=$2 end=$(($(date +%s) + $3 * 60)) rounds=0
 make --no-print-directory -j"$jobs" BUILD="$build" all tests replay-bins
-make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=asan tests replay-bins
+make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=asan tests replay-bins "$build/asan/plumb"
+# The server first, for a third of the time, among clients of every kind, under address and then thread sanitizers.
+make --no-print-directory -j"$jobs" BUILD="$build" VARIANT=tsan "$build/tsan/plumb"
+sixth=$(awk "BEGIN { print $3 / 6 }")
+for variant in asan tsan; do
+    "$build/venv/bin/python" tools/soak_server.py --plumb "$build/$variant/plumb" --minutes "$sixth" --clients 256 --seed "$(date +%s)"
+done
 while [ "$(date +%s)" -lt "$end" ]; do
     seed=$(date +%s)
     if ! "$build/venv/bin/python" tools/run_tests.py --build "$build" --variant asan --variant release --python \

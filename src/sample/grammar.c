@@ -566,8 +566,13 @@ enum pl_status pl_grammar_parse(const char *text, size_t len, struct pl_grammar 
     return PL_OK;
 }
 
+struct pl_grammar *pl_grammar_ref(struct pl_grammar *g) {
+    atomic_fetch_add(&g->more, 1);
+    return g;
+}
+
 void pl_grammar_destroy(struct pl_grammar *g) {
-    if (g == NULL) return;
+    if (g == NULL || atomic_fetch_sub(&g->more, 1) != 0) return;
     for (size_t i = 0; i < g->rule_count; i++) pl_free(g->rules[i].name);
     pl_free(g->rules);
     pl_free(g->nodes);

@@ -22,7 +22,9 @@ enum {
 
 struct pl_grammar;
 enum pl_status pl_grammar_parse(const char *text, size_t len, struct pl_grammar **out, struct pl_err *err) PL_MUST_CHECK;
-void pl_grammar_destroy(struct pl_grammar *g);
+/* Immutable once parsed, so that any number of runs on any threads may share it: each holder takes a reference. */
+struct pl_grammar *pl_grammar_ref(struct pl_grammar *g);
+void pl_grammar_destroy(struct pl_grammar *g); /* gives one reference back */
 
 struct pl_grammar_run;
 /* g must outlive it. */

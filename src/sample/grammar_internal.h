@@ -2,6 +2,8 @@
 #ifndef PL_SAMPLE_GRAMMAR_INTERNAL_H
 #define PL_SAMPLE_GRAMMAR_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "sample/grammar.h"
 
 enum node_kind { NODE_BYTES, NODE_SPLIT, NODE_CALL, NODE_RETURN };
@@ -16,6 +18,7 @@ struct rule {
 #define NODE_NONE UINT32_MAX
 
 struct pl_grammar {
+    _Atomic uint32_t more; /* references beyond the first */
     struct node *nodes;
     size_t node_count, node_cap;
     struct rule *rules;

@@ -401,7 +401,10 @@ enum MHD_Result finish_start(struct exchange *x, struct job *j, enum pl_status s
         return j->params.stream ? job_stream(j, x) : MHD_YES;
     }
     err.status = st;
-    enum MHD_Result r = answer_status(x, &err, pe->param);
+    const char *param = pe->param;
+    if (st == PL_LIMIT && param[0] == '\0') /* the context is too small for it */
+        param = j->api == API_COMPLETION ? "prompt" : j->api == API_RESPONSES ? "input" : "messages";
+    enum MHD_Result r = answer_status(x, &err, param);
     job_unref(j);
     return r;
 }

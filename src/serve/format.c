@@ -99,17 +99,13 @@ enum pl_status answer_grammar(const struct chat_request *q, const json_t *gramma
     if (format != NULL) PL_TRY(response_format(format, g, pe));
     if (!pl_buf_ok(g)) return param_bad(pe, param, PL_NO_MEMORY, "no memory for the grammar");
     if (g->len == 0) return PL_OK;
-    struct pl_grammar *check = NULL; /* errors before any work; each choice compiles its own */
-    if (pl_grammar_parse(g->data, g->len, &check, &pe->err) != PL_OK) return schema_failed(pe, param);
-    pl_grammar_destroy(check);
-    return PL_OK;
+    return pl_grammar_parse(g->data, g->len, &j->params.compiled, &pe->err) == PL_OK ? PL_OK : schema_failed(pe, param);
 }
 
 enum pl_status make_constraint(const struct job *j, struct pl_constraint **out, struct pl_err *err) {
     const struct gen_params *p = &j->params;
-    struct pl_grammar *g = NULL;
-    if (p->grammar.len == 0) return PL_OK;
-    PL_TRY(pl_grammar_parse(p->grammar.data, p->grammar.len, &g, err));
+    if (p->compiled == NULL) return PL_OK;
+    struct pl_grammar *g = pl_grammar_ref(p->compiled);
     const char *after = p->reply.reasoning && p->reply.in_reasoning ? "</think>" : NULL;
     enum pl_status st = pl_constraint_create(j->server->vocab, g, after, out, err);
     if (st != PL_OK) pl_grammar_destroy(g);

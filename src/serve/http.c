@@ -50,24 +50,41 @@ enum MHD_Result answer_json(struct exchange *x, unsigned status, json_t *steals)
     return r;
 }
 
-static const char *default_type(unsigned status) {
+/* The words that each API documents. */
+static const char *anthropic_type(unsigned status) {
     switch (status) {
     case 401: return "authentication_error";
     case 404: return "not_found_error";
     case 413: return "request_too_large";
     case 429: return "rate_limit_error";
-    case 503: return "overloaded_error";
-    default: return status >= 500 ? "server_error" : "invalid_request_error";
+    default: return status >= 500 ? "api_error" : "invalid_request_error";
     }
 }
 
+static const char *openai_type(unsigned status) {
+    return status == 429 ? "rate_limit_error" : status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+/* OpenAI's code: a word, or null where it has none. */
+static const char *openai_code(unsigned status, const char *param, const char *message) {
+    if (status == 401) return "invalid_api_key";
+    if (status == 429) return "rate_limit_exceeded";
+    if (status == 404 && param != NULL && strcmp(param, "model") == 0) return "model_not_found";
+    if (status != 400) return NULL;
+    if (strncmp(message, "unknown parameter", 17) == 0) return "unknown_parameter";
+    if (strstr(message, "the context holds") != NULL) return "context_length_exceeded";
+    return param != NULL ? "invalid_value" : NULL;
+}
+
+/* Message and parameter repeat what a client sent, cut anywhere: they may be no UTF-8. */
 json_t *error_object(enum api_kind api, unsigned status, const char *type, const char *param, const char *message) {
-    if (type == NULL) type = default_type(status);
+    json_t *text = text_value(message, strlen(message));
     if (api == API_MESSAGES)
-        return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", status >= 500 ? "api_error" : type,
-                         "message", message);
-    return json_pack("{s:{s:s, s:s, s:s?, s:i}}", "error", "message", message, "type", type, "param", param, "code",
-                     (int)status);
+        return json_pack("{s:s, s:{s:s, s:o}}", "type", "error", "error", "type",
+                         type != NULL ? type : anthropic_type(status), "message", text);
+    return json_pack(
+        "{s:{s:o, s:s, s:o, s:s?}}", "error", "message", text, "type", type != NULL ? type : openai_type(status), "param",
+        param == NULL ? json_null() : text_value(param, strlen(param)), "code", openai_code(status, param, message));
 }
 
 enum MHD_Result answer_error(struct exchange *x, unsigned status, const char *type, const char *param, const char *fmt,
@@ -249,8 +266,9 @@ static void access_log(struct exchange *x, enum MHD_RequestTerminationCode why) 
     FILE *f = s->log_file;
     if (f == NULL) return;
     const struct job *j = x->job;
-    json_t *line = json_pack("{s:I, s:s, s:s, s:i, s:f, s:b}", "time", (json_int_t)time(NULL), "method", x->method, "path",
-                             x->path, "status", (int)x->http_status, "ms", (double)(pl_clock_ns() - x->started_ns) * 1e-6,
+    json_t *line = json_pack("{s:I, s:o, s:o, s:i, s:f, s:b}", "time", (json_int_t)time(NULL), "method",
+                             text_value(x->method, strlen(x->method)), "path", text_value(x->path, strlen(x->path)),
+                             "status", (int)x->http_status, "ms", (double)(pl_clock_ns() - x->started_ns) * 1e-6,
                              "completed", why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     if (line != NULL && j != NULL) {
         json_object_set_new(line, "id", json_string(j->id));

@@ -69,7 +69,8 @@ struct gen_params {
     uint32_t top_logprobs;
     struct pl_reply_options reply; /* chat only; names are owned */
     bool parse_reply;
-    struct pl_buf grammar; /* GBNF the answer must follow; empty: any text */
+    struct pl_buf grammar;       /* GBNF the answer must follow; empty: any text */
+    struct pl_grammar *compiled; /* of it, shared by all choices */
 };
 void gen_params_deinit(struct gen_params *p);
 

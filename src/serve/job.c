@@ -30,6 +30,7 @@ void gen_params_deinit(struct gen_params *p) {
     pl_free((void *)(uintptr_t)p->reply.names);
     pl_free(p->bias);
     pl_buf_deinit(&p->grammar);
+    pl_grammar_destroy(p->compiled);
     pl_stops_deinit(&p->stops);
     *p = (struct gen_params){0};
 }

@@ -88,8 +88,8 @@ static enum pl_status read_number(const struct param *p, const json_t *v, struct
     }
     double d = json_number_value(v);
     if (!(d >= p->min && d <= p->max) || (p->open_min && d <= p->min))
-        return bad(pe, p->name, PL_INVALID, "%s is %g, expected %s%g to %g", p->name, d, p->open_min ? "more than " : "",
-                   p->min, p->max);
+        return bad(pe, p->name, PL_INVALID, "%s is %.10g, expected %s%.10g to %.10g", p->name, d,
+                   p->open_min ? "more than " : "", p->min, p->max);
     if (p->kind == U32) {
         uint32_t u = (uint32_t)d;
         memcpy(place, &u, sizeof u);
@@ -227,13 +227,21 @@ enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t 
     out->sampling.top_p = 1;
     out->sampling.min_p = 0;
     out->n = 1;
-    const json_t *max = json_object_get(body, "max_completion_tokens");
-    if (max != NULL) { /* the newer name of the same thing; it wins */
+    const json_t *max = json_object_get(body, "max_completion_tokens"); /* only compared below */
+    if (max != NULL) {                                                  /* the newer name of the same thing; it wins */
         if (!json_is_null(max)) json_object_set(body, "max_tokens", (json_t *)(uintptr_t)max);
         json_object_del(body, "max_completion_tokens");
     }
     PL_TRY(read_model(body, pe));
-    PL_TRY(read_numbers(body, out, pe));
+    enum pl_status st = read_numbers(body, out, pe);
+    if (st != PL_OK && strcmp(pe->param, "max_tokens") == 0) { /* under the name it was sent with */
+        const char *sent = api == API_RESPONSES ? "max_output_tokens" : max != NULL ? "max_completion_tokens" : "max_tokens";
+        char text[sizeof pe->err.text];
+        snprintf(text, sizeof text, "%s%s", sent, pe->err.text + strlen("max_tokens"));
+        snprintf(pe->err.text, sizeof pe->err.text, "%s", text);
+        snprintf(pe->param, sizeof pe->param, "%s", sent);
+    }
+    PL_TRY(st);
     if (api == API_MESSAGES && out->sampling.temperature > 1) /* as Anthropic documents it */
         return bad(pe, "temperature", PL_INVALID, "temperature is %g, expected 0 to 1", (double)out->sampling.temperature);
     PL_TRY(read_stop(body, out, pe));

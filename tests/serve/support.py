@@ -1,4 +1,5 @@
 """A server process for tests: starts it on a free port, calls it, ends it. Standard library only."""
+import atexit
 import http.client
 import json
 import os
@@ -13,6 +14,7 @@ class Server:
     def __init__(self, model, *flags, env=None):
         self.process = subprocess.Popen([PLUMB, "serve", "-m", model, "--port", "0", *flags], stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
+        atexit.register(self.process.kill)  # a test that fails leaves none behind
         self.lines = []
         self.port = self.wait_listening()
 

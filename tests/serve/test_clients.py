@@ -1,5 +1,6 @@
 """The public Python clients against the server: openai and anthropic, with jsonschema as the judge of structured answers.
 Skipped, and said so, where they are not installed (tools/requirements-test.txt names them)."""
+# test-sanitized: yes
 import json
 import os
 import re
@@ -52,6 +53,66 @@ def openai_errors():
             assert e.status_code in (400, 404) and str(e)
         else:
             raise AssertionError("no error came")
+
+
+@tap.case
+def openai_error_words():
+    module, c = client("openai")
+
+    def error(call, kind):
+        try:
+            call()
+        except kind as e:
+            return e
+        raise AssertionError(f"no {kind.__name__} came")
+
+    create = lambda **kw: c.chat.completions.create(**{"model": "x", "messages": USER, **kw})
+    for kw, param, code in (({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"), ({"messages": []}, "messages", "invalid_value"),
+                            ({"extra_body": {"foo": 1}}, "foo", "unknown_parameter"), ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),
+                            ({"messages": [{"role": "user", "content": "word " * 3000}]}, "messages", "context_length_exceeded"),
+                            ({"tool_choice": "required"}, "tool_choice", "invalid_value"), ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value")):
+        e = error(lambda kw=kw: create(**kw), module.BadRequestError)
+        assert (e.status_code, e.type, e.param, e.code) == (400, "invalid_request_error", param, code), (kw, e.body)
+    e = error(lambda: c.models.retrieve("nothing"), module.NotFoundError)
+    assert e.code == "model_not_found" and e.type == "invalid_request_error"
+    e = error(lambda: c.responses.create(model="x", input="a", max_output_tokens=0), module.BadRequestError)
+    assert e.param == "max_output_tokens"
+    error(lambda: c.with_options(timeout=0.001).chat.completions.create(model="x", messages=USER, max_tokens=900, extra_body={"ignore_eos": True}),
+          module.APITimeoutError)
+    raw = c.chat.completions.with_raw_response.create(model="x", messages=USER, max_tokens=1)
+    assert raw.headers["x-request-id"] == raw.parse().id and raw.parse()._request_id == raw.parse().id
+
+
+@tap.case
+def openai_choices_logprobs_and_stops():
+    _, c = client("openai")
+    kw = dict(model="x", messages=USER, max_tokens=6, extra_body={"ignore_eos": True})
+    r = c.chat.completions.create(**kw, n=3, seed=5, temperature=1, logprobs=True, top_logprobs=2)
+    assert [x.index for x in r.choices] == [0, 1, 2] and all(len(x.logprobs.content) == 6 and len(x.logprobs.content[0].top_logprobs) == 2 for x in r.choices)
+    assert r.usage.completion_tokens == 18 and r.choices[0].finish_reason == "length"
+    again = c.chat.completions.create(**kw, n=3, seed=5, temperature=1)
+    assert [x.message.content for x in again.choices] == [x.message.content for x in r.choices]
+    parts = list(c.chat.completions.create(**kw, n=3, seed=5, temperature=1, stream=True))
+    for i in range(3):
+        assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices and p.choices[0].index == i) == r.choices[i].message.content
+    scored = c.completions.create(model="x", prompt="hello the", echo=True, logprobs=2, max_tokens=0).choices[0]
+    assert scored.text == "hello the" and scored.logprobs.token_logprobs[0] is None and scored.logprobs.text_offset[0] == 0
+    assert len(scored.logprobs.tokens) == len(scored.logprobs.top_logprobs) and scored.finish_reason == "length"
+
+
+@tap.case
+def openai_streamed_tools():
+    _, c = client("openai")
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}]
+    calls = {}
+    for part in c.chat.completions.create(model="x", messages=USER, tools=tools, tool_choice="required", max_tokens=300, stream=True):
+        for d in (part.choices[0].delta.tool_calls or []) if part.choices else []:
+            call = calls.setdefault(d.index, {"id": d.id, "name": d.function.name, "arguments": [], "type": d.type})
+            call["arguments"].append(d.function.arguments or "")
+    assert calls and all(v["id"] and v["type"] == "function" and v["name"] == "weather" for v in calls.values()), calls
+    assert "city" in json.loads("".join(calls[0]["arguments"])) and len(calls[0]["arguments"]) > 2
+    r = c.chat.completions.create(model="x", messages=USER, tools=tools, tool_choice="none", max_tokens=4)
+    assert r.choices[0].message.tool_calls is None
 
 
 @tap.case
@@ -114,6 +175,26 @@ def anthropic_messages():
             assert e.body["type"] == "error" and e.body["error"]["type"] == "invalid_request_error"
         else:
             raise AssertionError("no error came")
+
+
+@tap.case
+def anthropic_events_and_errors():
+    module, c = client("anthropic")
+    events = list(c.messages.create(model="x", max_tokens=6, messages=USER, stream=True, extra_body={"temperature": 0, "ignore_eos": True}))
+    kinds = [e.type for e in events if e.type != "ping"]
+    assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"] and kinds[1] == "content_block_start" and kinds[-3] == "content_block_stop"
+    assert events[-2].usage.output_tokens == 6 and events[-2].delta.stop_reason == "max_tokens"
+    for bad, kind, word in ((dict(max_tokens=4, messages=USER, temperature=1.5), module.BadRequestError, "temperature"),
+                            (dict(max_tokens=4, messages=[{"role": "user", "content": "word " * 3000}]), module.BadRequestError, "context"),
+                            (dict(max_tokens=4, messages=USER, tool_choice={"type": "any"}), module.BadRequestError, "tool")):
+        try:
+            c.messages.create(model="x", **{k: v for k, v in bad.items() if k != "temperature"}, extra_body={k: v for k, v in bad.items() if k == "temperature"})
+        except kind as e:
+            assert e.body["error"]["type"] == "invalid_request_error" and word in e.body["error"]["message"], e.body
+        else:
+            raise AssertionError("no error came")
+    raw = c.messages.with_raw_response.create(model="x", max_tokens=1, messages=USER)
+    assert raw.headers["request-id"] == raw.parse().id
 
 
 @tap.case
