@@ -49,12 +49,15 @@ CMD_LIBS   := $(PL_CMD_LIBS) $(LIBS)
 
 # Instruction-set files: src/cpu/<isa>_*.c or src/cpu/<isa>.c get that set's flags, nothing else does.
 isa_flags = $(if $(filter avx2%,$(notdir $1)),-mavx2 -mfma -mf16c -mbmi2,)$(if $(filter avx512%,$(notdir $1)),\
-            -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx2 -mfma -mf16c -mbmi2,) $(isa_plain)
+            -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx2 -mfma -mf16c -mbmi2,)$(if \
+            $(filter neon%,$(notdir $1)),-march=armv8.2-a+dotprod,) $(isa_plain)
 # No fuzz target reaches those files, and clang takes minutes for them with every sanitizer: there they go without.
 isa_plain = $(if $(filter fuzz,$(VARIANT)),$(if $(filter avx2% avx512%,$(notdir $1)),-fno-sanitize=all,),)
 
 # --- Sources ---------------------------------------------------------------------------------------------------------
 SRCS      := $(sort $(wildcard src/*/*.c src/*/*/*.c))
+ARCH      := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+SRCS      := $(filter-out $(if $(filter x86_64,$(ARCH)),,src/cpu/avx%) $(if $(filter aarch64,$(ARCH)),,src/cpu/neon%),$(SRCS))
 ifeq ($(filter microhttpd,$(PL_FEATURE_NAMES)),)
 SRCS      := $(filter-out src/serve/% src/cmd/cmd_serve.c,$(SRCS))
 endif

@@ -4,6 +4,7 @@
  *   --rows LIST  row counts (default 1,4,16,64,512)                 --threads N  (default all)
  *   --out N --in N  shape of a matrix (default 4096 x 4096)         --mib N      weights walked for 1 row (default 512)
  *   --repeats N  best of (default 5)                               --fine 1     inputs in two terms, as the output product
+ *   --packing 1  how fast one thread packs the weights
  *   --clock cpu  CPU seconds of all threads instead of time (for a shared machine; use it with --threads 1) */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ struct options {
     const char *isa, *type;
     size_t rows[16], row_count, out, in, mib;
     int threads, repeats;
-    bool fine;
+    bool fine, packing;
 };
 
 static struct options parse(int argc, char **argv) {
@@ -30,6 +31,7 @@ static struct options parse(int argc, char **argv) {
         if (strcmp(k, "--mib") == 0) o.mib = strtoul(v, NULL, 10);
         if (strcmp(k, "--threads") == 0) o.threads = atoi(v);
         if (strcmp(k, "--repeats") == 0) o.repeats = atoi(v);
+        if (strcmp(k, "--packing") == 0) o.packing = atoi(v) != 0;
         if (strcmp(k, "--fine") == 0) o.fine = atoi(v) != 0;
         if (strcmp(k, "--clock") == 0) bench_clock = strcmp(v, "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
         if (strcmp(k, "--rows") != 0) continue;
@@ -82,7 +84,7 @@ static void bench_type(const struct options *o, struct pl_cpu *c, const struct w
     struct pl_err err = {0};
     for (size_t i = 0; i < count; i++)
         if (pl_cpu_weight_create(c, &t, &w[i], &err) != PL_OK) exit(1);
-    double pack = time_packing(w[0], o);
+    double pack = o->packing ? time_packing(w[0], o) : 0;
     float *x = aligned_alloc(64, max_rows * sizeof *x << 16), *y = aligned_alloc(64, max_rows * sizeof *y << 16);
     uint64_t s = 1;
     for (size_t r = 0; r < max_rows; r++) rng_fill(&s, x + (r << 16), o->in);

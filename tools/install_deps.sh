@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 build_packages="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcurl4-openssl-dev
 libedit-dev libmicrohttpd-dev zlib1g-dev ca-certificates"
 demo_packages="python3 python3-pip" # pip knows the package index that holds the demo model
-check_packages="libcmocka-dev clang clang-format libclang-rt-dev pocl-opencl-icd ocl-icd-libopencl1 curl valgrind python3 python3-venv python3-pip git"
+check_packages="libcmocka-dev clang clang-format libclang-rt-dev pocl-opencl-icd ocl-icd-libopencl1 curl valgrind python3 python3-venv python3-pip git
+gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
 case $what in
 build) packages=$build_packages ;;
@@ -24,6 +25,9 @@ compiles() { printf '%s\nint main(void) { return 0; }\n' "$1" | ${CC:-gcc} -D_GN
 present() {
     case $1 in
     gcc | make | clang | clang-format | python3 | git | curl | valgrind) command -v "$1" > /dev/null 2>&1 ;;
+    gcc-aarch64-linux-gnu) command -v aarch64-linux-gnu-gcc > /dev/null 2>&1 ;;
+    libc6-dev-arm64-cross) printf '#include <stdio.h>\n' | aarch64-linux-gnu-gcc -x c -fsyntax-only - > /dev/null 2>&1 ;;
+    qemu-user) command -v qemu-aarch64 > /dev/null 2>&1 ;;
     libc6-dev) compiles '#include <stdio.h>' ;;
     libjansson-dev) compiles '#include <jansson.h>' ;;
     libpcre2-dev) compiles '#define PCRE2_CODE_UNIT_WIDTH 8

@@ -116,7 +116,7 @@ static void turn_group(const float *group, size_t d_pad, float *turned) {
 }
 #endif
 
-enum { TOKEN_VECTORS = ATTN_GROUP / VW, DOT_QUERIES = VW == 16 ? 8 : VW == 8 ? 4 : 1 };
+enum { TOKEN_VECTORS = ATTN_GROUP / VW, DOT_QUERIES = VW == 16 ? 8 : VW > 1 ? 4 : 1 };
 
 /* Scores of n queries (q rows d_pad apart) against the sixteen tokens of a group: one sum per token, over the elements
  * in order, whatever n. */

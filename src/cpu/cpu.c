@@ -7,6 +7,10 @@
 #include "cpu/internal.h"
 #include "cpu/tile.h"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -30,12 +34,17 @@ static enum pl_isa probe(void) {
     bool avx512 = (b & f) != 0 && (b & dq) != 0 && (b & bw) != 0 && (b & vl) != 0 && (c & vnni) != 0;
     return avx512 && (saved & 0xE6) == 0xE6 ? PL_ISA_AVX512 : PL_ISA_AVX2;
 }
+#elif defined(__aarch64__)
+static enum pl_isa probe(void) { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 ? PL_ISA_NEON : PL_ISA_SCALAR; }
 #else
 static enum pl_isa probe(void) { return PL_ISA_SCALAR; }
 #endif
 
 enum pl_isa pl_cpu_best_isa(void) { return probe(); }
-bool pl_cpu_isa_available(enum pl_isa isa) { return isa <= probe(); }
+bool pl_cpu_isa_available(enum pl_isa isa) {
+    if (probe() == PL_ISA_NEON) return isa == PL_ISA_NEON || isa == PL_ISA_SCALAR;
+    return isa <= probe();
+}
 
 static const char *const isa_names[] = {
 #define ISA_TEXT(name, text) text,
@@ -57,6 +66,8 @@ static const struct cpu_table *table_of(enum pl_isa isa) {
 #if defined(__x86_64__)
     if (isa == PL_ISA_AVX2) return &cpu_table_avx2;
     if (isa == PL_ISA_AVX512) return &cpu_table_avx512;
+#elif defined(__aarch64__)
+    if (isa == PL_ISA_NEON) return &cpu_table_neon;
 #endif
     return isa == PL_ISA_SCALAR ? &cpu_table_scalar : NULL;
 }

@@ -10,8 +10,9 @@
 #include "base/pool.h"
 #include "tensor/tensor.h"
 
-/* Ascending: each includes the ones before on its architecture. */
-#define PL_ISA_LIST(X) X(PL_ISA_SCALAR, "scalar") X(PL_ISA_AVX2, "avx2") X(PL_ISA_AVX512, "avx512-vnni")
+/* Ascending: each includes the ones before on its architecture. NEON is the only one of aarch64. */
+#define PL_ISA_LIST(X) \
+    X(PL_ISA_SCALAR, "scalar") X(PL_ISA_AVX2, "avx2") X(PL_ISA_AVX512, "avx512-vnni") X(PL_ISA_NEON, "neon-dotprod")
 enum pl_isa {
 #define PL_ISA_ENUM(name, text) name,
     PL_ISA_LIST(PL_ISA_ENUM)

@@ -26,7 +26,7 @@ FLOAT_INLINE vf weight_loadn(const enum pl_dtype t, const void *row, size_t i, s
 }
 
 /* --- few rows: weights straight from the file's form --- */
-enum { FLOAT_WIDE = 8, FLOAT_OUT = 4, FLOAT_ROWS = VW == 16 ? 6 : 2, FLOAT_FEW = 16 };
+enum { FLOAT_WIDE = 8, FLOAT_OUT = 4, FLOAT_ROWS = VW == 16 ? 6 : VW == 4 ? 4 : 2, FLOAT_FEW = 16 };
 
 /* outs output rows x rows activation rows -> sums[rows * outs] */
 FLOAT_INLINE void float_block(const enum pl_dtype t, const int outs, const int rows, const void *const *w, const float *x,
@@ -79,6 +79,8 @@ static void float_put(const struct pl_cpu_matmul *m, size_t i, size_t o0, size_t
 /* Expands f(n) for the row counts that a block may have. */
 #if defined(__AVX512F__)
 #define FLOAT_CASES(f) f(1) f(2) f(3) f(4) f(5) f(6)
+#elif defined(__aarch64__)
+#define FLOAT_CASES(f) f(1) f(2) f(3) f(4)
 #else
 #define FLOAT_CASES(f) f(1) f(2)
 #endif

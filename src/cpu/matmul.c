@@ -105,11 +105,15 @@ const char *pl_cpu_weight_declines(const struct pl_cpu *c, const struct pl_cpu_w
 #define SCALAR_F32(n, text, e, b, g) [n] = {"scalar/" text "xf32/gemv", "scalar/" text "xf32/gemm"},
 #define AVX2_F32(n, text, e, b, g)   [n] = {"avx2/" text "xf32/gemv", "avx2/" text "xf32/gemm"},
 #define AVX512_F32(n, text, e, b, g) [n] = {"avx512/" text "xf32/gemv", "avx512/" text "xf32/gemm"},
+#define NEON_F32(n, text, e, b, g)   [n] = {"neon/" text "xf32/gemv", "neon/" text "xf32/gemm"},
+#define NEON_Q8(n, text, e, b, g)    [n] = {"neon-dotprod/" text "xq8/gemv", "neon-dotprod/" text "xq8/gemm"},
 #define AVX2_Q8(n, text, e, b, g)    [n] = {"avx2/" text "xq8/gemv", "avx2/" text "xq8/gemm"},
 #define AVX512_Q8(n, text, e, b, g)  [n] = {"avx512-vnni/" text "xq8/gemv", "avx512-vnni/" text "xq8/gemm"},
 static const char *const names_scalar[][2] = NAMES(SCALAR, F32);
 static const char *const names_avx2[][2] = NAMES(AVX2, F32);
 static const char *const names_avx512[][2] = NAMES(AVX512, F32);
+static const char *const names_neon[][2] = NAMES(NEON, F32);
+static const char *const names_neon_q8[][2] = NAMES(NEON, Q8);
 static const char *const names_avx2_q8[][2] = NAMES(AVX2, Q8);
 static const char *const names_avx512_q8[][2] = NAMES(AVX512, Q8);
 
@@ -117,6 +121,7 @@ const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_wei
     size_t many = rows > 1;
     bool q8 = w->kind == KIND_Q8;
     if (c->table->isa == PL_ISA_AVX512) return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
+    if (c->table->isa == PL_ISA_NEON) return q8 ? names_neon_q8[w->t.dtype][many] : names_neon[w->t.dtype][many];
     if (c->table->isa == PL_ISA_AVX2) return q8 ? names_avx2_q8[w->t.dtype][many] : names_avx2[w->t.dtype][many];
     return names_scalar[w->t.dtype][many];
 }

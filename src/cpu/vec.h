@@ -1,6 +1,6 @@
-/* vec - the one vector vocabulary of the row kernels: 16, 8 or 1 floats, by the flags a file is compiled with.
+/* vec - the one vector vocabulary of the row kernels: 16, 8, 4 or 1 floats, by the flags a file is compiled with.
  *
- * rows_body.h and attn_body.h are written once in these words and compiled three times (scalar_, avx2_, avx512_).
+ * rows_body.h and attn_body.h are written once in these words and compiled for each table (scalar_, avx2_, avx512_, neon_).
  * Everything is static inline; fused multiply-add only where vf_fma says so. */
 #ifndef PL_CPU_VEC_H
 #define PL_CPU_VEC_H
@@ -113,6 +113,52 @@ static inline vf vf_ldexp(vf p, vf n) {
     vf a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
     vf b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
     return _mm256_mul_ps(_mm256_mul_ps(p, a), b);
+}
+
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+enum { VW = 4 };
+typedef float32x4_t vf;
+static inline vf vf_set1(float a) { return vdupq_n_f32(a); }
+static inline vf vf_load(const float *p) { return vld1q_f32(p); }
+static inline void vf_store(float *p, vf v) { vst1q_f32(p, v); }
+static inline vf vf_loadn(const float *p, size_t n) {
+    float f[4] = {0};
+    for (size_t i = 0; i < n && i < 4; i++) f[i] = p[i];
+    return vld1q_f32(f);
+}
+static inline void vf_storen(float *p, vf v, size_t n) {
+    float f[4];
+    vst1q_f32(f, v);
+    for (size_t i = 0; i < n && i < 4; i++) p[i] = f[i];
+}
+static inline vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
+static inline vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
+static inline vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
+static inline vf vf_div(vf a, vf b) { return vdivq_f32(a, b); }
+static inline vf vf_max(vf a, vf b) { return vmaxq_f32(a, b); }
+static inline vf vf_min(vf a, vf b) { return vminq_f32(a, b); }
+static inline vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+static inline vf vf_round(vf a) { return vrndnq_f32(a); }
+static inline vf vf_abs(vf a) { return vabsq_f32(a); }
+static inline float vf_first(vf a) { return vgetq_lane_f32(a, 0); }
+static inline vf vf_select_lt(vf a, vf b, vf x, vf y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
+static inline float vf_hsum(vf a) {
+    float32x2_t h = vadd_f32(vget_low_f32(a), vget_high_f32(a));
+    return vget_lane_f32(vpadd_f32(h, h), 0);
+}
+static inline void vf_hsum4(vf a, vf b, vf c, vf d, float *out) {
+    out[0] = vf_hsum(a), out[1] = vf_hsum(b), out[2] = vf_hsum(c), out[3] = vf_hsum(d);
+}
+static inline float vf_hmax(vf a) { return vmaxvq_f32(a); }
+static inline vf vf_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+static inline vf vf_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline void vf_store_f16(uint16_t *p, vf v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
+static inline vf vf_ldexp(vf p, vf n) { /* two factors, as on AVX2 */
+    int32x4_t i = vcvtnq_s32_f32(n), half = vshrq_n_s32(i, 1), rest = vsubq_s32(i, half), bias = vdupq_n_s32(127);
+    vf a = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(half, bias), 23));
+    vf b = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23));
+    return vmulq_f32(vmulq_f32(p, a), b);
 }
 
 #else

@@ -534,7 +534,8 @@ static enum pl_status pick_isa(const char *name, enum pl_isa *isa, struct pl_err
     *isa = pl_cpu_best_isa();
     if (name == NULL || strcmp(name, "auto") == 0) return PL_OK;
     if (!pl_isa_from_name(name, isa))
-        PL_FAIL(err, PL_INVALID, "instruction set '%s' is unknown; known: auto, scalar, avx2, avx512-vnni", name);
+        PL_FAIL(err, PL_INVALID, "instruction set '%s' is unknown; known: auto, scalar, avx2, avx512-vnni, neon-dotprod",
+                name);
     if (!pl_cpu_isa_available(*isa))
         PL_FAIL(err, PL_UNSUPPORTED, "this machine lacks %s; its best is %s", name, pl_isa_name(pl_cpu_best_isa()));
     return PL_OK;

@@ -175,6 +175,7 @@ static void names_and_refusals(void **state) {
     }
     assert_false(pl_isa_from_name("avx9000", &isa));
     assert_true(pl_cpu_isa_available(pl_cpu_best_isa()));
+    printf("# the best table here is %s\n", pl_isa_name(pl_cpu_best_isa()));
     struct pl_cpu *c = NULL;
     struct pl_err err = {0};
     assert_int_equal(pl_cpu_create(PL_ISA_COUNT, 1, &c, &err), PL_UNSUPPORTED);
