@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     f->json[PL_JSON_CONFIG] = root;
     f->json[PL_JSON_TOKENIZER_CONFIG] = json_incref(root);
-    if (pl_mlx_check_config(f, &err) == PL_OK && pl_mlx_join(f, &err) == PL_OK) {
+    if (pl_mlx_check_config(f, &err) == PL_OK && pl_mlx_join(f, &err) == PL_OK && pl_file_check_readable(f, &err) == PL_OK) {
         PL_ASSERT(pl_file_tensor_count(f) == 1 && pl_file_tensor_at(f, 0)->dtype == PL_MLX);
         pl_walk_file(f, weights, weights_len);
     }
