@@ -93,6 +93,22 @@ $(O)/plumb: $(O)/src/cmd/main.o $(O)/libplumb.a
 	@echo "  LD  $@"
 	$(Q)$(CC) $(PL_CFLAGS) -o $@ $< -Wl,--whole-archive $(O)/libplumb.a -Wl,--no-whole-archive $(PL_LDFLAGS) $(CMD_LIBS)
 
+# The same program with planted faults (PLUMB_FAULT=name, src/base/fault.h): a few objects again and a link. It is what the
+# tests of the verification tools compare with; nobody installs it.
+FAULT_SRCS := src/cmd/cmd_version.c src/cpu/attention.c src/engine/api.c src/engine/engine.c src/engine/generate.c \
+              src/jit/jit.c src/ops/ops.c src/ops/ops_cpu.c src/sample/sampler.c src/serve/metrics.c
+FAULT_OBJS := $(patsubst %.c,$(O)/faults/%.o,$(filter $(FAULT_SRCS),$(SRCS)))
+$(O)/faults/%.o: %.c $(O)/flags | $(GEN)/build_info.h
+	@mkdir -p $(@D)
+	@echo "  CC  $< (faults)"
+	$(Q)$(CC) $(PL_CFLAGS) -DPL_FAULTS $(call isa_flags,$<) -MMD -MP -c -o $@ $<
+$(O)/plumb-faults: $(O)/src/cmd/main.o $(FAULT_OBJS) $(O)/libplumb.a
+	@echo "  LD  $@"
+	$(Q)$(CC) $(PL_CFLAGS) -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS)
+ifeq ($(VARIANT),release)
+tests: $(O)/plumb-faults
+endif
+
 lib: $(O)/libplumb.so
 $(O)/libplumb.so: $(API_OBJS)
 	@echo "  LD  $@"

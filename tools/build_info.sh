@@ -32,7 +32,11 @@ cat > "$out.tmp" <<END
 #define PL_BUILD_FLAGS "$(quote "${FLAGS:-}")"
 #define PL_BUILD_FEATURES "$(quote "${FEATURES:-}")"
 #define PL_BUILD_REVISION "$(quote "$revision")"
+#ifdef PL_FAULTS
+#define PL_BUILD_ID "$id-faults"
+#else
 #define PL_BUILD_ID "$id"
+#endif
 #define PL_KERNEL_HASH "$kernels"
 #endif
 END

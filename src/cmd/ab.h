@@ -12,7 +12,7 @@ struct list {
 struct ab {
     struct pl_ab_options o;
     struct list prompts, base_env, arm_env, expect, allow_declined;
-    const char *prompts_file, *report_dir, *model, *base_flags, *arm_flags, *tolerance;
+    const char *prompts_file, *report_dir, *model, *base_flags, *arm_flags;
     uint32_t min_tokens, rounds;
     bool min_given, counters, require_merge;
     struct pl_buf base_command, arm_command; /* of the configuration form */

@@ -29,6 +29,12 @@ static enum pl_status add_env(void *out, const char *value, struct pl_err *err) 
     if (strchr(value, '=') == NULL || value[0] == '=') PL_FAIL(err, PL_USAGE, "'%.100s' is no NAME=VALUE", value);
     return list_add(out, value, strlen(value), err);
 }
+static enum pl_status add_tolerance(void *out, const char *value, struct pl_err *err) {
+    struct pl_ab_options *o = out;
+    if (strncmp(value, "near-tie=", 9) == 0 && pl_parse_f64(value + 9, 0, 100, &o->near_tie)) return PL_OK;
+    if (strncmp(value, "logprob=", 8) == 0 && pl_parse_f64(value + 8, 1e-9, 100, &o->drift)) return PL_OK;
+    PL_FAIL(err, PL_USAGE, "--tolerance '%.60s': expected near-tie=X or logprob=X with X up to 100", value);
+}
 static void list_deinit(struct list *l) {
     for (size_t i = 0; i < l->count; i++) pl_free(l->item[i]);
     pl_free((void *)l->item);
@@ -55,10 +61,10 @@ static int parse(struct ab *a, int argc, char **argv) {
         {'n', "n", "N", PL_ARG_U32, &o->n, "tokens to generate for each (64)", 1, 1000000, NULL},
         {0, "min-tokens", "N", PL_ARG_U32, &a->min_tokens, "fewer than this on a side prove nothing (8, or N if smaller)", 0,
          1000000000, NULL},
-        {0, "tolerance", "near-tie=X", PL_ARG_STR, &a->tolerance, "call differences near-ties where the gap was at most X",
-         0, 0, NULL},
-        {0, "expect-kernel", "NAME", PL_ARG_EACH, &a->expect, "must have run on both sides (base:NAME, arm:NAME: on one)", 0,
-         0, add_text},
+        {0, "tolerance", "WHAT=X", PL_ARG_EACH, o,
+         "near-tie=X: how near is a near-tie; logprob=X: how far an equal token's logprob may move", 0, 0, add_tolerance},
+        {0, "expect-kernel", "[OP=]NAME", PL_ARG_EACH, &a->expect,
+         "must have run on both sides (base:NAME, arm:NAME: on one)", 0, 0, add_text},
         {0, "concurrency", "K", PL_ARG_U32, &o->concurrency, "also send the arm K prompts at a time (1; with --counters 4)",
          1, 256, NULL},
         {0, "invariant", NULL, PL_ARG_FLAG, &o->invariant, "with --concurrency: an answer that changes is a difference", 0,
@@ -187,9 +193,6 @@ static enum pl_status prepare(struct ab *a, struct pl_err *err) {
     if (a->prompts.count == 0 && a->prompts_file == NULL)
         PL_FAIL(err, PL_USAGE, "no prompts: give --prompt TEXT or --prompts FILE");
     PL_TRY(read_prompts(a, err));
-    if (a->tolerance != NULL &&
-        (strncmp(a->tolerance, "near-tie=", 9) != 0 || !pl_parse_f64(a->tolerance + 9, 0, 100, &o->near_tie)))
-        PL_FAIL(err, PL_USAGE, "--tolerance '%.60s': expected near-tie=X with X from 0 to 100", a->tolerance);
     if (a->expect.count > PL_AB_EXPECT_MAX)
         PL_FAIL(err, PL_USAGE, "%zu kernels are expected, at most %d may be", a->expect.count, PL_AB_EXPECT_MAX);
     if (o->invariant && o->concurrency < 2) PL_FAIL(err, PL_USAGE, "--invariant needs --concurrency of 2 or more");

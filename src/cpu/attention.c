@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "cpu/internal.h"
 
 struct attn_job {
@@ -54,6 +55,24 @@ static struct tile_state state_at(float *p, size_t d_pad) {
     return (struct tile_state){(struct cpu_attn_state *)(void *)(p + ATTN_QUERIES * d_pad), p};
 }
 
+static void chunk_states(const struct cpu_table *table, const struct cpu_attn_tile *t, size_t chunk, struct tile_state part,
+                         size_t d_pad, void *scratch) {
+    if (pl_fault("short-chunk") && t->seq->past > 0) { /* every row sees one token less: not its own */
+        struct pl_cpu_seq shorter = *t->seq;
+        struct cpu_attn_tile wrong = *t;
+        shorter.past--;
+        wrong.seq = &shorter;
+        table->attn_chunk(&wrong, chunk, part.s, part.o, d_pad, scratch);
+        return;
+    }
+    table->attn_chunk(t, chunk, part.s, part.o, d_pad, scratch);
+}
+
+static void merge(const struct cpu_table *table, struct tile_state sum, struct tile_state part, size_t q, size_t d_pad) {
+    if (pl_fault("merge-log-base") && part.s[q].m != -INFINITY) part.s[q].m *= 1.442695f; /* taken for log2 units */
+    table->attn_merge(&sum.s[q], sum.o + q * d_pad, &part.s[q], part.o + q * d_pad, d_pad);
+}
+
 static void whole_worker(void *arg, int index, int count) {
     (void)count;
     struct attn_job *j = arg;
@@ -65,9 +84,8 @@ static void whole_worker(void *arg, int index, int count) {
         struct cpu_attn_tile t = tile_at(j->a, at);
         for (size_t q = 0; q < t.count; q++) sum.s[q] = (struct cpu_attn_state){-INFINITY, 0};
         for (chunks_of(&t, &chunk, &end); chunk < end; chunk++) {
-            table->attn_chunk(&t, chunk, part.s, part.o, d_pad, scratch + 2 * j->unit);
-            for (size_t q = 0; q < t.count; q++)
-                table->attn_merge(&sum.s[q], sum.o + q * d_pad, &part.s[q], part.o + q * d_pad, d_pad);
+            chunk_states(table, &t, chunk, part, d_pad, scratch + 2 * j->unit);
+            for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
         }
         for (size_t q = 0; q < t.count; q++) table->attn_finish(&sum.s[q], sum.o + q * d_pad, out_row(&t, q), d);
     }
@@ -85,7 +103,7 @@ static void split_worker(void *arg, int index, int count) {
         chunks_of(&t, &begin, &end);
         if (chunk < begin || chunk >= end) continue;
         struct tile_state part = state_at(j->c->partial + at * j->unit, d_pad);
-        table->attn_chunk(&t, chunk, part.s, part.o, d_pad, scratch);
+        chunk_states(table, &t, chunk, part, d_pad, scratch);
     }
 }
 
@@ -102,8 +120,7 @@ static void merge_worker(void *arg, int index, int count) {
         struct tile_state sum = state_at(j->c->partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
         while (++chunk < end) {
             struct tile_state part = state_at(j->c->partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
-            for (size_t q = 0; q < t.count; q++)
-                table->attn_merge(&sum.s[q], sum.o + q * d_pad, &part.s[q], part.o + q * d_pad, d_pad);
+            for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
         }
         for (size_t q = 0; q < t.count; q++) table->attn_finish(&sum.s[q], sum.o + q * d_pad, out_row(&t, q), d);
     }

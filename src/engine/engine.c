@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -52,7 +53,7 @@ static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
                                 .invariant = e->opt.invariant};
     PL_TRY(choose_backend(e, &oo.backend, err));
     PL_TRY(pl_ops_create(&oo, &e->ops, err));
-    pl_log_always("kernel backend: %s", pl_ops_describe(e->ops));
+    if (!pl_fault("no-backend-line")) pl_log_always("kernel backend: %s", pl_ops_describe(e->ops));
     if (pl_ops_forced(e->ops)[0] != 0) pl_log_always("kernels: %s", pl_ops_forced(e->ops));
     return PL_OK;
 }

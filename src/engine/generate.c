@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 
@@ -103,7 +104,7 @@ static void report_rest(struct run *r) {
 static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish *finish, struct pl_err *err) {
     struct plumb_session *s = r->session;
     *finish = PLUMB_FINISH_LENGTH;
-    while (*generated < r->opt.max_tokens) {
+    while (*generated < r->opt.max_tokens && !pl_fault("empty")) {
         uint32_t id = 0;
         if (s->table.len == s->engine->context) {
             *finish = PLUMB_FINISH_CONTEXT;

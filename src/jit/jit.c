@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -67,6 +68,7 @@ enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *o
     j->device = d;
     j->mode = opt->mode;
     j->weak = j->mutated = PL_JIT_FIELD_COUNT;
+    if (pl_fault("weak-key")) j->weak = PL_JIT_FIELD_VALUES;
     enum pl_status st = pl_device_compiler(d, pl_device_info(d)->kind, j->compiler, sizeof j->compiler, err);
     if (st != PL_OK) {
         pl_free(j);

@@ -1,9 +1,11 @@
 /* The CPU backend: activations are host arrays, weights wrap what src/cpu prepared, every call runs at once. */
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "ops/impl.h"
@@ -312,6 +314,7 @@ static enum pl_status embed(struct pl_ops *o, const struct pl_weight *table, flo
 
 static enum pl_status add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *addend,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
+    if (pl_fault("crash")) abort();
     const struct cpu_activation *xa = data_of(x), *ya = data_of(y), *aa = addend != NULL ? data_of(addend) : NULL;
     struct pl_cpu_norm n = {.rows = x->rows,
                             .cols = x->cols,
@@ -422,7 +425,10 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
                                    .rope_dim = rope != NULL ? rope->base.dim : 0,
                                    .halves = rope != NULL && rope->base.halves,
                                    .kv = &kv};
-    pl_cpu_rope_append(cpu_of(o)->cpu, &a);
+    /* A row that begins a page is lost: the page keeps what was there before. */
+    bool stale = pl_fault("stale-page") && o->batch->seq_count == 1 && o->batch->rows == 1 && o->batch->seqs[0].past > 0 &&
+                 o->batch->seqs[0].past % kv.page_tokens == 0;
+    if (!stale) pl_cpu_rope_append(cpu_of(o)->cpu, &a);
     count(o, PL_OP_rope_append, 2 * k->rows * k->cols * pl_dtype_info(kv.dtype)->block_bytes);
     return PL_OK;
 }
@@ -451,7 +457,10 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
     uint64_t bytes = 2 * tokens * kv.kv_heads * kv.head_dim * pl_dtype_info(kv.dtype)->block_bytes;
-    count(o, PL_OP_attention, bytes);
+    if (pl_fault("gathered"))
+        pl_ops_count(o, PL_OP_attention, "composed/gather", 1, bytes);
+    else
+        count(o, PL_OP_attention, bytes);
     o->attention_totals.rows += q->rows;
     o->attention_totals.tokens += tokens;
     pl_ops_count_attention(o, "cpu", o->usual[PL_OP_attention].reason, bytes);
@@ -460,6 +469,8 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
 
 static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
+    static unsigned calls;
+    if (pl_fault("skipped-launch") && calls++ % 7 == 3) return PL_OK;
     enum pl_act fn = act == PL_OPS_SILU ? PL_ACT_SILU : PL_ACT_GELU_TANH;
     const struct cpu_activation *g = data_of(gate), *u = up != NULL ? data_of(up) : NULL, *to = data_of(y);
     pl_cpu_glu(cpu_of(o)->cpu, fn, g->data, u != NULL ? u->data : NULL, to->data, gate->rows, gate->cols, g->stride,

@@ -2,6 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/fault.h"
 #include "base/mem.h"
 #include "base/philox.h"
 #include "sample/filter.h"
@@ -205,6 +207,8 @@ enum pl_status pl_sampler_draw(struct pl_sampler *s, float *logits, uint64_t pos
     PL_TRY(find_max(logits, s->vocab, &top));
     if (s->params.temperature == 0.0f) {
         *id = top;
+        if (pl_fault("sampler-bit") && position % 5 == 4) *id ^= 1;
+        if (pl_fault("unsteady") && pl_clock_ns() / 64 % 2 == 0) *id ^= 1;
         return PL_OK;
     }
     uint32_t start = pl_filter_apply(&s->scratch, &s->params, logits, s->vocab, logits[top]);

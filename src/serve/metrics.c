@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 
 static void head(struct pl_buf *b, const char *name, const char *type, const char *help) {
     pl_buf_printf(b, "# HELP plumb_%s %s\n# TYPE plumb_%s %s\n", name, help, name, type);
@@ -147,7 +148,7 @@ static void http(struct pl_buf *b, struct server_counts *c) {
 
 enum MHD_Result handle_metrics(struct exchange *x) {
     struct pl_server *s = x->server;
-    if (!s->opt.metrics)
+    if (!s->opt.metrics || pl_fault("metrics-off"))
         return answer_error(x, 501, "not_supported_error", NULL,
                             "metrics are switched off: start the server with --metrics (this is no zero)");
     struct pl_service_info n;

@@ -1,6 +1,7 @@
 /* ab.c - runs both sides and decides. */
 #include "verify/ab.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -28,16 +29,24 @@ static void doubt(struct pl_ab_report *r, const char *fmt, ...) {
 
 /* ---------- comparing two answers ---------- */
 
-/* Bytes around a place as one readable line. */
+/* Text around a place as one readable line: characters that the place cuts, and bytes that are none, become '?'. */
 static void excerpt(const char *text, size_t len, size_t from, size_t to, char *out, size_t cap) {
     size_t used = 0;
-    for (size_t i = from; i < to && i < len && used + 4 < cap; i++) {
-        char c = text[i];
+    for (size_t i = from; i < to && i < len && used + 5 < cap;) {
+        size_t n = pl_utf8_len(text + i, len - i);
+        unsigned char c = (unsigned char)text[i];
         if (c == '\n') {
             out[used++] = '\\';
-            c = 'n';
+            out[used++] = 'n';
+        } else if (n > 0 && c >= 0x20) {
+            memcpy(out + used, text + i, n);
+            used += n;
+        } else if (n > 0) {
+            out[used++] = ' ';
+        } else if ((c & 0xC0) != 0x80 || used == 0 || out[used - 1] != '?') {
+            out[used++] = '?';
         }
-        out[used++] = (unsigned char)c < 0x20 ? ' ' : c;
+        i += n > 0 ? n : 1;
     }
     out[used] = '\0';
 }
@@ -71,14 +80,17 @@ bool pl_ab_compare(const struct pl_ab_answer *a, const struct pl_ab_answer *b, s
 
 /* ---------- asking ---------- */
 
-static bool ran(const struct pl_ab_answer *a, const char *kernel) {
+/* want: a part of a kernel's name, or OPERATION=PART. */
+static bool ran(const struct pl_ab_answer *a, const char *want) {
+    const char *part = strchr(want, '=');
     for (size_t i = 0; i < json_array_size(a->kernels); i++) {
         const json_t *k = json_array_get(a->kernels, i);
-        const char *name = json_string_value(json_object_get(k, "kernel"));
-        bool declined = name != NULL && strncmp(name, "declined", 8) == 0; /* a row that says what did not run */
-        if (name != NULL && !declined && strstr(name, kernel) != NULL &&
-            json_integer_value(json_object_get(k, "launches")) > 0)
-            return true;
+        const char *name = json_string_value(json_object_get(k, "kernel")),
+                   *op = json_string_value(json_object_get(k, "op"));
+        if (name == NULL || op == NULL || json_integer_value(json_object_get(k, "launches")) <= 0) continue;
+        if (strncmp(name, "declined", 8) == 0) continue; /* a row that says what did not run */
+        if (part != NULL && (strncmp(op, want, (size_t)(part - want)) != 0 || op[part - want] != '\0')) continue;
+        if (strstr(name, part != NULL ? part + 1 : want) != NULL) return true;
     }
     return false;
 }
@@ -276,6 +288,21 @@ static bool same_model(const struct pl_ab_options *o, struct pl_ab_report *r) {
 
 /* ---------- differences ---------- */
 
+/* How far log-probabilities moved where both sides chose the same tokens. */
+static void find_drift(struct pl_ab_report *r) {
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        const struct pl_ab_answer *a = &r->base[i], *b = &r->arm[i];
+        if (a->failed || b->failed || a->logprob == NULL || b->logprob == NULL) continue;
+        bool ids = a->ids != NULL && b->ids != NULL, pieces = a->pieces != NULL && b->pieces != NULL;
+        for (size_t t = 0; (ids || pieces) && t < PL_MIN(a->id_count, b->id_count); t++) {
+            if (ids ? a->ids[t] != b->ids[t] : a->pieces[t] != b->pieces[t]) break;
+            double moved = fabs(a->logprob[t] - b->logprob[t]);
+            if (!isfinite(moved)) continue;
+            if (!r->drift.known || moved > r->drift.most) r->drift = (struct pl_ab_drift){true, moved, i, t};
+        }
+    }
+}
+
 static void find_differences(const struct pl_ab_options *o, struct pl_ab_report *r) {
     for (size_t i = 0; i < r->prompt_count; i++) {
         struct pl_ab_difference d;
@@ -309,7 +336,10 @@ static void decide(const struct pl_ab_options *o, struct pl_ab_report *r) {
     if (r->reason_count > 0)
         r->verdict = PL_AB_INCONCLUSIVE;
     else
-        r->verdict = r->prompts_different > 0 || (o->invariant && r->batch_mismatches > 0) ? PL_AB_DIFFERS : PL_AB_EQUAL;
+        r->verdict = r->prompts_different > 0 || (o->drift > 0 && r->drift.most > o->drift) ||
+                             (o->invariant && r->batch_mismatches > 0)
+                         ? PL_AB_DIFFERS
+                         : PL_AB_EQUAL;
 }
 
 static void check_sides(const struct pl_ab_options *o, struct pl_ab_report *r) {
@@ -355,6 +385,9 @@ enum pl_status pl_ab_run(struct pl_ab_options *o, struct pl_ab_report *r, struct
         ask_from(o, &o->base, "base again", 0, 1, r->control); /* last, so that a slow drift would be seen too */
         check_sides(o, r);
         find_differences(o, r);
+        find_drift(r);
+        if (o->drift > 0 && !r->drift.known)
+            doubt(r, "the sides tell no log-probabilities, so --tolerance logprob=%g cannot be judged", o->drift);
         PL_TRY(check_concurrency(o, r, err));
     }
     decide(o, r);

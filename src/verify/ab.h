@@ -24,7 +24,8 @@ struct pl_ab_answer {
     uint32_t *ids;    /* NULL: the side gives none */
     uint64_t *pieces; /* hash of each token's text, where a server tells the texts; NULL: not known */
     double *margin;   /* [id_count] log-probability gap to the runner-up at each token, negative or NULL: not known */
-    size_t id_count;  /* of ids, pieces and margin */
+    double *logprob;  /* [id_count] of each token; NaN or NULL: not known */
+    size_t id_count;  /* of ids, pieces, margin and logprob */
     size_t tokens;    /* counted by the side where it counts, else estimated from the text */
     struct pl_ab_fingerprint fingerprint;
     json_t *kernels; /* witness: list of {op, kernel, launches}; NULL: none, or dropped after witness and missing were set */
@@ -56,6 +57,7 @@ struct pl_ab_options {
     const char *const *prompts;
     size_t prompt_count;
     uint32_t n, min_tokens, concurrency, timeout_s;
+    double drift;    /* 0: off; else a log-probability of an equal token that moved by more is a difference */
     double near_tie; /* 0: off; else differences with a margin up to this are called near-ties */
     bool allow_identical, without_witness, allow_different_models;
     bool invariant;            /* answers under concurrency must be those of single runs */
@@ -80,6 +82,12 @@ struct pl_ab_report {
     size_t reason_count;
     struct pl_ab_difference *difference; /* [prompts_different], owned; reports show the first PL_AB_SHOWN_MAX */
     size_t prompts_different, near_ties;
+    /* Largest change of the log-probability of a token that both sides chose: equal answers may hide it. */
+    struct pl_ab_drift {
+        bool known;
+        double most;
+        size_t prompt, token;
+    } drift;
     size_t base_tokens, arm_tokens;
     size_t batch_mismatches, batch_answers;    /* with concurrency: answers that differ from their single run, of how many */
     struct pl_ab_answer *base, *control, *arm; /* [prompt_count], owned */

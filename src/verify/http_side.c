@@ -1,5 +1,6 @@
 /* http_side.c - one answer of an OpenAI-compatible server. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,10 +105,13 @@ static json_t *new_launches(const json_t *before, const json_t *after) {
 static bool token_room(struct pl_ab_answer *a, size_t n, bool ids) {
     a->pieces = pl_calloc(n, sizeof *a->pieces);
     a->margin = pl_calloc(n, sizeof *a->margin);
+    a->logprob = pl_calloc(n, sizeof *a->logprob);
     a->ids = ids ? pl_calloc(n, sizeof *a->ids) : NULL;
     a->id_count = n;
-    return a->pieces != NULL && a->margin != NULL && (!ids || a->ids != NULL);
+    return a->pieces != NULL && a->margin != NULL && a->logprob != NULL && (!ids || a->ids != NULL);
 }
+
+static double number(const json_t *v) { return json_is_number(v) ? json_number_value(v) : NAN; }
 
 static uint64_t piece_hash(const json_t *text) {
     return json_is_string(text) ? pl_hash64(json_string_value(text), json_string_length(text), 0) : 0;
@@ -121,6 +125,7 @@ static bool take_content(const json_t *list, struct pl_ab_answer *a) {
         const json_t *t = json_array_get(list, i), *top = json_object_get(t, "top_logprobs");
         if (a->ids != NULL) a->ids[i] = (uint32_t)json_integer_value(json_object_get(t, "id"));
         a->pieces[i] = piece_hash(json_object_get(t, "token"));
+        a->logprob[i] = number(json_object_get(t, "logprob"));
         a->margin[i] = json_array_size(top) < 2 ? -1
                                                 : json_number_value(json_object_get(json_array_get(top, 0), "logprob")) -
                                                       json_number_value(json_object_get(json_array_get(top, 1), "logprob"));
@@ -147,6 +152,7 @@ static bool take_legacy(const json_t *lp, struct pl_ab_answer *a) {
             }
         }
         a->pieces[i] = piece_hash(json_array_get(tokens, i));
+        a->logprob[i] = number(json_array_get(json_object_get(lp, "token_logprobs"), i));
         a->margin[i] = json_object_size(top) < 2 ? -1 : best - second;
     }
     return true;

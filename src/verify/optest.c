@@ -296,6 +296,7 @@ static const struct attention_case attention_cases[] = {
     {"one row after 40 tokens", 1, {40}, {1}, 0, 0, true},
     {"three sequences of one row, up to 450 tokens", 3, {5, 130, 450}, {1, 1, 1}, 0, 0, false},
     {"the same, window 70, softcap 20", 3, {5, 130, 450}, {1, 1, 1}, 70, 20, false},
+    {"one row that begins a page", 1, {64}, {1}, 0, 0, true},
     {"prompts beside a row", 3, {64, 0, 33}, {1, 50, 17}, 0, 0, true},
 };
 

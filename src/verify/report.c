@@ -30,10 +30,11 @@ json_t *pl_ab_report_json(const struct pl_ab_options *o, const struct pl_ab_repo
         json_array_append_new(reasons, json_stringn(r->reason[i], strlen(r->reason[i])));
     for (size_t i = 0; i < PL_MIN(r->prompts_different, (size_t)PL_AB_SHOWN_MAX); i++)
         json_array_append_new(differences, difference_json(&r->difference[i]));
-    return json_pack("{s:s, s:s, s:i, s:I, s:i, s:b, s:o, s:I, s:I, s:o, s:I, s:o, s:o}", "schema", "plumb-ab-1", "verdict",
-                     pl_ab_verdict_name(r->verdict), "exit_code", (int)r->verdict, "prompts", (json_int_t)r->prompt_count,
-                     "n", (int)o->n, "route_unknown", r->route_unknown, "reasons", reasons, "prompts_different",
-                     (json_int_t)r->prompts_different, "near_ties", (json_int_t)r->near_ties, "differences", differences,
+    return json_pack("{s:s, s:s, s:i, s:I, s:i, s:b, s:o, s:I, s:I, s:o, s:o, s:I, s:o, s:o}", "schema", "plumb-ab-1",
+                     "verdict", pl_ab_verdict_name(r->verdict), "exit_code", (int)r->verdict, "prompts",
+                     (json_int_t)r->prompt_count, "n", (int)o->n, "route_unknown", r->route_unknown, "reasons", reasons,
+                     "prompts_different", (json_int_t)r->prompts_different, "near_ties", (json_int_t)r->near_ties,
+                     "differences", differences, "logprob_drift", r->drift.known ? json_real(r->drift.most) : json_null(),
                      "batch_mismatches", (json_int_t)r->batch_mismatches, "base",
                      side_json(&o->base, r->base, r->base_tokens), "arm", side_json(&o->arm, r->arm, r->arm_tokens));
 }
@@ -117,6 +118,11 @@ void pl_ab_report_markdown(const struct pl_ab_options *o, const struct pl_ab_rep
     }
     if (shown < r->prompts_different) pl_buf_printf(out, "- and %zu more\n", r->prompts_different - shown);
     if (shown > 0) shows_it(o, r->difference[0].prompt, out);
+    if (r->drift.known)
+        pl_buf_printf(
+            out, "%sLog-probabilities of tokens that both sides chose moved by at most %.4g (prompt %zu, token %zu)%s.\n",
+            "\n", r->drift.most, r->drift.prompt + 1, r->drift.token,
+            o->drift > 0 ? r->drift.most > o->drift ? ": more than --tolerance logprob allows" : ", as allowed" : "");
     if (o->concurrency > 1)
         pl_buf_printf(out, "\n%zu of %zu answers of the arm differed from their single run when %u ran together%s.\n",
                       r->batch_mismatches, r->batch_answers, o->concurrency,

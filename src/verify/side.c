@@ -15,6 +15,7 @@ void pl_ab_answer_deinit(struct pl_ab_answer *a) {
     pl_free(a->ids);
     pl_free(a->pieces);
     pl_free(a->margin);
+    pl_free(a->logprob);
     json_decref(a->kernels);
     *a = (struct pl_ab_answer){0};
 }
@@ -182,6 +183,11 @@ static bool take_ids(const json_t *list, struct pl_ab_answer *a) {
 static void take_margins(const json_t *list, struct pl_ab_answer *a) {
     if (json_array_size(list) != a->id_count || a->id_count == 0) return;
     a->margin = pl_alloc(a->id_count, sizeof *a->margin);
+    a->logprob = pl_alloc(a->id_count, sizeof *a->logprob);
+    for (size_t i = 0; a->logprob != NULL && i < a->id_count; i++) {
+        const json_t *lp = json_object_get(json_array_get(list, i), "logprob");
+        a->logprob[i] = json_is_number(lp) ? json_number_value(lp) : NAN;
+    }
     for (size_t i = 0; a->margin != NULL && i < a->id_count; i++) {
         const json_t *top = json_object_get(json_array_get(list, i), "top");
         double first = json_number_value(json_array_get(json_array_get(top, 0), 1));

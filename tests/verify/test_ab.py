@@ -76,6 +76,15 @@ def test_same_text_other_ids(s):
     expect(ab(s.make(), s.make({**GOOD, "ids": list(range(9)) + [77]}, build="b2")), 1, "token 9")
 
 
+def test_equal_tokens_with_other_probabilities(s):
+    moved = {**GOOD, "logprobs": [{**x, "logprob": x["logprob"] - (0.5 if i == 3 else 0)} for i, x in enumerate(GOOD["logprobs"])]}
+    expect(ab(s.make(), s.make(moved, build="b2")), 0, "moved by at most 0.5", "token 3")
+    expect(ab(s.make(), s.make(moved, build="b2"), "--tolerance", "logprob=0.1"), 1, "more than")
+    expect(ab(s.make(), s.make(moved, build="b2"), "--tolerance", "logprob=0.6"), 0, "as allowed")
+    blind = {k: v for k, v in GOOD.items() if k != "logprobs"}
+    expect(ab(s.make(), s.make(blind, build="b2"), "--tolerance", "logprob=0.6"), 2, "no log-probabilities")
+
+
 def test_shorter_answer(s):
     expect(ab(s.make(), s.make({**GOOD, "ids": list(range(9)), "text": TEXT[:-4]}, build="b2")), 1, "token 9")
 
