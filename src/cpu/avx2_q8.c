@@ -19,6 +19,7 @@ Q8_KERNEL(tq, STORE_U2, SCALE_F16, false, 0, NULL, 8)
 Q8_KERNEL(mlx2, STORE_U2, SCALE_MLX, true, NO_OFFSET, NULL, 8)
 Q8_KERNEL(mlx3, STORE_U3, SCALE_MLX, true, NO_OFFSET, NULL, 8)
 Q8_KERNEL(mlx4, STORE_U4, SCALE_MLX, true, NO_OFFSET, NULL, 8)
+Q8_KERNEL(mlx5, STORE_U5, SCALE_MLX, true, NO_OFFSET, NULL, 4)
 Q8_KERNEL(mlx6, STORE_U6, SCALE_MLX, true, NO_OFFSET, NULL, 2)
 Q8_KERNEL(mlx8, STORE_U8, SCALE_MLX, true, NO_OFFSET, NULL, 1)
 
@@ -41,7 +42,12 @@ static cpu_q8_fn kernel_of(const struct cpu_tile_format *f) {
     case PL_TQ2_0: return tq;
     default: break;
     }
-    return f->bits == 2 ? mlx2 : f->bits == 3 ? mlx3 : f->bits == 4 ? mlx4 : f->bits == 6 ? mlx6 : mlx8;
+    return f->bits == 2   ? mlx2
+           : f->bits == 3 ? mlx3
+           : f->bits == 4 ? mlx4
+           : f->bits == 5 ? mlx5
+           : f->bits == 6 ? mlx6
+                          : mlx8;
 }
 
 void avx2_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,

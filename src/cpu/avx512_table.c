@@ -27,6 +27,7 @@ static cpu_q8_fn kernel_of(const struct cpu_tile_format *f) {
     return f->bits == 2   ? avx512_mlx2
            : f->bits == 3 ? avx512_mlx3
            : f->bits == 4 ? avx512_mlx4
+           : f->bits == 5 ? avx512_mlx5
            : f->bits == 6 ? avx512_mlx6
                           : avx512_mlx8;
 }

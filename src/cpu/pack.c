@@ -189,7 +189,7 @@ PACK(tq2_0, PL_TQ2_0, STORE_U2)
 PACK(mlx2, PL_MLX, STORE_U2)
 PACK(mlx3, PL_MLX, STORE_U3)
 PACK(mlx4, PL_MLX, STORE_U4)
-PACK(mlx5, PL_MLX, STORE_U8) /* rare: no product of its own */
+PACK(mlx5, PL_MLX, STORE_U5)
 PACK(mlx6, PL_MLX, STORE_U6)
 PACK(mlx8, PL_MLX, STORE_U8)
 
@@ -212,7 +212,7 @@ static const struct cpu_tile_format formats[] = {
     {PL_MLX, 2, STORE_U2, SCALE_MLX, true, NO_OFFSET, pack_mlx2},
     {PL_MLX, 3, STORE_U3, SCALE_MLX, true, NO_OFFSET, pack_mlx3},
     {PL_MLX, 4, STORE_U4, SCALE_MLX, true, NO_OFFSET, pack_mlx4},
-    {PL_MLX, 5, STORE_U8, SCALE_MLX, true, NO_OFFSET, pack_mlx5},
+    {PL_MLX, 5, STORE_U5, SCALE_MLX, true, NO_OFFSET, pack_mlx5},
     {PL_MLX, 6, STORE_U6, SCALE_MLX, true, NO_OFFSET, pack_mlx6},
     {PL_MLX, 8, STORE_U8, SCALE_MLX, true, NO_OFFSET, pack_mlx8},
 };
