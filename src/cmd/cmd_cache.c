@@ -9,9 +9,11 @@
 #include "cmd/cmd.h"
 #include "cmd/out.h"
 #include "jit/jit.h"
+#include "ops/ship.h"
 
 struct cache {
     bool json, clear;
+    const char *ship, *shape, *type;
     char dir[1024];
     struct pl_jit_entry *entries;
     size_t count;
@@ -69,24 +71,48 @@ static int clear(void) {
     return pl_out_close();
 }
 
+static int ship(const struct cache *c) {
+    struct pl_err err = {0};
+    size_t count = 0;
+    struct pl_ship what = {.type = c->type};
+    const char *path = c->ship;
+    int end = 0;
+    if (c->shape != NULL && (sscanf(c->shape, "%3u,%3u,%4u%n", &what.heads, &what.kv_heads, &what.head_dim, &end) != 3 ||
+                             c->shape[end] != 0 || what.kv_heads == 0 || what.heads % what.kv_heads != 0 ||
+                             what.heads == 0 || what.head_dim == 0 || what.head_dim > 1024))
+        return pl_cmd_usage("cache", "--shape is '%.40s', expected heads, KV heads and head size: 32,8,128", c->shape);
+    if (pl_ops_ship(path, &what, &count, &err) != PL_OK) return pl_cmd_fail("cache", &err);
+    pl_out_printf("%zu kernels in %s\n", count, path);
+    return pl_out_close();
+}
+
 int pl_cmd_cache(int argc, char **argv) {
     struct cache c = {0};
     struct pl_err err = {0};
     const struct pl_arg options[] = {
         {0, "clear", NULL, PL_ARG_FLAG, &c.clear, "remove every kernel", 0, 0, NULL},
         {0, "json", NULL, PL_ARG_FLAG, &c.json, "as a JSON object", 0, 0, NULL},
+        {0, "ship", "FILE", PL_ARG_STR, &c.ship, "compile the default CUDA kernels into FILE, for machines without NVRTC", 0,
+         0, NULL},
+        {0, "shape", "H,G,D", PL_ARG_STR, &c.shape, "with --ship: heads, KV heads and head size, not the known families'", 0,
+         0, NULL},
+        {0, "type", "TYPE", PL_ARG_STR, &c.type, "with --ship: this weight type alone", 0, 0, NULL},
         {0},
     };
     struct pl_args args = {
         .command = "cache",
-        .synopsis = "[--clear | --json]",
+        .synopsis = "[--clear | --json | --ship FILE]",
         .about = "Lists the compiled kernels that are kept on disk, last used first.",
         .examples = "  plumb cache\n  plumb cache --json | jq .bytes\n  plumb cache --clear\n",
         .groups = (const struct pl_arg *const[]){options, NULL},
     };
     int code = pl_args_parse(&args, argc, argv);
     if (code != -1) return code;
-    if (c.clear && c.json) return pl_cmd_usage("cache", "--clear and --json exclude each other");
+    if (c.clear + c.json + (c.ship != NULL) > 1)
+        return pl_cmd_usage("cache", "--clear, --json and --ship exclude each other");
+    if (c.ship == NULL && (c.shape != NULL || c.type != NULL))
+        return pl_cmd_usage("cache", "--shape and --type need --ship");
+    if (c.ship != NULL) return ship(&c);
     if (c.clear) return clear();
     struct pl_jit_options opt = {.mode = PL_JIT_ON};
     if (pl_jit_cache_list(&opt, c.dir, sizeof c.dir, &c.entries, &c.count, &err) != PL_OK) return pl_cmd_fail("cache", &err);

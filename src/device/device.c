@@ -119,9 +119,25 @@ enum pl_status pl_device_open(enum pl_device_kind kind, int index, struct pl_dev
     return PL_OK;
 }
 
+enum pl_status pl_device_paper(enum pl_device_kind kind, const char *target, struct pl_device **out, struct pl_err *err) {
+    struct pl_device *d = pl_calloc(1, sizeof *d);
+    if (d == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a device");
+    d->drv = driver_of(kind);
+    d->info = (struct pl_device_info){.kind = kind,
+                                      .units = 100,
+                                      .lanes = 32,
+                                      .group_max = 1024,
+                                      .shared_bytes = 48 * 1024,
+                                      .shared_optin_bytes = 160 * 1024};
+    snprintf(d->info.name, sizeof d->info.name, "no device");
+    snprintf(d->info.target, sizeof d->info.target, "%s", target);
+    *out = d;
+    return PL_OK;
+}
+
 void pl_device_close(struct pl_device *d) {
     if (d == NULL) return;
-    d->drv->close(d->state);
+    if (d->state != NULL) d->drv->close(d->state);
     pl_free(d);
 }
 

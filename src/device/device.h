@@ -65,6 +65,10 @@ enum pl_status pl_device_describe(enum pl_device_kind kind, int index, struct pl
                                   struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_device_open(enum pl_device_kind kind, int index, struct pl_device **out, struct pl_err *err) PL_MUST_CHECK;
 void pl_device_close(struct pl_device *d); /* NULL is allowed */
+/* A device that is not there: it describes itself as a typical one of that target and compiles, nothing else. For choosing
+ * and compiling kernels ahead of time. */
+enum pl_status pl_device_paper(enum pl_device_kind kind, const char *target, struct pl_device **out,
+                               struct pl_err *err) PL_MUST_CHECK;
 const struct pl_device_info *pl_device_info(const struct pl_device *d);
 /* "NVIDIA H200, sm_90, driver 13.0, 132 units, 141 GB" */
 void pl_device_line(const struct pl_device_info *info, char *out, size_t size);

@@ -14,6 +14,8 @@ struct rtc {
     int (*compile)(void *prog, int option_count, const char *const *options);
     int (*image_size)(void *prog, size_t *size);
     int (*image)(void *prog, char *out);
+    int (*text_size)(void *prog, size_t *size); /* NVRTC: PTX, which drivers translate for their device */
+    int (*text)(void *prog, char *out);
     int (*log_size)(void *prog, size_t *size);
     int (*log)(void *prog, char *out);
     int (*destroy)(void **prog);
@@ -40,6 +42,8 @@ static enum pl_status open_nvrtc(struct pl_err *err) {
         {"nvrtcCompileProgram", (void **)(void *)&nvrtc.compile, false},
         {"nvrtcGetCUBINSize", (void **)(void *)&nvrtc.image_size, false},
         {"nvrtcGetCUBIN", (void **)(void *)&nvrtc.image, false},
+        {"nvrtcGetPTXSize", (void **)(void *)&nvrtc.text_size, false},
+        {"nvrtcGetPTX", (void **)(void *)&nvrtc.text, false},
         {"nvrtcGetProgramLogSize", (void **)(void *)&nvrtc.log_size, false},
         {"nvrtcGetProgramLog", (void **)(void *)&nvrtc.log, false},
         {"nvrtcDestroyProgram", (void **)(void *)&nvrtc.destroy, false},
@@ -101,15 +105,16 @@ static void take_log(struct rtc *r, void *prog, struct pl_buf *log) {
     pl_free(text);
 }
 
-static enum pl_status take_image(struct rtc *r, void *prog, struct pl_buf *image, struct pl_err *err) {
+/* Machine code for an exact target, PTX for a virtual one ("compute_80"). */
+static enum pl_status take_image(struct rtc *r, void *prog, bool text, struct pl_buf *image, struct pl_err *err) {
     size_t n = 0;
-    int code = r->image_size(prog, &n);
+    int code = text ? r->text_size(prog, &n) : r->image_size(prog, &n);
     if (code != 0 || n == 0) {
         PL_FAIL(err, PL_DEVICE, "the run-time compiler gave no code: %s", code != 0 ? r->error(code) : "0 bytes");
     }
     char *bytes = pl_alloc(n, 1);
     if (bytes == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu bytes of compiled code", n);
-    code = r->image(prog, bytes);
+    code = text ? r->text(prog, bytes) : r->image(prog, bytes);
     if (code == 0) pl_buf_add(image, bytes, n);
     pl_free(bytes);
     if (code != 0) PL_FAIL(err, PL_DEVICE, "the run-time compiler gave no code: %s", r->error(code));
@@ -140,7 +145,8 @@ enum pl_status pl_rtc_compile(enum pl_device_kind kind, const char *target, cons
     int code = r->create(&prog, src->text, src->name, 0, NULL, NULL);
     if (code != 0) PL_FAIL(err, PL_DEVICE, "the run-time compiler does not take %s: %s", src->name, r->error(code));
     enum pl_status st = compile_options(r, prog, arch, src, log, err);
-    if (st == PL_OK) st = take_image(r, prog, image, err);
+    bool text = kind == PL_DEVICE_CUDA && strncmp(target, "compute_", 8) == 0;
+    if (st == PL_OK) st = take_image(r, prog, text, image, err);
     r->destroy(&prog);
     return st;
 }

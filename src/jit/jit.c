@@ -10,10 +10,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "jit/key.h"
+#include "jit/pack.h"
 #include "jit/store.h"
-
-/* Raised when the meaning of an argument struct or of the launch convention changes without a change in any source. */
-#define ABI_VERSION "plumb kernel ABI 1"
 
 struct loaded {
     struct pl_buf key;
@@ -34,6 +33,8 @@ struct prepared {
 struct pl_jit {
     struct pl_device *device;
     struct prepared *prepared;
+    struct pl_jit_pack pack; /* open: there is no compiler, shipped code serves */
+    char why_not[400];       /* what is missing then */
     enum pl_jit_mode mode;
     char compiler[192];
     struct pl_jit_store store;
@@ -69,8 +70,16 @@ enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *o
     j->mode = opt->mode;
     j->weak = j->mutated = PL_JIT_FIELD_COUNT;
     if (pl_fault("weak-key")) j->weak = PL_JIT_FIELD_VALUES;
-    enum pl_status st = pl_device_compiler(d, pl_device_info(d)->kind, j->compiler, sizeof j->compiler, err);
+    struct pl_err missing = {0};
+    enum pl_status st = pl_device_compiler(d, pl_device_info(d)->kind, j->compiler, sizeof j->compiler, &missing);
+    if (st == PL_NOT_FOUND && pl_jit_pack_open(&j->pack, pl_device_info(d))) {
+        snprintf(j->compiler, sizeof j->compiler, "none; shipped code by %s", j->pack.compiler);
+        snprintf(j->why_not, sizeof j->why_not, "%.390s", missing.text);
+        pl_log_always("kernels: no compiler here; shipped code serves: %zu kernels for %s", j->pack.count, j->pack.target);
+        st = PL_OK;
+    }
     if (st != PL_OK) {
+        if (err != NULL) *err = missing;
         pl_free(j);
         return st;
     }
@@ -100,6 +109,7 @@ void pl_jit_destroy(struct pl_jit *j) {
         j->prepared = p->next;
         free_prepared(p);
     }
+    pl_jit_pack_close(&j->pack);
     for (size_t i = 0; i < j->count; i++) unload(j, j->loaded[i]);
     pl_free(j->loaded);
     pl_free(j);
@@ -143,46 +153,11 @@ void pl_jit_compile_options(enum pl_device_kind kind, struct pl_device_source *s
     PL_ASSERT(kind < PL_DEVICE_KIND_COUNT);
 }
 
-/* --- the key --- */
-
-static void add_field(const struct pl_jit *j, struct pl_buf *key, enum pl_jit_field field, const char *text, size_t len) {
-    static const char *const names[PL_JIT_FIELD_COUNT] = {
-#define PL_JIT_FIELD_NAME(name) #name,
-        PL_JIT_FIELD_LIST(PL_JIT_FIELD_NAME)};
-    if (j->weak == field) return;
-    const char *suffix = j->mutated == field ? j->suffix : "";
-    pl_buf_printf(key, "%s %zu:", names[field], len + strlen(suffix));
-    pl_buf_add(key, text, len);
-    pl_buf_add_c(key, suffix);
-    pl_buf_add_char(key, '\n');
-}
-
-/* Weakened keys leave the values out, so they must not come in again at the head of the source. */
-static size_t values_len(const struct pl_jit_spec *spec) {
-    size_t n = 0;
-    for (size_t i = 0; i < spec->value_count; i++) n += 10 + strlen(spec->values[i].name) + strlen(spec->values[i].text);
-    return n;
-}
-
 static void make_key(const struct pl_jit *j, const struct pl_jit_spec *spec, const struct pl_device_source *src,
                      const struct pl_buf *source, struct pl_buf *key) {
     const struct pl_device_info *info = pl_device_info(j->device);
-    const char *kind = pl_device_kind_name(info->kind);
-    struct pl_buf options = {0};
-    for (size_t i = 0; i < src->option_count; i++)
-        pl_buf_printf(&options, "%zu:%s", strlen(src->options[i]), src->options[i]);
-    size_t head = values_len(spec);
-    PL_ASSERT(head <= source->len);
-    add_field(j, key, PL_JIT_FIELD_ABI, ABI_VERSION, strlen(ABI_VERSION));
-    add_field(j, key, PL_JIT_FIELD_KIND, kind, strlen(kind));
-    add_field(j, key, PL_JIT_FIELD_TARGET, info->target, strlen(info->target));
-    add_field(j, key, PL_JIT_FIELD_COMPILER, j->compiler, strlen(j->compiler));
-    add_field(j, key, PL_JIT_FIELD_OPTIONS, pl_buf_cstr(&options), options.len);
-    add_field(j, key, PL_JIT_FIELD_ENTRY, spec->entry, strlen(spec->entry));
-    add_field(j, key, PL_JIT_FIELD_VALUES, source->data, head);
-    add_field(j, key, PL_JIT_FIELD_SOURCE, source->data + head, source->len - head);
-    if (options.failed) key->failed = true;
-    pl_buf_deinit(&options);
+    struct pl_jit_key_of k = {info->kind, info->target, j->compiler, j->weak, j->mutated, j->suffix};
+    pl_jit_key_make(&k, spec, src, source, key);
 }
 
 /* --- one kernel --- */
@@ -260,6 +235,28 @@ static enum pl_status obtain_image(struct pl_jit *j, const struct pl_device_sour
     return PL_OK;
 }
 
+/* Without a compiler: code whose key, text by text, is this kernel's for a target this device runs. */
+static enum pl_status take_shipped(struct pl_jit *j, const struct pl_jit_spec *spec, const struct pl_device_source *src,
+                                   const struct pl_buf *source, struct pl_buf *image, struct pl_err *err) {
+    struct pl_buf key = {0};
+    enum pl_status st = PL_OK;
+    struct pl_jit_key_of k = {
+        pl_device_info(j->device)->kind, j->pack.target, PL_JIT_SHIPPED_BY, j->weak, j->mutated, j->suffix};
+    pl_jit_key_make(&k, spec, src, source, &key);
+    if (pl_jit_pack_find(&j->pack, &key, image)) {
+        j->stats.shipped++;
+    } else {
+        char values[300] = "";
+        for (size_t i = 0, n = 0; i < spec->value_count && n < sizeof values; i++)
+            n += (size_t)snprintf(values + n, sizeof values - n, " %s=%s", spec->values[i].name, spec->values[i].text);
+        st = pl_err_set(err, __FILE__, __LINE__, PL_NOT_FOUND,
+                        "the kernel %s (%.200s) is not among the shipped ones, and to compile it: %s", spec->entry,
+                        values + 1, j->why_not);
+    }
+    pl_buf_deinit(&key);
+    return st;
+}
+
 static enum pl_status load(struct pl_jit *j, const struct pl_jit_spec *spec, const struct pl_buf *image, struct loaded *l,
                            struct pl_err *err) {
     PL_TRY(pl_device_module_load(j->device, image->data, image->len, &l->module, err));
@@ -268,12 +265,16 @@ static enum pl_status load(struct pl_jit *j, const struct pl_jit_spec *spec, con
 
 /* Takes the key's memory on success. */
 static enum pl_status add(struct pl_jit *j, const struct pl_jit_spec *spec, const struct pl_device_source *src,
-                          struct pl_buf *key, const char *hash, struct loaded **out, struct pl_err *err) {
+                          const struct pl_buf *source, struct pl_buf *key, const char *hash, struct loaded **out,
+                          struct pl_err *err) {
     struct pl_buf image = {0};
+    bool shipped = j->pack.count > 0;
     struct loaded *l = pl_calloc(1, sizeof *l);
     enum pl_status st = l == NULL || pl_grow(&j->loaded, &j->cap, j->count + 1, sizeof *j->loaded) != PL_OK
                             ? pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory to load %s", spec->entry)
-                            : obtain_image(j, src, key, hash, &image, &l->kernel.origin, err);
+                        : shipped ? take_shipped(j, spec, src, source, &image, err)
+                                  : obtain_image(j, src, key, hash, &image, &l->kernel.origin, err);
+    if (l != NULL && shipped) l->kernel.origin = PL_JIT_SHIPPED;
     if (st == PL_OK) st = load(j, spec, &image, l, err);
     pl_buf_deinit(&image);
     if (st != PL_OK) {
@@ -322,7 +323,7 @@ enum pl_status pl_jit_get(struct pl_jit *j, const struct pl_jit_spec *spec, cons
         if (l != NULL) {
             j->stats.memory_hits++;
         } else {
-            st = add(j, spec, &src, &key, hash, &l, err);
+            st = add(j, spec, &src, &source, &key, hash, &l, err);
         }
     }
     pl_buf_deinit(&source);
@@ -388,7 +389,9 @@ static enum pl_status run_jobs(struct pl_jit *j, size_t jobs, struct pl_err *err
     for (struct prepared *p = j->prepared; p != NULL; p = p->next) {
         if (p->spec != NULL && job.count < jobs) job.list[job.count++] = p;
     }
-    enum pl_status st = pl_pool_create((int)PL_MIN((size_t)pl_cpu_count(), jobs), &pool, err);
+    size_t threads = PL_MIN((size_t)pl_cpu_count(), jobs);
+    if (pl_device_info(j->device)->kind == PL_DEVICE_ROCM) threads = 1; /* hipRTC 5.2 dies when two compile at once */
+    enum pl_status st = pl_pool_create((int)threads, &pool, err);
     if (st == PL_OK) {
         pl_pool_run(pool, prepare_worker, &job);
         pl_pool_destroy(pool);
@@ -420,11 +423,30 @@ static void drop_unfinished(struct pl_jit *j) {
     }
 }
 
+/* Without a compiler: what is not shipped is told now, before any of it is needed. */
+static enum pl_status check_shipped(struct pl_jit *j, const struct pl_jit_spec *specs, size_t count, struct pl_err *err) {
+    enum pl_status st = PL_OK;
+    for (size_t i = 0; i < count && st == PL_OK; i++) {
+        struct pl_buf source = {0}, key = {0}, image = {0};
+        struct pl_device_source src;
+        char hash[33];
+        uint64_t before = j->stats.shipped;
+        st = identify(j, &specs[i], &src, &source, &key, hash, err);
+        if (st == PL_OK) st = take_shipped(j, &specs[i], &src, &source, &image, err);
+        j->stats.shipped = before; /* only asked */
+        pl_buf_deinit(&source);
+        pl_buf_deinit(&key);
+        pl_buf_deinit(&image);
+    }
+    return st;
+}
+
 enum pl_status pl_jit_prepare(struct pl_jit *j, const struct pl_jit_spec *specs, size_t count, size_t *compiled,
                               struct pl_err *err) {
     size_t jobs = 0;
     enum pl_status st = PL_OK;
     *compiled = 0;
+    if (j->pack.count > 0) return check_shipped(j, specs, count, err);
     if (j->mode == PL_JIT_VERIFY) return PL_OK;
     for (size_t i = 0; i < count && st == PL_OK; i++) st = add_job(j, &specs[i], &jobs, err);
     if (st == PL_OK && jobs > 0) {

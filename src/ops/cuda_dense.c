@@ -9,9 +9,14 @@
 enum { PACK_GROUP = 256, TILES_GROUP = 128, TILE_ROWS = 64 };
 
 /* bf16 matrix units and asynchronous copies came with sm_80. */
+/* "sm_90", or "compute_80" when code is made ahead of time. */
+static int target_number(const char *target) {
+    const char *digits = strrchr(target, '_');
+    return digits != NULL ? atoi(digits + 1) : 0;
+}
 bool pl_cuda_has_units(const struct pl_kernels *ks) {
     const struct pl_device_info *info = pl_device_info(ks->device);
-    return info->kind == PL_DEVICE_CUDA && strncmp(info->target, "sm_", 3) == 0 && atoi(info->target + 3) >= 80;
+    return info->kind == PL_DEVICE_CUDA && target_number(info->target) >= 80;
 }
 
 static enum pl_status room(struct pl_kernels *ks, struct pl_device_buffer *b, uint64_t bytes, struct pl_err *err) {

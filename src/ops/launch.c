@@ -9,7 +9,8 @@
 #include "base/mem.h"
 
 /* Starting points; a CPU under OpenCL wants few threads a group and no sharing of one output. */
-static void group_sizes(struct pl_kernels *ks, const struct pl_device_info *info) {
+void pl_kernels_sizes(struct pl_kernels *ks) {
+    const struct pl_device_info *info = pl_device_info(ks->device);
     bool cpu = info->is_cpu;
     ks->wide = cpu ? 64 : 256;
     ks->norm = cpu ? 16 : info->group_max >= 1024 ? 1024 : 256;
@@ -30,7 +31,7 @@ enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct
         return st;
     }
     ks.graphs = pl_device_info(ks.device)->graphs;
-    group_sizes(&ks, pl_device_info(ks.device));
+    pl_kernels_sizes(&ks);
     *out = ks;
     return PL_OK;
 }

@@ -65,6 +65,7 @@ void pl_kernels_close(struct pl_kernels *ks);
 void pl_kernels_record_begin(struct pl_kernels *ks);
 enum pl_status pl_kernels_record_end(struct pl_kernels *ks) PL_MUST_CHECK;
 
+void pl_kernels_sizes(struct pl_kernels *ks); /* group sizes for ks->device */
 void pl_kernels_plan_begin(struct pl_kernels *ks);
 /* Compiles what was asked for since, in parallel; kernels made from now on find it. */
 enum pl_status pl_kernels_plan_end(struct pl_kernels *ks, struct pl_err *err) PL_MUST_CHECK;

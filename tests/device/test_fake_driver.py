@@ -113,5 +113,36 @@ def a_driver_that_computes_nothing_is_seen():
     generate(e, check=0)  # without the witness nobody would know
 
 
+@case
+def shipped_code_serves_without_nvrtc():
+    """Code made ahead of time, found by its full key; what is not among it is an error that names the package."""
+    e, pack = env(build("fake")), path("kernels.pack")
+    if not has_nvrtc(e):
+        raise Skip("no NVRTC here")
+    run("cache", "--ship", pack, "--shape", "4,2", check=64)
+    run("cache", "--ship", pack, "--type", "q4_7", check=64)
+    run("cache", "--ship", pack, "--shape", "4,2,16", "--type", "bf16", check=0, timeout=300)
+    off = {**e, "PLUMB_NVRTC": "off", "PLUMB_KERNEL_PACK": pack, "FAKE_CUDA_LOG": path("loaded")}
+    out = generate(off, "--force-kernel", "linear=gemv", check=0)
+    assert b"no compiler here; shipped code serves" in out.stderr and b"compute_80" in out.stderr, out.stderr
+    assert set(open(path("loaded")).read().split()) == {"ptx"}
+    generate(off, "--force-kernel", "linear=gemv", "--witness", path("ship.json"), check=1)  # the fake computes nothing
+    w = json.load(open(path("ship.json")))
+    assert w["jit"]["shipped"] > 8 and w["jit"]["compiled"] == 0 and w["jit"]["disk_hits"] == 0
+    assert {m["origin"] for m in w["modules"] if m["host"] > 0} == {"shipped"}
+    out = generate(off, "--page-tokens", 16, check=1)
+    for word in (b"is not among the shipped ones", b"PAGE_TOKENS=16u", b"pip: nvidia-cuda-nvrtc"):
+        assert word in out.stderr, out.stderr
+    data = bytearray(open(pack, "rb").read())
+    for at in (3, 200, len(data) // 2):  # damaged: said, and not used
+        bad = bytearray(data)
+        bad[at] ^= 1
+        out = generate({**off, "PLUMB_KERNEL_PACK": path("bad.pack", bytes(bad))}, "--force-kernel", "linear=gemv")
+        assert out.returncode == 0 or b"NVRTC" in out.stderr, out.stderr
+        assert out.returncode == 1 or at > 200
+    out = generate({**off, "PLUMB_KERNEL_PACK": path("bad.pack", bytes(data[:-1]))}, check=1)
+    assert b"damaged" in out.stderr and b"NVRTC" in out.stderr, out.stderr
+
+
 if __name__ == "__main__":
     main()
