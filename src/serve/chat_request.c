@@ -142,7 +142,7 @@ static enum pl_status describe_tools(struct chat_request *q) {
     return json_array_insert_new(q->messages, 0, m) == 0 ? PL_OK : PL_NO_MEMORY;
 }
 
-static enum pl_status check_request(const struct pl_server *s, struct chat_request *q, struct param_error *pe) {
+enum pl_status chat_request_check(const struct pl_server *s, struct chat_request *q, struct param_error *pe) {
     PL_TRY(messages_normalise(s, q->messages, pe));
     if (q->tools != NULL) PL_TRY(check_tools(q->tools, pe));
     PL_TRY(read_choice(q, pe));
@@ -190,7 +190,7 @@ static enum pl_status render(const struct pl_server *s, struct chat_request *q, 
 
 enum pl_status chat_request_render(const struct pl_server *s, struct chat_request *q, struct pl_rendered *out,
                                    struct param_error *pe) {
-    PL_TRY(check_request(s, q, pe));
+    PL_TRY(chat_request_check(s, q, pe));
     return render(s, q, out, pe);
 }
 
@@ -236,7 +236,7 @@ static enum pl_status setup_reply(const struct pl_server *s, const struct chat_r
 enum pl_status chat_request_prepare(const struct pl_server *s, struct chat_request *q, struct job *j,
                                     struct param_error *pe) {
     struct pl_rendered r = {0};
-    PL_TRY(check_request(s, q, pe));
+    PL_TRY(chat_request_check(s, q, pe));
     enum pl_status st = one_prompt(j, 1);
     if (st != PL_OK) return param_bad(pe, "messages", st, "no memory for the prompt");
     st = render(s, q, &r, pe);

@@ -195,6 +195,8 @@ struct chat_request { /* all owned, each may be NULL */
 void chat_request_deinit(struct chat_request *q);
 /* Takes what it knows out of a chat completion's body. */
 enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct param_error *pe) PL_MUST_CHECK;
+/* Messages and tools as templates expect them, tool_choice read. */
+enum pl_status chat_request_check(const struct pl_server *s, struct chat_request *q, struct param_error *pe) PL_MUST_CHECK;
 /* Checks messages and tools, renders and tokenises the prompt, sets up the job's reply parser. */
 enum pl_status chat_request_prepare(const struct pl_server *s, struct chat_request *q, struct job *j,
                                     struct param_error *pe) PL_MUST_CHECK;
