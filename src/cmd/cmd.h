@@ -16,6 +16,7 @@ int pl_cmd_render(int argc, char **argv);
 int pl_cmd_eval(int argc, char **argv);
 int pl_cmd_inspect(int argc, char **argv);
 int pl_cmd_bench(int argc, char **argv);
+int pl_cmd_tune(int argc, char **argv);
 int pl_cmd_serve(int argc, char **argv); /* only with libmicrohttpd */
 int pl_cmd_ab(int argc, char **argv);
 int pl_cmd_verify(int argc, char **argv);

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/philox.h"
 #include "base/pool.h"
+#include "cmd/bench_op.h"
 #include "cmd/bench_parallel.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
@@ -278,10 +279,22 @@ static int run(struct bench *b) {
     return pl_cmd_fail("bench", &err);
 }
 
+/* --op: no model. */
+static int run_op(const struct bench *b, struct pl_bench_op *o) {
+    if (b->model.model != NULL) return pl_cmd_usage("bench", "-m and --op exclude each other");
+    o->json = b->json;
+    o->backend = b->model.engine.backend;
+    o->device = (uint32_t)b->model.engine.device;
+    o->kv_dtype = b->model.engine.kv_dtype;
+    return pl_bench_op_run(o);
+}
+
 int pl_cmd_bench(int argc, char **argv) {
     struct bench b = {.prompt = 512, .generate = 128, .repeats = 3};
-    struct pl_arg model[PL_MODEL_ARG_ROWS];
+    struct pl_arg model[PL_MODEL_ARG_ROWS], op[PL_BENCH_OP_ARG_ROWS];
+    struct pl_bench_op one;
     pl_model_args(&b.model, model);
+    pl_bench_op_args(&one, op);
     const struct pl_arg own[] = {
         {'p', "prompt", "N", PL_ARG_U32, &b.prompt, "tokens of the prompt (512; 0 = skip)", 0, 1 << 24, NULL},
         {'n', "generate", "N", PL_ARG_U32, &b.generate, "tokens to generate (128; 0 = skip)", 0, 1 << 24, NULL},
@@ -300,11 +313,12 @@ int pl_cmd_bench(int argc, char **argv) {
         .about = "Measures prompt and decode speed (medians, and every repeat in the JSON) and names the kernels that ran.",
         .examples = "  plumb bench -m smollm2.gguf -p 512 -n 128 -r 5\n"
                     "  plumb bench -m smollm2.gguf -p 0 -n 64 --depth 2000 -t 1 --json\n"
-                    "  plumb bench -m smollm2.gguf --parallel 1,2,4,8 -p 100 -n 64\n",
-        .groups = (const struct pl_arg *const[]){own, model, NULL},
+                    "  plumb bench -m smollm2.gguf --parallel 1,2,4,8 -p 100 -n 64\n"
+                    "  plumb bench --op paged-decode --batch 8 --len 8192 --sweep --svg decode.svg\n",
+        .groups = (const struct pl_arg *const[]){own, op, model, NULL},
     };
     int code = pl_args_parse(&args, argc, argv);
-    if (code == -1) code = run(&b);
+    if (code == -1) code = one.op != NULL ? run_op(&b, &one) : run(&b);
     plumb_session_destroy(b.session);
     plumb_engine_destroy(b.engine);
     json_decref(b.prefill_kernels);

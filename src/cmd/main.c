@@ -27,6 +27,7 @@ static const struct command {
     {"devices", pl_cmd_devices, "the devices of each backend, and what is missing"},
     {"cache", pl_cmd_cache, "the compiled kernels kept on disk"},
     {"bench", pl_cmd_bench, "prompt and decode speed with a receipt"},
+    {"tune", pl_cmd_tune, "measure what the attention planner should know of a device"},
 #ifdef PL_HAVE_MICROHTTPD
     {"serve", pl_cmd_serve, "HTTP server with OpenAI-compatible endpoints and a web page"},
 #endif

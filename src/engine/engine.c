@@ -6,6 +6,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "tune/table.h"
 
 /* Options of an older or newer caller: what it does not know is zero, what we do not know must be. */
 static enum pl_status read_options(const struct plumb_engine_options *opt, struct plumb_engine_options *out,
@@ -39,6 +40,18 @@ static enum pl_status choose_backend(const struct plumb_engine *e, enum pl_backe
     return PL_OK;
 }
 
+/* What `plumb tune` measured for this device, or built in. */
+static bool has_table(enum pl_backend backend, int index, struct pl_attn_table *out) {
+    static const enum pl_device_kind kinds[PL_BACKEND_COUNT] = {
+        [PL_BACKEND_CUDA] = PL_DEVICE_CUDA, [PL_BACKEND_ROCM] = PL_DEVICE_ROCM, [PL_BACKEND_OPENCL] = PL_DEVICE_OPENCL};
+    struct pl_device_info info;
+    struct pl_err err = {0};
+    if (backend == PL_BACKEND_CPU || backend == PL_BACKEND_METAL) return false;
+    if (pl_device_describe(kinds[backend], index, &info, &err) != PL_OK) return false; /* opening it says why */
+    pl_tune_or_built_in(&info, out);
+    return true;
+}
+
 static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
     struct pl_ops_options oo = {.device = e->opt.device,
                                 .threads = e->opt.threads,
@@ -51,7 +64,9 @@ static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
                                 .attn = e->opt.attention,
                                 .attn_off = e->opt.attention_off,
                                 .invariant = e->opt.invariant};
+    struct pl_attn_table table;
     PL_TRY(choose_backend(e, &oo.backend, err));
+    if (has_table(oo.backend, e->opt.device, &table)) oo.attn_table = &table;
     PL_TRY(pl_ops_create(&oo, &e->ops, err));
     if (!pl_fault("no-backend-line")) pl_log_always("kernel backend: %s", pl_ops_describe(e->ops));
     if (pl_ops_forced(e->ops)[0] != 0) pl_log_always("kernels: %s", pl_ops_forced(e->ops));

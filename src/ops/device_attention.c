@@ -58,21 +58,9 @@ static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_a
 
 /* --- by plan --- */
 
-/* Starting points until `plumb tune` has measured: a GPU hides the merge, a CPU under OpenCL pays for every group. */
-static struct pl_attn_table built_in(const struct pl_device_info *info) {
-    struct pl_attn_table t = {.slots = info->is_cpu ? info->units : 2 * info->units,
-                              .chunk_cost = info->is_cpu ? 0.25f : 1.0f,
-                              .merge_cost = info->is_cpu ? 0.05f : 0.01f,
-                              .member_cost = info->is_cpu ? 0.9f : 0.4f,
-                              .span_min = 4,
-                              .members_min = 2,
-                              .source = "built in"};
-    return t;
-}
-
 void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt) {
-    d->attn_table = opt->attn_table != NULL ? *opt->attn_table : built_in(pl_device_info(d->ks.device));
-    if (d->attn_table.slots == 0) d->attn_table.slots = 2 * pl_device_info(d->ks.device)->units;
+    const struct pl_device_info *info = pl_device_info(d->ks.device);
+    d->attn_table = opt->attn_table != NULL ? *opt->attn_table : pl_attn_built_in(info->units, info->is_cpu);
 }
 
 void dev_attention_deinit(struct dev_ops *d) {

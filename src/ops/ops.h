@@ -59,8 +59,10 @@ struct pl_attn_table {
     float chunk_cost, merge_cost, member_cost; /* plan/plan.h, struct pl_plan_costs */
     uint32_t span_min, members_min;            /* least pages and rows worth a cascade */
     uint32_t v1_tokens_max;                    /* rows no longer than this on average, not split: one pass */
-    char source[64];                           /* "built in", or the table's file */
+    char source[64];                           /* "built in" or "measured" */
 };
+/* Starting points until `plumb tune` has measured: a GPU hides the merge, a CPU under OpenCL pays for every group. */
+struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu);
 enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 /* What "auto" means here: CUDA when its driver finds a device, else ROCm, else the CPU; never OpenCL. why says what was
  * found and what was not. */

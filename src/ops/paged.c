@@ -1,8 +1,19 @@
+#include "ops/ops.h"
 #include "ops/paged.h"
 
 #include <stdio.h>
 
 enum { SHARED_ROWS = 16, CPU_V1_GROUP = 8, GPU_V1_GROUP = 256 };
+
+struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu) {
+    return (struct pl_attn_table){.slots = is_cpu ? units : 2 * units,
+                                  .chunk_cost = is_cpu ? 0.25f : 1.0f,
+                                  .merge_cost = is_cpu ? 0.05f : 0.01f,
+                                  .member_cost = is_cpu ? 0.9f : 0.4f,
+                                  .span_min = 4,
+                                  .members_min = 2,
+                                  .source = "built in"};
+}
 
 const char *pl_paged_declines(const struct pl_paged_shape *s) {
     if (s->kv != PL_F16 && s->kv != PL_BF16 && s->kv != PL_F32) return "dtype";

@@ -1,0 +1,89 @@
+"""Timing one operation, tuning a device, and tables that are refused when they were measured for something else.
+
+test-timeout: 600"""
+import json
+import os
+import xml.dom.minidom
+
+from tests.cmd.support import WORK, run, tiny
+from tests.tap import Skip, case, main
+
+DATA = os.path.join(WORK, "data")
+ENV = {**os.environ, "XDG_CACHE_HOME": os.path.join(os.getcwd(), "build", "test-cache"), "XDG_DATA_HOME": DATA}
+SHAPE = ["--heads", 4, "--kv-heads", 2, "--dim", 32, "--page", 16]
+
+
+def device():
+    for kind in json.loads(run("devices", "--json", env=ENV, check=0).stdout):
+        if kind["devices"]:
+            return kind["kind"]
+    raise Skip("no device here")
+
+
+def bench(*args, **more):
+    return run("bench", "--op", "paged-decode", *SHAPE, *args, env=ENV, timeout=300, **more)
+
+
+def tables():
+    folder = os.path.join(DATA, "plumb", "tune")
+    return [os.path.join(folder, f) for f in os.listdir(folder)] if os.path.isdir(folder) else []
+
+
+@case
+def wrong_usage_says_what_is_known():
+    assert b"paged-decode" in run("bench", "--op", "flash", env=ENV, check=64).stderr
+    assert b"'v3'" in bench("--compare", "v1,v3", check=64).stderr
+    assert b"multiple" in bench("--heads", 5, check=64).stderr
+    assert b"--sweep" in bench("--svg", "x.svg", check=64).stderr
+    assert b"cascade" in run("tune", "--op", "flash", env=ENV, check=64).stderr
+    assert b"exclude" in bench("-m", "x", check=64).stderr
+
+
+@case
+def rows_name_kernels_and_a_sweep_draws():
+    kind = device()
+    picture = os.path.join(WORK, "sweep.svg")
+    out = bench("--backend", kind, "--batch", 2, "--len", 128, "--shared", 64, "--sweep", "--svg", picture, "--json", check=0)
+    table = json.loads(out.stdout)
+    rows = {(r["len"], r["form"]): r for r in table["rows"]}
+    assert set(rows) == {(n, f) for n in (64, 128) for f in ("v1", "v2", "cascade", "gather", "dense")}
+    assert rows[(128, "gather")]["kernels"].count("/paged_") == 2 and rows[(128, "gather")]["launches"] == 2
+    full = 2 * 2 * 2 * 32 * 2 * 128  # sides, sequences, KV heads, size, bytes, tokens
+    assert rows[(128, "v1")]["bytes"] == rows[(128, "v2")]["bytes"] == full
+    assert rows[(128, "cascade")]["bytes"] == full * 3 // 4  # the shared half is read once
+    assert all(r["us"] > 0 for r in rows.values()) and table["costs"] == "built in"
+    lines = xml.dom.minidom.parse(picture).getElementsByTagName("polyline")
+    assert len(lines) == 5 and all(len(n.getAttribute("points").split()) == 2 for n in lines)
+
+
+@case
+def a_table_is_kept_used_and_refused():
+    kind = device()
+    out = run("tune", "--backend", kind, *SHAPE, "--len", 64, "--report", env=ENV, timeout=400, check=0)
+    kept = json.loads(out.stdout)
+    assert tables() == [kept["file"]] and len(kept["report"]) > 10
+    assert {r["form"] for r in kept["report"]} == {"v1", "v2", "cascade"}
+    good = json.load(open(kept["file"]))
+    assert good["schema"] == "plumb-tune-1" and good["attention"] == kept["attention"]
+    small = ["--backend", kind, "--len", 32, "--compare", "v2"]
+    assert json.loads(bench(*small, "--json", check=0).stdout)["costs"] == "measured"
+    for field, value in (("driver", "another"), ("target", "sm_1"), ("kernel_sources", "0" * 32), ("device", "x"),
+                         ("attention", {**good["attention"], "slots": 0}),
+                         ("attention", {**good["attention"], "chunk_cost": "nan"})):
+        with open(kept["file"], "w") as f:
+            json.dump({**good, field: value}, f)
+        out = bench(*small, "--json", check=0)
+        assert json.loads(out.stdout)["costs"] == "built in", field
+        assert b"tuning table not used" in out.stderr and b"plumb tune" in out.stderr, out.stderr
+    with open(kept["file"], "w") as f:
+        f.write("{")
+    assert b"not used" in bench(*small, check=0).stderr
+    model = run("generate", "-m", tiny(), "-p", "hi", "-n", 2, "--backend", kind, env=ENV, timeout=300, check=0)
+    assert b"not used" in model.stderr
+    os.remove(kept["file"])
+    run("tune", "--backend", kind, *SHAPE, "--len", 64, "--op", "merge", "--dry-run", env=ENV, timeout=300, check=0)
+    assert tables() == []
+
+
+if __name__ == "__main__":
+    main()
