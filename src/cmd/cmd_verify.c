@@ -47,6 +47,8 @@ static int parse(struct verify *v, int argc, char **argv) {
          "fail on what is worse than in this report, or with this plumb", 0, 0, NULL},
         {0, "tests", "JUNIT.xml", PL_ARG_STR, &o->tests, "results of the test suite, for the report and --against", 0, 0,
          NULL},
+        {0, "floor", "PERCENT", PL_ARG_U32, &o->floor, "decoding below this part of the read ceiling is a failure", 0, 1000,
+         NULL},
         {0, "timeout", "SECONDS", PL_ARG_U32, &o->timeout_s, "of one item (3600)", 1, 86400, NULL},
         {0, "json", NULL, PL_ARG_FLAG, &v->json, "print the report as JSON instead of Markdown", 0, 0, NULL},
         {0, "item", "ITEM", PL_ARG_STR, &v->item, "run one item here and print its result as JSON", 0, 0, NULL},

@@ -113,8 +113,11 @@ static enum pl_status ask_server(const struct pl_counters_options *o, const stru
     enum pl_status st = read_page(&p, &s->before, &s->metrics_status, err);
     if (st == PL_OK && s->metrics_status == 200) {
         read_props(&p, s, &l.plumb);
-        s->asked = o->prompt_count * o->rounds;
-        ask_together(&l);
+        /* Without the counters of steps there is nothing to learn: then nobody is kept waiting. */
+        if (pl_metrics_find(&s->before, "plumb_steps_total") != NULL) {
+            s->asked = o->prompt_count * o->rounds;
+            ask_together(&l);
+        }
         st = read_after(&p, s, err);
         if (st != PL_OK && s->failed > 0) { /* it died: that is the finding, not our error */
             s->metrics_status = 0;

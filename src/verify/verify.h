@@ -21,6 +21,7 @@ struct pl_verify_options {
     const char *dir;             /* report and scratch */
     const char *against, *tests; /* report or build to compare with; JUnit results of the suite */
     bool quick;
+    uint32_t floor;     /* percent of the read ceiling that decoding must reach; 0: none */
     uint32_t timeout_s; /* of one item */
 };
 

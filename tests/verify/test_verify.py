@@ -163,6 +163,9 @@ def slower_than_noise():
             e[key] = [v * factor for v in e[key]]
         text = verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "bench", "--report", out, "--against", old_report(f"{factor}.json", bench=e), code=code)
         assert ("of its former speed" in text) == (code == 1), text
+    text = verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "bench", "--report", out, "--floor", 1000, code=1)
+    assert "below the floor" in text
+    verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "bench", "--report", out, "--against", path("5.0.json"), code=1)
     speeds = item(report(out), "against")["evidence"]["speeds"]
     assert {s["what"] for s in speeds} == {"prompt", "decode"} and all(s["low"] <= s["ratio"] <= s["high"] for s in speeds)
 
