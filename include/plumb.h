@@ -71,6 +71,7 @@ struct plumb_engine_options {
     uint64_t kv_memory;          /* bytes of KV pages, at least one session's; 0 = all sessions at full context */
     const char *attention;       /* decode attention: "auto" (NULL), "v1", "v2", "cascade", "gather" */
     const char *attention_off;   /* forms of it that are switched off: "cascade,v2"; NULL: none */
+    const char *kv_layout;       /* "paged", "dense" (one run of memory a session, nothing shared), "auto" (NULL) */
     bool invariant;              /* a session's logits do not depend on what else runs in a step; slower */
 };
 PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,

@@ -41,6 +41,7 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
          0, NULL},
         {0, "batch-rows", "N", PL_ARG_U32, &e->batch_rows, "rows of one prefill step (0 = 512)", 0, 65536, NULL},
         {0, "kv-dtype", "TYPE", PL_ARG_STR, &e->kv_dtype, "f16, bf16 or f32", 0, 0, NULL},
+        {0, "kv", "LAYOUT", PL_ARG_STR, &e->kv_layout, "KV memory: paged, dense (nothing shared), auto", 0, 0, NULL},
         {0, "page-tokens", "N", PL_ARG_U32, &e->page_tokens, "tokens of a KV page: 16, 32 or 64 (0 = 32)", 0, 64, NULL},
         {0, "memory-limit", "BYTES", PL_ARG_U64, &e->memory_limit, "refuse to use more (0 = what the machine has)", 0, 0,
          NULL},
@@ -86,6 +87,7 @@ static enum pl_status check_values(const struct plumb_engine_options *e, struct 
     static const char *const isas[] = {"auto", "scalar", "avx2", "avx512-vnni", "neon-dotprod", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", "rocm", "opencl", NULL};
     static const char *const kv_dtypes[] = {"f16", "bf16", "f32", NULL};
+    static const char *const layouts[] = {"auto", "paged", "dense", NULL};
     static const char *const forms[] = {"auto", "v1", "v2", "cascade", "gather", NULL};
     static const char *const caches[] = {"on", "off", "verify", NULL};
     PL_TRY(check_name("isa", e->isa, isas, err));
@@ -93,6 +95,7 @@ static enum pl_status check_values(const struct plumb_engine_options *e, struct 
     PL_TRY(check_name("kv-dtype", e->kv_dtype, kv_dtypes, err));
     PL_TRY(check_name("jit-cache", e->jit_cache, caches, err));
     PL_TRY(check_name("attn", e->attention, forms, err));
+    PL_TRY(check_name("kv", e->kv_layout, layouts, err));
     if (e->page_tokens != 0 && e->page_tokens != 16 && e->page_tokens != 32 && e->page_tokens != 64)
         PL_FAIL(err, PL_USAGE, "--page-tokens is %u but must be 16, 32 or 64", e->page_tokens);
     return PL_OK;

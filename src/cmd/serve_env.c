@@ -40,6 +40,7 @@ static const struct {
     {"DISABLE_KERNEL", "disable-kernel", false},
     {"JIT_CACHE", "jit-cache", false},
     {"ATTN", "attn", false},
+    {"KV", "kv", false},
     {"INVARIANT", "invariant", true},
     {"QUEUE", "queue", false},
     {"KV_MEMORY", "kv-memory", false},

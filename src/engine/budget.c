@@ -81,6 +81,18 @@ static enum pl_status limit_kv(struct plumb_engine *e, struct pl_err *err) {
     return PL_OK;
 }
 
+/* auto is paged: it shares prefixes and needs no room that nobody uses. */
+static enum pl_status choose_layout(struct plumb_engine *e, uint64_t all_pages, struct pl_err *err) {
+    const char *name = e->opt.kv_layout == NULL ? "auto" : e->opt.kv_layout;
+    e->dense = strcmp(name, "dense") == 0;
+    if (!e->dense && strcmp(name, "paged") != 0 && strcmp(name, "auto") != 0)
+        PL_FAIL(err, PL_INVALID, "kv_layout is '%.40s' but must be auto, paged or dense", name);
+    if (e->dense && e->kv_shape.page_count < all_pages)
+        PL_FAIL(err, PL_LIMIT,
+                "dense KV memory holds every session at full context: leave --kv-memory out or take --kv paged");
+    return PL_OK;
+}
+
 static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     const char *name = e->opt.kv_dtype == NULL ? "f16" : e->opt.kv_dtype;
     enum pl_dtype dtype;
@@ -98,7 +110,8 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
                                        .head_dim = e->config.head_dim,
                                        .dtype = dtype};
     if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");
-    return limit_kv(e, err);
+    PL_TRY(limit_kv(e, err));
+    return choose_layout(e, pages, err);
 }
 
 enum pl_status pl_engine_plan(struct plumb_engine *e, struct pl_err *err) {

@@ -84,8 +84,10 @@ static enum pl_status allocate_step(struct plumb_engine *e, struct pl_err *err) 
     if (e->step.tokens == NULL || e->step.logit_rows == NULL || e->step.pages == NULL || e->step.seqs == NULL ||
         e->step.who == NULL || e->sample_logits == NULL)
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for the working space of a step");
-    if (pl_page_pool_init(&e->pages, (uint32_t)e->kv_shape.page_count, (uint32_t)e->kv_shape.page_tokens) != PL_OK)
-        PL_FAIL(err, PL_NO_MEMORY, "out of memory for %zu page entries", e->kv_shape.page_count);
+    uint32_t pages = (uint32_t)e->kv_shape.page_count, size = (uint32_t)e->kv_shape.page_tokens;
+    enum pl_status s = e->dense ? pl_page_pool_init_dense(&e->pages, e->max_sessions, pages / e->max_sessions, size)
+                                : pl_page_pool_init(&e->pages, pages, size);
+    if (s != PL_OK) PL_FAIL(err, PL_NO_MEMORY, "out of memory for %zu page entries", e->kv_shape.page_count);
     return PL_OK;
 }
 
@@ -132,6 +134,9 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     pl_file_will_need(e->file);
     PL_TRY(pl_model_create(e->file, e->ops, &mo, &e->model, err));
     PL_TRY(pl_ops_kv_create(e->ops, &e->kv_shape, &e->kv, err));
+    pl_log_always("KV cache: %s%s, %s, %zu pages of %zu tokens", e->dense ? "dense" : "paged",
+                  e->opt.kv_layout == NULL || strcmp(e->opt.kv_layout, "auto") == 0 ? " (auto)" : "",
+                  pl_dtype_name(e->kv_shape.dtype), e->kv_shape.page_count, e->kv_shape.page_tokens);
     PL_TRY(allocate_step(e, err));
     return plan_kernels(e, err);
 }
@@ -170,7 +175,7 @@ static enum pl_status create(const struct plumb_engine_options *opt, bool loaded
         e->opt.backend = NULL;
         e->opt.isa = e->isa;
         e->opt.force_kernels = e->opt.disable_kernels = e->opt.jit_cache = NULL; /* read; the caller's */
-        e->opt.attention = e->opt.attention_off = NULL;
+        e->opt.attention = e->opt.attention_off = e->opt.kv_layout = NULL;
         *out = e;
         return PL_OK;
     }

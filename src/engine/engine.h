@@ -36,6 +36,7 @@ struct plumb_engine {
     struct pl_kv_shape kv_shape;
     struct pl_kv_store *kv;
     struct pl_page_pool pages;
+    bool dense;                     /* KV pages of a session stand in one run */
     struct pl_memory_budget budget; /* as computed before loading */
     uint64_t memory_limit;
     uint32_t context, max_sessions, batch_rows, logit_rows, session_count;

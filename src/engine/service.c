@@ -134,7 +134,7 @@ static void options_with_defaults(const struct plumb_engine *e, const struct pl_
                                   .max_waiting = opt->max_waiting != 0 ? opt->max_waiting : 256,
                                   .step_tokens = opt->step_tokens != 0 ? opt->step_tokens : e->batch_rows,
                                   .prefill_tokens = opt->prefill_tokens};
-    c->max_running = PL_MIN(c->max_running, e->logit_rows);
+    c->max_running = PL_MIN(c->max_running, e->dense ? e->max_sessions : e->logit_rows);
     c->step_tokens = PL_MIN(c->step_tokens, e->batch_rows);
     if (c->prefill_tokens == 0) c->prefill_tokens = PL_MAX(1, c->step_tokens - PL_MIN(c->max_running, c->step_tokens / 2));
     c->reserve_pages = c->max_running;
@@ -213,7 +213,7 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     pthread_cond_init(&s->out_ready, NULL);
     struct pl_sched_cache cache = {s, cache_adopt, cache_retire, cache_reclaim, cache_reclaimable, cache_held};
     enum pl_status st = make_buffers(s);
-    if (st == PL_OK && !opt->no_prefix_cache) st = pl_prefix_create(&e->pages, &s->tree);
+    if (st == PL_OK && !opt->no_prefix_cache && !e->dense) st = pl_prefix_create(&e->pages, &s->tree);
     if (st != PL_OK)
         (void)pl_err_set(err, __FILE__, __LINE__, st, "no memory for a service of %u sequences", s->config.max_running);
     if (st == PL_OK) st = pl_sched_create(&s->config, &e->pages, s->tree != NULL ? &cache : NULL, &s->sched, err);

@@ -92,6 +92,7 @@ void pl_service_info(struct pl_service *s, struct pl_service_info *out) {
     out->page_count = s->engine->pages.page_count;
     out->page_tokens = s->engine->pages.page_tokens;
     out->pages_free = s->engine->pages.free_count;
+    out->invariant = pl_ops_invariant(s->engine->ops);
     out->poisoned = s->poisoned;
     out->poison = s->poison;
     out->steps = st.steps;

@@ -20,6 +20,14 @@ enum pl_status pl_page_pool_init(struct pl_page_pool *p, uint32_t page_count, ui
     return PL_OK;
 }
 
+enum pl_status pl_page_pool_init_dense(struct pl_page_pool *p, uint32_t lanes, uint32_t lane_pages, uint32_t page_tokens) {
+    PL_ASSERT(lane_pages > 0);
+    if ((uint64_t)lanes * lane_pages > UINT32_MAX) return PL_LIMIT;
+    PL_TRY(pl_page_pool_init(p, lanes * lane_pages, page_tokens));
+    p->lane_pages = lane_pages;
+    return PL_OK;
+}
+
 void pl_page_pool_deinit(struct pl_page_pool *p) {
     pl_free(p->refs);
     pl_free(p->generation);
@@ -28,6 +36,7 @@ void pl_page_pool_deinit(struct pl_page_pool *p) {
 }
 
 enum pl_status pl_page_take(struct pl_page_pool *p, uint32_t *page) {
+    PL_ASSERT(p->lane_pages == 0);
     if (p->free_count == 0) return PL_NO_MEMORY;
     uint32_t taken = p->free_list[--p->free_count];
     PL_ASSERT(p->refs[taken] == 0);
@@ -48,7 +57,8 @@ void pl_page_unref(struct pl_page_pool *p, uint32_t page) {
     p->epoch++;
     if (--p->refs[page] > 0) return;
     p->generation[page]++;
-    p->free_list[p->free_count++] = page;
+    if (p->lane_pages == 0) p->free_list[p->free_count] = page;
+    p->free_count++;
 }
 
 static uint32_t pages_for(uint64_t tokens, uint32_t page_tokens) {
@@ -73,6 +83,28 @@ static bool last_page_shared(const struct pl_block_table *t, const struct pl_pag
     return t->len % p->page_tokens != 0 && p->refs[t->pages[t->len / p->page_tokens]] > 1;
 }
 
+/* Pages are taken in a lane's order and given back in the reverse: its first page says whether it is in use. */
+static enum pl_status extend_dense(struct pl_block_table *t, struct pl_page_pool *p, uint32_t need) {
+    uint32_t first = 0;
+    if (need > p->lane_pages) return PL_NO_MEMORY;
+    if (t->count > 0) {
+        first = t->pages[0];
+    } else {
+        while (first < p->page_count && p->refs[first] > 0) first += p->lane_pages;
+        if (first >= p->page_count) return PL_NO_MEMORY;
+    }
+    PL_TRY(grow_table(t, need));
+    for (; t->count < need; t->count++) {
+        uint32_t page = first + t->count;
+        PL_ASSERT(p->refs[page] == 0);
+        p->refs[page] = 1;
+        p->free_count--;
+        p->epoch++;
+        t->pages[t->count] = page;
+    }
+    return PL_OK;
+}
+
 enum pl_status pl_block_table_extend(struct pl_block_table *t, struct pl_page_pool *p, uint32_t extra, uint32_t *copy_from,
                                      uint32_t *copy_to) {
     *copy_from = *copy_to = UINT32_MAX;
@@ -80,6 +112,7 @@ enum pl_status pl_block_table_extend(struct pl_block_table *t, struct pl_page_po
     uint64_t want = (uint64_t)t->len + extra;
     if (want > UINT32_MAX) return PL_LIMIT;
     uint32_t need = pages_for(want, p->page_tokens), fresh = need > t->count ? need - t->count : 0;
+    if (p->lane_pages > 0) return extend_dense(t, p, need);
     bool copy = last_page_shared(t, p);
     if ((uint64_t)fresh + copy > p->free_count) return PL_NO_MEMORY;
     PL_TRY(grow_table(t, need));
@@ -108,6 +141,7 @@ void pl_block_table_truncate(struct pl_block_table *t, struct pl_page_pool *p, u
 enum pl_status pl_block_table_fork(struct pl_block_table *t, const struct pl_block_table *src, struct pl_page_pool *p,
                                    uint32_t len) {
     PL_ASSERT(t != src && len <= src->len);
+    if (p->lane_pages > 0) return PL_UNSUPPORTED;
     struct pl_block_table made = {.len = len};
     uint32_t count = pages_for(len, p->page_tokens);
     PL_TRY(grow_table(&made, count));

@@ -15,11 +15,15 @@ struct pl_page_pool {
     uint32_t *refs;       /* [page_count] */
     uint32_t *generation; /* [page_count], bumped each time a page is freed */
     uint32_t *free_list;  /* [page_count] stack */
+    uint32_t lane_pages;  /* 0: any page for anyone; else dense: a table's pages are one lane's, in order */
     uint64_t epoch;       /* grows whenever a page is taken, shared or let go: equal epochs, equal block tables */
 };
 enum pl_status pl_page_pool_init(struct pl_page_pool *p, uint32_t page_count, uint32_t page_tokens) PL_MUST_CHECK;
+/* Dense: `lanes` runs of lane_pages pages; a sequence owns a run while it holds any page, nothing is shared. */
+enum pl_status pl_page_pool_init_dense(struct pl_page_pool *p, uint32_t lanes, uint32_t lane_pages,
+                                       uint32_t page_tokens) PL_MUST_CHECK;
 void pl_page_pool_deinit(struct pl_page_pool *p);
-enum pl_status pl_page_take(struct pl_page_pool *p, uint32_t *page); /* PL_NO_MEMORY when none is free */
+enum pl_status pl_page_take(struct pl_page_pool *p, uint32_t *page); /* PL_NO_MEMORY when none is free; never dense */
 void pl_page_ref(struct pl_page_pool *p, uint32_t page);
 void pl_page_unref(struct pl_page_pool *p, uint32_t page);
 
@@ -35,7 +39,7 @@ void pl_block_table_deinit(struct pl_block_table *t, struct pl_page_pool *p);
 enum pl_status pl_block_table_extend(struct pl_block_table *t, struct pl_page_pool *p, uint32_t extra, uint32_t *copy_from,
                                      uint32_t *copy_to) PL_MUST_CHECK;
 void pl_block_table_truncate(struct pl_block_table *t, struct pl_page_pool *p, uint32_t len);
-/* t becomes a copy-on-write copy of the first len tokens of src. */
+/* t becomes a copy-on-write copy of the first len tokens of src. PL_UNSUPPORTED in a dense pool. */
 enum pl_status pl_block_table_fork(struct pl_block_table *t, const struct pl_block_table *src, struct pl_page_pool *p,
                                    uint32_t len) PL_MUST_CHECK;
 

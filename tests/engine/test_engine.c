@@ -19,7 +19,7 @@
 static char backend_line[256];
 static void keep_line(const char *line, void *user) {
     (void)user;
-    strncpy(backend_line, line, sizeof backend_line - 1);
+    if (strstr(line, "kernel backend") != NULL) strncpy(backend_line, line, sizeof backend_line - 1);
 }
 
 static struct plumb_engine_options options(const char *model) {

@@ -134,7 +134,9 @@ static bool run_program(uint32_t seed, enum fault fault, uint32_t steps) {
 
 static void random_programs_match_their_twins(void **state) {
     (void)state;
-    for (uint32_t seed = 0; seed < 400; seed++) {
+    const char *wanted = getenv("PLUMB_STEPS"); /* soak runs take millions */
+    uint64_t programs = (wanted != NULL ? strtoull(wanted, NULL, 10) : 200000) / 500;
+    for (uint32_t seed = 0; seed < programs; seed++) {
         if (!run_program(seed, FAULT_NONE, 500)) fail_msg("seed %u", seed);
     }
 }
@@ -147,6 +149,47 @@ static void planted_faults_are_seen(void **state) {
         for (uint32_t seed = 0; seed < 20; seed++) seen += !run_program(seed, faults[f], 500);
         assert_true(seen >= 10); /* page size 1 never shares a partial page: a quarter of the seeds cannot see NO_COPY */
     }
+}
+
+/* Dense: every table is one run of its own, whatever was taken and given back before; nothing is shared or lost. */
+static void dense_tables_are_runs(void **state) {
+    (void)state;
+    enum { LANES = 3, EACH = 5, SIZE = 4 };
+    struct pl_page_pool p;
+    struct pl_block_table t[LANES + 1] = {0};
+    struct world w = {.seed = 99};
+    assert_int_equal(pl_page_pool_init_dense(&p, LANES, EACH, SIZE), PL_OK);
+    for (uint32_t step = 0; step < 20000; step++) {
+        uint32_t i = draw(&w, LANES + 1), from, to, used = 0, held = 0, n = draw(&w, 9);
+        for (uint32_t k = 0; k <= LANES; k++) used += k != i && t[k].count > 0;
+        if (draw(&w, 3) == 0) {
+            pl_block_table_truncate(&t[i], &p, draw(&w, t[i].len + 1));
+        } else {
+            enum pl_status s = pl_block_table_extend(&t[i], &p, n, &from, &to);
+            bool fits = t[i].len + n <= EACH * SIZE && (t[i].count > 0 || used < LANES || n == 0);
+            assert_int_equal(s, fits ? PL_OK : PL_NO_MEMORY);
+            assert_true(from == UINT32_MAX);
+            if (s == PL_OK) t[i].len += n;
+        }
+        for (uint32_t k = 0; k <= LANES; k++) {
+            assert_int_equal(t[k].count, (t[k].len + SIZE - 1) / SIZE);
+            held += t[k].count;
+            for (uint32_t q = 0; q < t[k].count; q++) {
+                assert_int_equal(t[k].pages[q], t[k].pages[0] + q);
+                assert_int_equal(p.refs[t[k].pages[q]], 1); /* nobody else's */
+            }
+            if (t[k].count > 0) assert_int_equal(t[k].pages[0] % EACH, 0);
+        }
+        assert_int_equal(held + p.free_count, LANES * EACH);
+    }
+    pl_block_table_truncate(&t[1], &p, 0);
+    pl_block_table_truncate(&t[0], &p, 0);
+    assert_int_equal(pl_block_table_extend(&t[0], &p, 3, &w.next_value, &w.draws), PL_OK);
+    t[0].len = 3;
+    assert_int_equal(pl_block_table_fork(&t[1], &t[0], &p, 2), PL_UNSUPPORTED);
+    for (uint32_t k = 0; k <= LANES; k++) pl_block_table_deinit(&t[k], &p);
+    assert_int_equal(p.free_count, LANES * EACH);
+    pl_page_pool_deinit(&p);
 }
 
 static void generations_grow_and_order_is_fixed(void **state) {
@@ -210,8 +253,11 @@ static void failed_allocations_change_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_programs_match_their_twins),   cmocka_unit_test(planted_faults_are_seen),
-        cmocka_unit_test(generations_grow_and_order_is_fixed), cmocka_unit_test(lengths_that_overflow_are_refused),
+        cmocka_unit_test(random_programs_match_their_twins),
+        cmocka_unit_test(planted_faults_are_seen),
+        cmocka_unit_test(dense_tables_are_runs),
+        cmocka_unit_test(generations_grow_and_order_is_fixed),
+        cmocka_unit_test(lengths_that_overflow_are_refused),
         cmocka_unit_test(failed_allocations_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
