@@ -223,6 +223,22 @@ def curl():
     assert out.stdout.endswith("data: [DONE]\n\n"), out.stdout
 
 
+@tap.case
+def wrk():
+    script = os.path.join(os.environ.get("TMPDIR", tempfile.gettempdir()), "plumb-wrk.lua")
+    with open(script, "w", encoding="utf-8") as f:
+        f.write("wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\n"
+                "wrk.body = '{\"prompt\": \"hello\", \"max_tokens\": 2, \"ignore_eos\": true, \"temperature\": 0}'\n")
+    try:
+        out = subprocess.run(["wrk", "-t1", "-c16", "-d2s", "--timeout", "30s", "-s", script, f"http://127.0.0.1:{server['port']}/v1/completions"],
+                             capture_output=True, text=True, timeout=90)
+    except FileNotFoundError:
+        raise tap.Skip("wrk is not installed") from None
+    finally:
+        os.unlink(script)
+    assert out.returncode == 0 and "Requests/sec" in out.stdout and "Non-2xx" not in out.stdout and "Socket errors" not in out.stdout, out.stdout + out.stderr
+
+
 def main():
     with tempfile.TemporaryDirectory() as directory:
         model = os.path.join(directory, "tiny")
