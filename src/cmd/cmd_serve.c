@@ -79,6 +79,8 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "per-key", "N", PL_ARG_U32, &o->per_key_max, "requests one key may have running and waiting (0 = any)", 0, 65536,
          NULL},
         {0, "metrics", NULL, PL_ARG_FLAG, &o->metrics, "serve /metrics (Prometheus); otherwise it answers 501", 0, 0, NULL},
+        {0, "ceiling-gbs", "GB/S", PL_ARG_F32, &o->ceiling_gbs,
+         "what memory gives here, as bench prints it: metrics then show the part reached", 0, 1e6, NULL},
         {0, "cors", NULL, PL_ARG_FLAG, &o->cors, "allow pages of any origin to call", 0, 0, NULL},
         {0, "threads-http", "N", PL_ARG_U32, &o->http_threads, "threads that parse requests and write answers (4)", 1, 64,
          NULL},

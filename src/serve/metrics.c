@@ -104,6 +104,17 @@ static void requests(struct pl_buf *b, const struct pl_service_info *n, struct s
     metric(b, "parallel_max", "gauge", "Sequences that may run together.", n->max_running);
 }
 
+/* Of the bytes that memory could have given in the time, how many moved. Without a ceiling there is no such number. */
+static void ceiling(struct pl_buf *b, const struct pl_service_info *n, float gbs) {
+    if (!(gbs > 0)) return;
+    head(b, "phase_ceiling_ratio", "gauge",
+         "Bytes that steps moved over what --ceiling-gbs would have moved in their time.");
+    for (size_t i = 0; i < 3; i++)
+        if (n->phase[i].ns > 0)
+            pl_buf_printf(b, "plumb_phase_ceiling_ratio{phase=\"%s\"} %.4g\n", pl_phase_names[i],
+                          (double)n->phase[i].bytes / (double)n->phase[i].ns / (double)gbs);
+}
+
 static void steps(struct pl_buf *b, const struct pl_service_info *n) {
     metric(b, "steps_total", "counter", "Steps of the engine.", (double)n->steps);
     seconds(b, "step_duration_seconds", "Duration of a step.", n->step_histogram, n->step_ns_total);
@@ -164,6 +175,7 @@ enum MHD_Result handle_metrics(struct exchange *x) {
     metric(&b, "device_failed", "gauge", "1 when the device has failed and nothing runs any more.", n.poisoned);
     requests(&b, &n, &s->counts);
     steps(&b, &n);
+    ceiling(&b, &n, s->opt.ceiling_gbs);
     tokens_and_pages(&b, &n);
     http(&b, &s->counts);
     kernels(&b, s->service);

@@ -28,6 +28,7 @@ struct pl_serve_options {
     const char *access_log;   /* JSON lines; NULL: none, "-": stderr */
     bool log_bodies;          /* with the request's body, which holds prompts */
     const char *backend_line; /* what the start-up line said */
+    float ceiling_gbs;        /* what memory gives, as `plumb bench` measured it; 0: not told, no ratio is shown */
     uint32_t context;
     struct pl_service_options service;
 };

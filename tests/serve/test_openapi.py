@@ -92,7 +92,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:
         model = os.path.join(directory, "tiny")
         tiny_chat_model.write(model)
-        server = Server(model, "--metrics", "--parallel", "6")
+        server = Server(model, "--metrics", "--parallel", "6", "--ceiling-gbs", "50")
         try:
             tap.main()
         finally:
