@@ -37,6 +37,13 @@ KERNEL(scale)(GLOBAL f32 *x, GLOBAL u32 *witness, const struct pl_args_rows a) {
     if (i < (u64)a.rows * a.cols) x[i] *= a.value;
 }
 
+/* x[r] *= sigmoid(gate[r]) */
+KERNEL(gate_rows)(GLOBAL f32 *x, GLOBAL const f32 *gate, GLOBAL u32 *witness, const struct pl_args_rows a) {
+    count_launch(witness);
+    u64 i = (u64)GROUP_X * GROUP + LOCAL_X;
+    if (i < (u64)a.rows * a.cols) x[i] *= 1.0f / (1.0f + EXP(-gate[i / a.cols]));
+}
+
 /* x = cap * tanh(x / cap) */
 KERNEL(softcap)(GLOBAL f32 *x, GLOBAL u32 *witness, const struct pl_args_rows a) {
     count_launch(witness);

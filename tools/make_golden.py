@@ -116,6 +116,26 @@ CASES = {
     "mistral3": (dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", text_config=dict(
         TINY, model_type="mistral", hidden_act="silu", sliding_window=None, rope_theta=1000000000.0,
         tie_word_embeddings=False), vision_config=dict(model_type="pixtral")), "mistral3"),
+    # Mixtures of experts: one layer without (qwen3moe), a shared expert (qwen2moe), weights renormalised or not.
+    "qwen3moe": (dict(TINY, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_act="silu",
+                      num_hidden_layers=2, attention_bias=False, decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=24,
+                      norm_topk_prob=True, num_experts=8, num_experts_per_tok=3, rope_theta=1000000.0, rope_scaling=None,
+                      sliding_window=None, use_sliding_window=False, tie_word_embeddings=False), "qwen3moe"),
+    "qwen3moe-mixed": (dict(TINY, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_act="silu",
+                            num_hidden_layers=3, attention_bias=True, decoder_sparse_step=1, mlp_only_layers=[1], moe_intermediate_size=16,
+                            norm_topk_prob=False, num_experts=5, num_experts_per_tok=2, rope_theta=1000000.0,
+                            tie_word_embeddings=True), None),
+    "qwen2moe": (dict(TINY, architectures=["Qwen2MoeForCausalLM"], model_type="qwen2_moe", hidden_act="silu", head_dim=None,
+                      num_hidden_layers=2, decoder_sparse_step=1, moe_intermediate_size=16, shared_expert_intermediate_size=40,
+                      norm_topk_prob=False, num_experts=6, num_experts_per_tok=4, rope_theta=1000000.0, use_sliding_window=False,
+                      tie_word_embeddings=False), "qwen2moe"),
+    "mixtral": (dict(TINY, architectures=["MixtralForCausalLM"], model_type="mixtral", hidden_act="silu", head_dim=None,
+                     num_hidden_layers=2, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, rope_theta=1000000.0,
+                     sliding_window=None, tie_word_embeddings=False), "llama"),
+    "olmoe": (dict(TINY, architectures=["OlmoeForCausalLM"], model_type="olmoe", hidden_act="silu", head_dim=None,
+                   num_hidden_layers=2, intermediate_size=16, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False, clip_qkv=None,
+                   attention_bias=False, rope_theta=10000.0, rope_scaling=None, tie_word_embeddings=False, pad_token_id=0),
+              "olmoe"),
 }
 # name -> (source case, default bits, group, scale dtype, per-layer overrides)
 MLX_CASES = {
@@ -125,9 +145,9 @@ MLX_CASES = {
     "qwen3-mlx5": ("qwen3", 5, 32, torch.float16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
-SEEDS = {"glm": 6, "cohere2": 5}  # where the usual one gives a model that magnifies what 16-bit caches round
+SEEDS = {"glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
 # name -> (source case, GGUF types taken in turn by the matrices)
-QUANT_CASES = {"llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
+QUANT_CASES = {"mixtral-q": ("mixtral", ["Q8_0", "Q4_0", "Q5_1"]), "llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
 
 
 def text_config(config):
@@ -151,7 +171,7 @@ def random_weights(model, seed):
             out[name] = exact(n * (0.2 if norm else 0.5) + offset)
         else:
             gain = 2.0 if ("q_proj" in name or "k_proj" in name) else 1.0
-            out[name] = exact(n * gain / math.sqrt(p.shape[1]))
+            out[name] = exact(n * gain / math.sqrt(p.shape[-1]))
     return out
 
 
@@ -178,6 +198,29 @@ def write_bin(name, tokens, logits):
         f.write(np.asarray(tokens, "<u4").tobytes() + np.ascontiguousarray(logits, "<f4").tobytes())
 
 
+def experts_of(name, t):
+    """The stacked parameters of transformers as gate, up and down, all experts in one."""
+    if name.endswith("experts.gate_up_proj"):
+        return {"gate": t[:, : t.shape[1] // 2], "up": t[:, t.shape[1] // 2 :]}
+    return {"down": t} if name.endswith("experts.down_proj") else {}
+
+
+def one_by_one(config, weights):
+    """Names of published files: one tensor for each expert."""
+    mixtral = config["model_type"] == "mixtral"
+    kinds = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral else {k: k + "_proj" for k in ("gate", "up", "down")}
+    out = {}
+    for name, t in weights.items():
+        if mixtral:
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        for kind, all_of in experts_of(name, t).items():
+            for i in range(all_of.shape[0]):
+                out[f"{name.rsplit('.', 1)[0]}.{i}.{kinds[kind]}.weight"] = all_of[i]
+        if not experts_of(name, t):
+            out[name] = t
+    return out
+
+
 def published(config):
     """Without the fields that this architecture does not have."""
     return {k: published(v) if k == "text_config" else v for k, v in config.items() if v is not None or k != "head_dim"}
@@ -188,7 +231,8 @@ def write_hf(name, config, weights):
     d.mkdir(parents=True, exist_ok=True)
     (d / "config.json").write_text(json.dumps(published(config), indent=1) + "\n")
     prefix = "language_" if "text_config" in config else ""
-    named = {("language_model." if prefix else "") + k: v.to(torch.bfloat16).contiguous() for k, v in weights.items()}
+    named = {("language_model." if prefix else "") + k: v.to(torch.bfloat16).contiguous()
+             for k, v in one_by_one(config, weights).items()}
     save_file(named, d / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -198,7 +242,9 @@ GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_
               "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
               "input_layernorm": "attn_norm", "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
-              "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+              "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+              "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+              "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm"}
 AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
@@ -285,9 +331,35 @@ def write_gguf(name, config, weights, arch, types=None):
         w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
     for key, field in FLOAT_KEYS.get(arch, {}).items():
         w.add_float32(f"{arch}.{key}", c[field])
+    experts = c.get("num_experts", c.get("num_local_experts"))
+    if experts:
+        w.add_expert_count(experts)
+        w.add_expert_used_count(c["num_experts_per_tok"])
+    if "moe_intermediate_size" in c:
+        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in c:
+        w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
     used, matrices = {}, 0
     for hf_name, t in weights.items():
+        stacks = []
+        for kind, all_of in experts_of(hf_name, t).items():
+            target = f"blk.{hf_name.split('.')[2]}.ffn_{kind}_exps.weight"
+            if types is None:
+                w.add_tensor(target, all_of.numpy().astype(np.float16))
+                continue
+            q = gguf.GGMLQuantizationType[types[matrices % len(types)]]
+            matrices += 1
+            packed = gguf.quantize(all_of.numpy().copy(), q)
+            w.add_tensor(target, packed, raw_dtype=q)
+            stacks.append(torch.from_numpy(gguf.dequantize(packed, q).astype(np.float32)))
+        if stacks:
+            used[hf_name] = torch.cat(stacks, 1)
+        if experts_of(hf_name, t):
+            continue
         a = t.numpy().copy()
+        if "shared_expert_gate" in hf_name or ".mlp.gate." in hf_name:  # routers stay f32
+            w.add_tensor(gguf_name(hf_name, arch), (a[0] if a.shape[0] == 1 else a).astype(np.float32))
+            continue
         if arch in PERMUTED and "q_proj" in hf_name:
             a = permute(a, c["num_attention_heads"])
         if arch in PERMUTED and "k_proj" in hf_name:

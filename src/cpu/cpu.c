@@ -134,6 +134,7 @@ void pl_cpu_destroy(struct pl_cpu *c) {
     pl_free(c->groups);
     pl_free(c->scratch);
     pl_free(c->partial);
+    cpu_moe_free(c->moe);
     pl_free(c);
 }
 
@@ -151,11 +152,11 @@ struct sizes {
     size_t acts, groups, scratch_each, partial_floats;
 };
 
-static bool sizes_of(const struct pl_cpu *c, size_t rows, size_t in, size_t tokens, struct sizes *s) {
+static bool sizes_of(size_t rows, size_t in, size_t tokens, struct sizes *s) {
     size_t blocks, padded, chunks = tokens / ATTN_CHUNK + 2, plain;
     if (!pl_align_up(in, ACT_BLOCK, &padded) || !pl_mul_size(padded / ACT_BLOCK, ACT_ROW_BYTES, &blocks)) return false;
-    rows *= 2; /* two terms of each, when a product is fine */
-    s->groups = rows / c->table->group_max + 16;
+    rows *= 2;             /* two terms of each, when a product is fine */
+    s->groups = rows + 16; /* grouped products may have groups of one row */
     if (!pl_mul_size(rows, blocks + 64, &s->acts) || !pl_add_size(s->acts, 64 * s->groups, &s->acts)) return false;
     if (!pl_mul_size(padded + 256, GROUP_MAX * sizeof(float), &plain)) return false; /* a tile in chunks of 256 */
     s->scratch_each = PL_MAX(attn_scratch_floats() * sizeof(float), plain);
@@ -169,7 +170,7 @@ enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, 
     size_t rows = PL_MAX(c->max_rows, max_rows), in = PL_MAX(c->max_in, max_in), tokens = PL_MAX(c->max_tokens, max_tokens);
     struct sizes s;
     size_t scratch;
-    if (!sizes_of(c, rows, in, tokens, &s) || !pl_mul_size(s.scratch_each, (size_t)pl_pool_threads(c->pool), &scratch))
+    if (!sizes_of(rows, in, tokens, &s) || !pl_mul_size(s.scratch_each, (size_t)pl_pool_threads(c->pool), &scratch))
         PL_FAIL(err, PL_LIMIT, "scratch for %zu rows of %zu inputs does not fit the address space", rows, in);
     unsigned char *acts = pl_alloc_aligned(s.acts, 64), *sc = pl_alloc_aligned(scratch, 64);
     struct cpu_act_group *groups = pl_calloc(s.groups, sizeof *groups);

@@ -63,6 +63,10 @@ const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_wei
 
 /* y[i] (rows x out_i) = x (rows x in) * w[i]^T [+ bias[i]] [added to y[i] when accumulate], for count matrices of one
  * input width: activations are quantised once, one parallel region. bias or its entries may be NULL. */
+struct pl_cpu_span {
+    size_t first, rows;
+    size_t group, groups; /* the product's own */
+};
 struct pl_cpu_matmul {
     size_t count, rows;
     const struct pl_cpu_weight *const *w;
@@ -72,7 +76,8 @@ struct pl_cpu_matmul {
     float *const *y;
     const size_t *y_stride;
     bool accumulate;
-    bool fine; /* where activations are made 8-bit: in two terms, so that about 15 bits of them count */
+    bool fine;                 /* where activations are made 8-bit: in two terms, so that about 15 bits of them count */
+    struct pl_cpu_span *spans; /* [count]: the rows of x and y that matrix i is for; NULL: all. Not with fine. */
 };
 void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m);
 /* Rows `ids` of the matrix (the embedding table) as f32, times scale. */
@@ -102,6 +107,31 @@ void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const floa
                 size_t gate_stride, size_t up_stride, size_t y_stride);
 void pl_cpu_scale(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float scale);
 void pl_cpu_softcap(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float cap); /* cap*tanh(x/cap) */
+
+/* A mixture of experts. Of each row the `used` experts with the largest logits (of equals the first) count, weighted by the
+ * softmax over all experts, or over the chosen ones alone when renormalise; y += scale * sum of weight * down(act(gate x) *
+ * up x), in falling order of the logits. Rows are grouped by expert: each chosen expert's weights are read once. */
+struct pl_cpu_moe {
+    size_t rows, experts, used, in, inner;
+    bool renormalise;
+    float scale;
+    enum pl_act act;
+    const float *logits; /* [rows, experts] */
+    size_t logits_stride;
+    const struct pl_cpu_weight *const *gate, *const *up, *const *down; /* [experts] */
+    const float *x;
+    size_t x_stride;
+    float *y;
+    size_t y_stride;
+};
+/* Scratch for m's experts and sizes and up to `rows` rows. */
+enum pl_status pl_cpu_moe_reserve(struct pl_cpu *c, const struct pl_cpu_moe *m, size_t rows,
+                                  struct pl_err *err) PL_MUST_CHECK;
+/* Returns the bytes of the experts that were read. */
+size_t pl_cpu_moe(struct pl_cpu *c, const struct pl_cpu_moe *m);
+/* x[r] *= sigmoid(gate[r]), one gate a row. */
+void pl_cpu_gate_rows(struct pl_cpu *c, float *x, const float *gate, size_t rows, size_t cols, size_t x_stride,
+                      size_t gate_stride);
 
 /* The KV cache of one layer: pages [P, S, G, D] for each side, f16, bf16 or f32. */
 struct pl_cpu_kv {

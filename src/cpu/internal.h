@@ -46,8 +46,12 @@ struct pl_cpu {
     size_t scratch_each;
     float *partial; /* attention states of a split context */
     size_t partial_floats;
+    struct cpu_moe_scratch *moe;
     _Atomic size_t next; /* unit of work to be taken next */
 };
+
+/* moe.c */
+void cpu_moe_free(struct cpu_moe_scratch *s);
 
 static inline void *cpu_thread_scratch(const struct pl_cpu *c, int index) {
     return c->scratch + c->scratch_each * (size_t)index;

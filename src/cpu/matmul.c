@@ -130,8 +130,9 @@ const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_wei
 struct product {
     struct pl_cpu *c;
     const struct pl_cpu_matmul *m;
-    size_t group_count, groups_per_pass, rows_per_pass, passes;
-    size_t tiles; /* of all matrices */
+    size_t group_count, most_groups, groups_per_pass, rows_per_pass, passes;
+    size_t tiles;      /* of all matrices */
+    size_t tiles_each; /* with spans */
 };
 
 static void plain_tile(const struct product *p, size_t i, size_t tile, size_t begin, size_t end, float *row) {
@@ -168,9 +169,10 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
     const struct pl_cpu_weight *w = m->w[i];
     if (w->kind == KIND_Q8) {
         const float *bias = m->bias != NULL && m->bias[i] != NULL ? m->bias[i] + tile * TILE_ROWS : NULL;
-        size_t last = PL_MIN(p->group_count, (pass + 1) * p->groups_per_pass);
+        size_t first = m->spans != NULL ? m->spans[i].group : 0, n = m->spans != NULL ? m->spans[i].groups : p->group_count;
+        size_t last = PL_MIN(n, (pass + 1) * p->groups_per_pass);
         for (size_t g = pass * p->groups_per_pass; g < last; g++) {
-            const struct cpu_act_group *a = &p->c->groups[g];
+            const struct cpu_act_group *a = &p->c->groups[first + g];
             if (m->fine) {
                 fine_tile(p, i, tile, a, bias);
                 continue;
@@ -180,7 +182,8 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
         }
         return;
     }
-    size_t begin = pass * p->rows_per_pass, end = PL_MIN(m->rows, begin + p->rows_per_pass);
+    size_t first = m->spans != NULL ? m->spans[i].first : 0, n = m->spans != NULL ? m->spans[i].rows : m->rows;
+    size_t begin = first + pass * p->rows_per_pass, end = PL_MIN(first + n, begin + p->rows_per_pass);
     if (begin >= end) return;
     if (w->kind == KIND_FLOAT)
         p->c->table->float_tile(m, i, tile, begin, end, scratch);
@@ -196,6 +199,10 @@ static void product_worker(void *arg, int index, int count) {
     while (cpu_take(p->c, grain, total, &begin, &end)) {
         for (size_t u = begin; u < end; u++) {
             size_t pass = u / p->tiles, tile = u % p->tiles, i = 0;
+            if (m->spans != NULL) { /* grouped products have matrices of one height */
+                i = tile / p->tiles_each;
+                tile -= i * p->tiles_each;
+            }
             for (size_t n; tile >= (n = (m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS); i++) tile -= n;
             tile_run(p, i, tile, pass, scratch);
         }
@@ -237,19 +244,38 @@ static void quantize_worker(void *arg, int index, int count) {
     }
 }
 
-/* Full groups, then one group for each power of two of what is left. */
-static void plan_groups(struct product *p, size_t in) {
+/* Rows [first, end): full groups, then one group for each power of two of what is left. */
+static void plan_span(struct product *p, size_t row_bytes, size_t first, size_t end, size_t *used) {
     struct pl_cpu *c = p->c;
-    size_t row_bytes = (in + ACT_BLOCK - 1) / ACT_BLOCK * ACT_ROW_BYTES, used = 0, n = 0;
-    size_t total = p->m->rows * (p->m->fine ? 2 : 1); /* fine: even, so every group is */
-    for (size_t first = 0, rows = c->table->group_max; first < total; first += rows) {
-        while (rows > total - first) rows /= 2;
-        PL_ASSERT(n < c->group_cap);
-        c->groups[n++] = (struct cpu_act_group){first, rows, c->acts + used};
-        used += (rows * row_bytes + 63) / 64 * 64;
+    for (size_t rows = c->table->group_max; first < end; first += rows) {
+        while (rows > end - first) rows /= 2;
+        PL_ASSERT(p->group_count < c->group_cap);
+        c->groups[p->group_count++] = (struct cpu_act_group){first, rows, c->acts + *used};
+        *used += (rows * row_bytes + 63) / 64 * 64;
     }
-    p->group_count = n;
-    p->groups_per_pass = PL_MAX((size_t)1, PASS_BYTES / (row_bytes * c->table->group_max));
+}
+
+static void plan_groups(struct product *p, size_t in) {
+    const struct pl_cpu_matmul *m = p->m;
+    size_t row_bytes = (in + ACT_BLOCK - 1) / ACT_BLOCK * ACT_ROW_BYTES, used = 0, most = 0;
+    if (m->spans == NULL) plan_span(p, row_bytes, 0, m->rows * (m->fine ? 2 : 1), &used); /* fine: even, so every group is */
+    for (size_t i = 0; m->spans != NULL && i < m->count; i++) {
+        struct pl_cpu_span *s = &m->spans[i], *before = i > 0 ? s - 1 : NULL;
+        bool same = before != NULL && before->first == s->first && before->rows == s->rows;
+        s->group = same ? before->group : p->group_count;
+        if (!same) plan_span(p, row_bytes, s->first, s->first + s->rows, &used);
+        s->groups = same ? before->groups : p->group_count - s->group;
+        most = PL_MAX(most, s->groups);
+    }
+    p->most_groups = m->spans != NULL ? most : p->group_count;
+    p->groups_per_pass = PL_MAX((size_t)1, PASS_BYTES / (row_bytes * p->c->table->group_max));
+}
+
+static size_t most_rows(const struct pl_cpu_matmul *m) {
+    size_t most = 0;
+    if (m->spans == NULL) return m->rows;
+    for (size_t i = 0; i < m->count; i++) most = PL_MAX(most, m->spans[i].rows);
+    return most;
 }
 
 void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
@@ -261,13 +287,15 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
     for (size_t i = 0; i < m->count; i++) {
         PL_ASSERT(m->w[i]->in == in);
         q8 = q8 || m->w[i]->kind == KIND_Q8;
+        PL_ASSERT(m->spans == NULL || (m->w[i]->out == m->w[0]->out && !m->fine));
         p.tiles += (m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS;
     }
+    p.tiles_each = p.tiles / m->count;
     p.rows_per_pass = PL_MAX((size_t)64, PASS_BYTES / (in * sizeof(float)));
-    p.passes = (m->rows + p.rows_per_pass - 1) / p.rows_per_pass;
+    p.passes = (most_rows(m) + p.rows_per_pass - 1) / p.rows_per_pass;
     if (q8) {
         plan_groups(&p, in);
-        p.passes = PL_MAX(p.passes, (p.group_count + p.groups_per_pass - 1) / p.groups_per_pass);
+        p.passes = PL_MAX(p.passes, (p.most_groups + p.groups_per_pass - 1) / p.groups_per_pass);
         atomic_store_explicit(&c->next, 0, memory_order_relaxed);
         if (m->rows < 4)
             quantize_worker(&p, 0, 1);

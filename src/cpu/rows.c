@@ -1,4 +1,5 @@
 /* Row-wise operations: a few rows run on the caller, more are shared out by row. */
+#include <math.h>
 #include <string.h>
 
 #include "cpu/internal.h"
@@ -90,6 +91,21 @@ void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const floa
                         .b_stride = up_stride,
                         .y_stride = y_stride};
     share(c, 4 * rows * cols, glu_worker, &j);
+}
+
+static void gate_worker(void *arg, int index, int count) {
+    (void)index;
+    struct row_job *j = arg;
+    size_t begin, end, grain = grain_of(j->rows, count);
+    while (cpu_take(j->c, grain, j->rows, &begin, &end))
+        for (size_t r = begin; r < end; r++)
+            j->c->table->scale(j->x + r * j->x_stride, 1.0f / (1.0f + expf(-j->a[r * j->a_stride])), j->cols);
+}
+void pl_cpu_gate_rows(struct pl_cpu *c, float *x, const float *gate, size_t rows, size_t cols, size_t x_stride,
+                      size_t gate_stride) {
+    struct row_job j = {
+        .c = c, .x = x, .a = gate, .rows = rows, .cols = cols, .x_stride = x_stride, .a_stride = gate_stride};
+    share(c, rows * cols, gate_worker, &j);
 }
 
 static void scale_worker(void *arg, int index, int count) {

@@ -11,6 +11,8 @@ struct pl_layer {
     struct pl_weight *q_norm_wide, *k_norm_wide; /* norms over all heads */
     struct pl_weight *o, *o_bias, *post_attn_norm;
     struct pl_weight *mlp_norm, *gate, *up, *down, *gate_bias, *up_bias, *down_bias, *post_mlp_norm;
+    struct pl_weight *router, *gate_experts, *up_experts, *down_experts;
+    struct pl_weight *shared_gate, *shared_up, *shared_down, *shared_router;
 };
 
 struct pl_model {
@@ -27,11 +29,32 @@ struct pl_model {
 
     /* Activations. x residual stream, h normalised, q k v, a attention result, g u MLP inner. */
     struct pl_activation *x, *h, *q, *k, *v, *a, *g, *u;
-    struct pl_activation *x_out, *a_out, *logits; /* logit rows only */
+    struct pl_activation *x_out, *a_out, *logits;   /* logit rows only */
+    struct pl_activation *router, *sg, *su, *share; /* NULL without experts: their logits, the shared one's MLP and gate */
 };
 
-enum pl_dim { PL_DIM_NONE, PL_DIM_E, PL_DIM_F, PL_DIM_V, PL_DIM_HD, PL_DIM_GD, PL_DIM_D };
-enum pl_need { PL_NEED_ALWAYS, PL_NEED_UNTIED, PL_NEED_QKV_BIAS, PL_NEED_O_BIAS, PL_NEED_MLP_BIAS };
+enum pl_dim {
+    PL_DIM_NONE,
+    PL_DIM_E,
+    PL_DIM_F,
+    PL_DIM_V,
+    PL_DIM_HD,
+    PL_DIM_GD,
+    PL_DIM_D,
+    PL_DIM_X,  /* experts */
+    PL_DIM_FX, /* MLP width of an expert */
+    PL_DIM_FS, /* of the shared one */
+    PL_DIM_ONE
+};
+enum pl_need {
+    PL_NEED_ALWAYS,
+    PL_NEED_UNTIED,
+    PL_NEED_QKV_BIAS,
+    PL_NEED_O_BIAS,
+    PL_NEED_MLP_BIAS,
+    PL_NEED_DENSE,
+    PL_NEED_MOE
+};
 
 /* Where a weight lies in one that a file keeps fused: queries, keys, values in this order; gate, then up. */
 enum pl_part { PL_PART_WHOLE, PL_PART_Q, PL_PART_K, PL_PART_V, PL_PART_GATE, PL_PART_UP };
@@ -90,6 +113,9 @@ struct pl_arch_def {
     bool longrope;                         /* GGUF may hold tensors of LongRoPE divisors */
     bool windowed_unscaled;                /* rotary scaling concerns the layers without a window only */
     float rope_base_gguf, rope_base_local; /* where the file does not say; 0: 10,000, and as the others */
+    bool moe;                              /* mixture of experts, */
+    bool renormalise;                      /* whose weights add up to 1 where the file does not say */
+    bool shared_expert;                    /* and one expert counts always, by a gate of its own */
     struct pl_arch_bias biases[2];
     const struct pl_arch_field *fields;
     size_t field_count;
@@ -103,6 +129,7 @@ struct pl_arch_def {
     enum pl_status (*finish)(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                              struct pl_activation *x);
 };
+extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
     pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,
     pl_cohere2_def, pl_glm_def, pl_glm4_def;
@@ -161,6 +188,26 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
     PL_LAYER_MATRIX(gate, "ffn_gate.weight", "mlp.gate_proj.weight", F, E), \
         PL_LAYER_MATRIX(up, "ffn_up.weight", "mlp.up_proj.weight", F, E),   \
         PL_LAYER_MATRIX(down, "ffn_down.weight", "mlp.down_proj.weight", E, F)
+#define PL_BIND_MATRIX(field, gguf_name, hf_name, ROWS, COLS, NEED, USE)                               \
+    {                                                                                                  \
+        .gguf = gguf_name, .hf = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
+        .use = PL_WEIGHT_##USE, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, .need = PL_NEED_##NEED   \
+    }
+/* The experts of a layer: one tensor of all, or one of each; %u stands for the expert's number. */
+#define PL_BIND_EXPERTS(block, gate, up, down)                                                                          \
+    PL_BIND_MATRIX(gate_experts, "ffn_gate_exps.weight", block ".experts.%u." gate ".weight", FX, E, MOE, EXPERTS),     \
+        PL_BIND_MATRIX(up_experts, "ffn_up_exps.weight", block ".experts.%u." up ".weight", FX, E, MOE, EXPERTS),       \
+        PL_BIND_MATRIX(down_experts, "ffn_down_exps.weight", block ".experts.%u." down ".weight", E, FX, MOE, EXPERTS), \
+        PL_BIND_MATRIX(router, "ffn_gate_inp.weight", block ".gate.weight", X, E, MOE, MATRIX)
+#define PL_BIND_DENSE_MLP                                                                 \
+    PL_BIND_MATRIX(gate, "ffn_gate.weight", "mlp.gate_proj.weight", F, E, DENSE, MATRIX), \
+        PL_BIND_MATRIX(up, "ffn_up.weight", "mlp.up_proj.weight", F, E, DENSE, MATRIX),   \
+        PL_BIND_MATRIX(down, "ffn_down.weight", "mlp.down_proj.weight", E, F, DENSE, MATRIX)
+#define PL_BIND_SHARED_EXPERT                                                                                           \
+    PL_BIND_MATRIX(shared_gate, "ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", FS, E, MOE, MATRIX),     \
+        PL_BIND_MATRIX(shared_up, "ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", FS, E, MOE, MATRIX),       \
+        PL_BIND_MATRIX(shared_down, "ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", E, FS, MOE, MATRIX), \
+        PL_BIND_MATRIX(shared_router, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", ONE, E, MOE, MATRIX)
 #define PL_BIND_HALF(field, PART)                                                                                      \
     {                                                                                                                  \
         .per_layer = true, .slot = offsetof(struct pl_layer, field), .use = PL_WEIGHT_MATRIX, .rows = PL_DIM_F,        \
@@ -207,6 +254,11 @@ enum pl_status pl_layer_finish(struct pl_model *m, const struct pl_layer *w, con
 /* The same with a norm more after each half: x += norm(a o^T), x += norm(mlp(norm(x))). RMS norms. */
 enum pl_status pl_layer_finish_sandwich(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                                         struct pl_activation *x) PL_MUST_CHECK;
+/* The second half with experts instead of the MLP, in the layers that have them. */
+enum pl_status pl_layer_finish_moe(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                   struct pl_activation *x) PL_MUST_CHECK;
+/* How the experts of a layer are mixed. */
+struct pl_moe pl_layer_moe(const struct pl_model *m, const struct pl_layer *w);
 /* The first half: queries, keys and values of norm(x), and attention. */
 enum pl_status pl_layer_attend(struct pl_model *m, uint32_t l, const struct pl_layer *w,
                                struct pl_activation *x) PL_MUST_CHECK;
@@ -224,6 +276,7 @@ static inline float *pl_field_slot(struct pl_model_config *c, const struct pl_ar
 #define PL_MLP_MAX     (1u << 22)
 #define PL_HEADS_MAX   4096u
 #define PL_HEAD_MAX    ((uint32_t)PL_MODEL_HEAD_MAX)
+#define PL_EXPERTS_MAX 4096u
 #define PL_VOCAB_MAX   (1u << 24)
 #define PL_CONTEXT_MAX (1u << 28)
 

@@ -30,23 +30,38 @@ static uint64_t dim_of(const struct pl_model_config *c, enum pl_dim d) {
     case PL_DIM_HD: return (uint64_t)c->heads * c->head_dim;
     case PL_DIM_GD: return (uint64_t)c->kv_heads * c->head_dim;
     case PL_DIM_D: return c->head_dim;
+    case PL_DIM_X: return c->experts;
+    case PL_DIM_FX: return c->expert_width;
+    case PL_DIM_FS: return c->shared_width;
+    case PL_DIM_ONE: return 1;
     }
     return 0;
 }
 
 static const char *dim_text(enum pl_dim d) {
-    static const char *const text[] = {
-        "1", "width", "MLP width", "vocabulary", "heads x head size", "KV heads x head size", "head size"};
+    static const char *const text[] = {"1",
+                                       "width",
+                                       "MLP width",
+                                       "vocabulary",
+                                       "heads x head size",
+                                       "KV heads x head size",
+                                       "head size",
+                                       "experts",
+                                       "width of an expert",
+                                       "width of the shared expert",
+                                       "one"};
     return text[d];
 }
 
-static bool is_needed(const struct pl_model_config *c, enum pl_need need) {
+static bool is_needed(const struct pl_model_config *c, enum pl_need need, uint32_t layer) {
     switch (need) {
     case PL_NEED_ALWAYS: return true;
     case PL_NEED_UNTIED: return !c->tied_embeddings;
     case PL_NEED_QKV_BIAS: return c->qkv_bias;
     case PL_NEED_O_BIAS: return c->o_bias;
     case PL_NEED_MLP_BIAS: return c->mlp_bias;
+    case PL_NEED_DENSE: return !c->layer_moe[layer];
+    case PL_NEED_MOE: return c->layer_moe[layer];
     }
     return false;
 }
@@ -83,7 +98,8 @@ static enum pl_status check_shape(const struct binder *d, const struct pl_bindin
     uint64_t cols = dim_of(&d->m->cfg, b->cols);
     bool vector = b->rows == PL_DIM_NONE;
     bool fits = vector ? t->ndim >= 1 && pl_tensor_rows(t) == 1 && pl_tensor_cols(t) == s->total
-                       : t->ndim == 2 && t->shape[0] == s->total && t->shape[1] == cols;
+                       : (t->ndim == 2 || (t->ndim == 1 && s->total == 1)) && pl_tensor_rows(t) == s->total &&
+                             pl_tensor_cols(t) == cols;
     if (fits) return PL_OK;
     char found[96];
     shape_text(t, found, sizeof found);
@@ -133,9 +149,77 @@ static enum pl_status find_tensor(struct binder *d, const struct pl_binding *b, 
             pl_arch_name(d->m->cfg.arch));
 }
 
+/* The weight made of n tensors takes its place; what it copied need not stay in memory. */
+static void keep(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_weight *w,
+                 const struct pl_tensor *from, size_t n) {
+    struct pl_model *m = d->m;
+    char *base = b->per_layer ? (char *)&m->layers[layer] : (char *)m;
+    memcpy(base + b->slot, &w, sizeof w);
+    uint64_t owned = pl_ops_weight_bytes_owned(m->ops, w);
+    m->bytes_owned += owned;
+    for (size_t i = 0; i < n; i++) {
+        if (owned > 0) pl_file_forget(d->f, &from[i]); /* held once: the copy is what products read */
+        d->done_bytes += from[i].bytes;
+    }
+    if (d->opt->progress != NULL) d->opt->progress(d->opt->progress_user, d->done_bytes, pl_file_bytes(d->f));
+}
+
+static enum pl_status cut_experts(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
+    const struct pl_model_config *c = &d->m->cfg;
+    uint64_t rows = dim_of(c, b->rows), cols = dim_of(c, b->cols);
+    const struct pl_tensor *t = NULL;
+    bool fused;
+    PL_TRY(find_tensor(d, b, layer, &fused, &t));
+    if (t->ndim != 3 || t->shape[0] != c->experts || t->shape[1] != rows || t->shape[2] != cols || t->dtype == PL_MLX) {
+        char found[96];
+        shape_text(t, found, sizeof found);
+        PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%u, %llu, %llu] (experts, %s, %s)",
+                t->name, found, c->experts, (unsigned long long)rows, (unsigned long long)cols, dim_text(b->rows),
+                dim_text(b->cols));
+    }
+    for (uint32_t i = 0; i < c->experts; i++) out[i] = pl_expert_of(t, i);
+    return PL_OK;
+}
+
+static enum pl_status find_experts(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
+    const char *place = strstr(b->hf, "%u");
+    const struct pl_model_config *c = &d->m->cfg;
+    for (uint32_t i = 0; i < c->experts; i++) {
+        char tail[96];
+        snprintf(tail, sizeof tail, "%.*s%u%s", (int)(place - b->hf), b->hf, i, place + 2);
+        struct pl_binding one = *b;
+        one.hf = tail;
+        const struct pl_tensor *t = NULL;
+        bool fused;
+        PL_TRY(find_tensor(d, &one, layer, &fused, &t));
+        const struct span s = span_of(c, b, false);
+        PL_TRY(check_shape(d, &one, &s, t));
+        if (i > 0 && t->dtype != out[0].dtype)
+            PL_FAIL(d->err, PL_UNSUPPORTED,
+                    "tensor %s is of type %s, the first expert's of %s: experts of one type are implemented", t->name,
+                    pl_dtype_name(t->dtype), pl_dtype_name(out[0].dtype));
+        out[i] = *t;
+    }
+    return PL_OK;
+}
+
+static enum pl_status bind_experts(struct binder *d, const struct pl_binding *b, uint32_t layer) {
+    uint32_t n = d->m->cfg.experts;
+    struct pl_tensor *list = pl_alloc(n, sizeof *list);
+    if (list == NULL) PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %u experts", n);
+    bool stacked = pl_file_kind(d->f) == PL_FILE_GGUF;
+    enum pl_status st = stacked ? cut_experts(d, b, layer, list) : find_experts(d, b, layer, list);
+    struct pl_weight *w = NULL;
+    if (st == PL_OK) st = pl_ops_experts_create(d->m->ops, list, n, &w, d->err);
+    if (st == PL_OK) keep(d, b, layer, w, list, n);
+    pl_free(list);
+    return st;
+}
+
 static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uint32_t layer) {
     struct pl_model *m = d->m;
-    if (!is_needed(&m->cfg, b->need)) return PL_OK;
+    if (!is_needed(&m->cfg, b->need, layer)) return PL_OK;
+    if (b->use == PL_WEIGHT_EXPERTS) return bind_experts(d, b, layer);
     const struct pl_tensor *t = NULL;
     struct pl_tensor part;
     bool fused;
@@ -146,13 +230,7 @@ static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uin
     enum pl_weight_use use = b->use == PL_WEIGHT_EMBED && m->cfg.tied_embeddings ? PL_WEIGHT_TIED : b->use;
     struct pl_weight *w;
     PL_TRY(pl_ops_weight_create(m->ops, &part, use, &w, d->err));
-    char *base = b->per_layer ? (char *)&m->layers[layer] : (char *)m;
-    memcpy(base + b->slot, &w, sizeof w);
-    uint64_t owned = pl_ops_weight_bytes_owned(m->ops, w);
-    if (owned > 0) pl_file_forget(d->f, &part); /* held once: the copy is what products read */
-    m->bytes_owned += owned;
-    d->done_bytes += part.bytes;
-    if (d->opt->progress != NULL) d->opt->progress(d->opt->progress_user, d->done_bytes, pl_file_bytes(d->f));
+    keep(d, b, layer, w, &part, 1);
     return PL_OK;
 }
 

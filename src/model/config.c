@@ -24,13 +24,18 @@ static const struct {
     [PL_ARCH_COHERE2] = {"cohere2", &pl_cohere2_def},
     [PL_ARCH_GLM] = {"glm", &pl_glm_def},
     [PL_ARCH_GLM4] = {"glm4", &pl_glm4_def},
+    [PL_ARCH_QWEN2_MOE] = {"qwen2_moe", &pl_qwen2_moe_def},
+    [PL_ARCH_QWEN3_MOE] = {"qwen3_moe", &pl_qwen3_moe_def},
+    [PL_ARCH_MIXTRAL] = {"mixtral", &pl_mixtral_def},
+    [PL_ARCH_OLMOE] = {"olmoe", &pl_olmoe_def},
 };
 _Static_assert(PL_COUNT_OF(archs) == PL_ARCH_COUNT, "a new architecture needs its row above and its name below");
 
 const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? archs[a].name : "?"; }
 const char *pl_arch_list(void) {
     return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
-           "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4";
+           "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
+           "qwen2_moe, qwen3_moe, mixtral, olmoe";
 }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);
@@ -64,6 +69,15 @@ static enum pl_status check_scales(const struct pl_model_config *c, struct pl_er
     for (size_t i = 0; i < PL_COUNT_OF(scales); i++)
         if (!is_positive(scales[i].value))
             PL_FAIL(err, PL_FORMAT, "%s scale %g: a positive number was expected", scales[i].name, (double)scales[i].value);
+    return PL_OK;
+}
+
+static enum pl_status check_experts(const struct pl_model_config *c, struct pl_err *err) {
+    bool moe = pl_arch_def(c->arch)->moe;
+    if (!moe) return PL_OK;
+    if (c->experts == 0 || c->experts_used == 0 || c->experts_used > c->experts || c->expert_width == 0)
+        PL_FAIL(err, PL_FORMAT, "%u of %u experts of width %u: at least one, and no more than there are, was expected",
+                c->experts_used, c->experts, c->expert_width);
     return PL_OK;
 }
 
@@ -101,6 +115,7 @@ enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_con
     enum pl_status st = pl_file_kind(f) == PL_FILE_GGUF ? pl_config_read_gguf(f, &c, err) : pl_config_read_hf(f, &c, err);
     if (st == PL_OK) st = check_shape(&c, err);
     if (st == PL_OK) st = check_rope(&c, err);
+    if (st == PL_OK) st = check_experts(&c, err);
     if (st == PL_OK && pl_arch_def(c.arch)->check != NULL) st = pl_arch_def(c.arch)->check(&c, err);
     if (st == PL_OK) st = check_scales(&c, err);
     if (st != PL_OK) {

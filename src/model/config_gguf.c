@@ -10,11 +10,12 @@ static const struct {
     const char *name;
     enum pl_arch arch;
 } gguf_archs[] = {
-    {"llama", PL_ARCH_LLAMA},     {"mistral3", PL_ARCH_MISTRAL},      {"qwen2", PL_ARCH_QWEN2},
-    {"qwen3", PL_ARCH_QWEN3},     {"gemma2", PL_ARCH_GEMMA2},         {"gemma3", PL_ARCH_GEMMA3},
-    {"phi3", PL_ARCH_PHI3},       {"smollm3", PL_ARCH_SMOLLM3},       {"granite", PL_ARCH_GRANITE},
-    {"olmo2", PL_ARCH_OLMO2},     {"starcoder2", PL_ARCH_STARCODER2}, {"command-r", PL_ARCH_COHERE},
-    {"cohere2", PL_ARCH_COHERE2}, {"chatglm", PL_ARCH_GLM},           {"glm4", PL_ARCH_GLM4},
+    {"llama", PL_ARCH_LLAMA},        {"mistral3", PL_ARCH_MISTRAL},      {"qwen2", PL_ARCH_QWEN2},
+    {"qwen3", PL_ARCH_QWEN3},        {"gemma2", PL_ARCH_GEMMA2},         {"gemma3", PL_ARCH_GEMMA3},
+    {"phi3", PL_ARCH_PHI3},          {"smollm3", PL_ARCH_SMOLLM3},       {"granite", PL_ARCH_GRANITE},
+    {"olmo2", PL_ARCH_OLMO2},        {"starcoder2", PL_ARCH_STARCODER2}, {"command-r", PL_ARCH_COHERE},
+    {"cohere2", PL_ARCH_COHERE2},    {"chatglm", PL_ARCH_GLM},           {"glm4", PL_ARCH_GLM4},
+    {"qwen2moe", PL_ARCH_QWEN2_MOE}, {"qwen3moe", PL_ARCH_QWEN3_MOE},    {"olmoe", PL_ARCH_OLMOE},
 };
 
 struct reader {
@@ -118,13 +119,40 @@ static enum pl_status read_vocab(struct reader *r, struct pl_model_config *c) {
 
 static bool has(const struct pl_file *f, const char *tensor) { return pl_file_tensor(f, tensor) != NULL; }
 
-static enum pl_status refuse_features(struct reader *r) {
-    uint32_t experts = 0;
+/* Mixtral is a llama with experts. */
+static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) {
     bool found;
-    PL_TRY(read_u32(r, "expert_count", 0, UINT32_MAX, &experts, &found));
-    if (experts > 0)
-        PL_FAIL(r->err, PL_UNSUPPORTED, "a mixture of %u experts: only dense models are implemented (%s)", experts,
+    float scale = 0;
+    uint32_t gating = 0;
+    PL_TRY(read_u32(r, "expert_count", 0, PL_EXPERTS_MAX, &c->experts, &found));
+    if (c->experts > 0 && c->arch == PL_ARCH_LLAMA) {
+        c->arch = PL_ARCH_MIXTRAL;
+        r->def = pl_arch_def(c->arch);
+    }
+    if (c->experts > 0 && !r->def->moe)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "a mixture of %u experts is not implemented for %s; known: %s", c->experts, r->arch,
                 pl_arch_list());
+    if (!r->def->moe) return PL_OK;
+    PL_TRY(read_u32(r, "expert_used_count", 1, PL_EXPERTS_MAX, &c->experts_used, NULL));
+    PL_TRY(read_u32(r, "expert_feed_forward_length", 1, PL_MLP_MAX, &c->expert_width, &found));
+    if (!found)
+        c->expert_width = r->def->qk_norm && c->arch == PL_ARCH_QWEN3_MOE ? c->mlp_width / c->experts_used : c->mlp_width;
+    c->shared_width = r->def->shared_expert ? c->mlp_width : 0;
+    if (r->def->shared_expert)
+        PL_TRY(read_u32(r, "expert_shared_feed_forward_length", 1, PL_MLP_MAX, &c->shared_width, &found));
+    c->experts_renormalise = r->def->renormalise;
+    enum pl_status st = pl_gguf_bool(r->f, key_of(r, "expert_weights_norm"), &c->experts_renormalise, r->err);
+    if (st != PL_OK && st != PL_NOT_FOUND) return st;
+    PL_TRY(read_f32(r, "expert_weights_scale", &scale));
+    PL_TRY(read_u32(r, "expert_gating_func", 0, UINT32_MAX, &gating, &found));
+    if ((scale != 0 && scale != 1) || gating > 1)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "experts weighted by %g with gating function %u: a plain softmax is implemented",
+                (double)scale, gating);
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = true;
+    return PL_OK;
+}
+
+static enum pl_status refuse_features(struct reader *r) {
     if (!r->def->longrope && (has(r->f, "rope_factors_long.weight") || has(r->f, "rope_factors_short.weight")))
         PL_FAIL(r->err, PL_UNSUPPORTED, "LongRoPE (tensor rope_factors_long.weight) is not implemented for %s", r->arch);
     if (pl_gguf_find(r->f, key_of(r, "rope.dimension_sections")) != NULL)
@@ -256,6 +284,7 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
     PL_TRY(read_arch(&r, &c->arch));
     PL_TRY(refuse_features(&r));
     PL_TRY(read_sizes(&r, c));
+    PL_TRY(read_experts(&r, c));
     PL_TRY(read_vocab(&r, c));
     PL_TRY(read_numbers(&r, c));
     PL_TRY(read_rope_scaling(&r, c));

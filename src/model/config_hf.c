@@ -33,6 +33,10 @@ static const struct hf_arch {
     {"cohere", PL_ARCH_COHERE, 256000, 8192, 22528, 40, 64, 0, 0, 8192, 1e-5, 5e5, true, false},
     {"cohere2", PL_ARCH_COHERE2, 256000, 8192, 22528, 40, 64, 0, 0, 8192, 1e-5, 1e4, true, false},
     {"glm", PL_ARCH_GLM, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
+    {"qwen2_moe", PL_ARCH_QWEN2_MOE, 151936, 2048, 5632, 24, 16, 16, 0, 32768, 1e-6, 1e4, false, false},
+    {"qwen3_moe", PL_ARCH_QWEN3_MOE, 151936, 2048, 6144, 24, 32, 4, 0, 32768, 1e-6, 1e4, false, false},
+    {"mixtral", PL_ARCH_MIXTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-5, 1e6, false, false},
+    {"olmoe", PL_ARCH_OLMOE, 50304, 2048, 2048, 16, 16, 0, 0, 4096, 1e-5, 1e4, false, false},
     {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
 };
 
@@ -159,10 +163,10 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
                                           "logits_scaling"};
     for (size_t i = 0; i < PL_COUNT_OF(experts); i++) {
         const json_t *v = field(r->root, experts[i]);
-        if (v != NULL && json_number_value(v) > 0)
+        if (v != NULL && json_number_value(v) > 0 && !r->def->moe)
             PL_FAIL(r->err, PL_UNSUPPORTED,
-                    "config.json: %s asks for a mixture of experts: only dense models are implemented (%s)", experts[i],
-                    pl_arch_list());
+                    "config.json: %s asks for a mixture of experts, which is not implemented for %s; known: %s", experts[i],
+                    r->hf->model_type, pl_arch_list());
     }
     for (size_t i = 0; i < PL_COUNT_OF(switches); i++)
         if (json_is_true(field(r->root, switches[i])))
@@ -216,6 +220,46 @@ static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     uint32_t derived = c->width % c->heads == 0 && c->width / c->heads <= PL_HEAD_MAX ? c->width / c->heads : 0;
     PL_TRY(read_u32(r, r->root, "head_dim", 1, PL_HEAD_MAX, d->head_dim > 0 ? d->head_dim : derived, &c->head_dim));
     return read_rotary_part(r, c);
+}
+
+/* A layer has experts at every decoder_sparse_step-th place, unless mlp_only_layers names it. */
+static enum pl_status read_moe_layers(struct reader *r, struct pl_model_config *c) {
+    uint32_t step;
+    const json_t *dense = field(r->root, "mlp_only_layers");
+    PL_TRY(read_u32(r, r->root, "decoder_sparse_step", 1, UINT32_MAX, 1, &step));
+    if (dense != NULL && !json_is_array(dense))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field mlp_only_layers is %s; an array was expected", kind_of(dense));
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = (l + 1) % step == 0;
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        json_int_t l = json_integer_value(json_array_get(dense, i));
+        if (l >= 0 && l < c->layers) c->layer_moe[l] = false;
+    }
+    return PL_OK;
+}
+
+static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) {
+    const struct pl_arch_def *d = r->def;
+    bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
+    if (!d->moe) return PL_OK;
+    uint32_t count = c->arch == PL_ARCH_MIXTRAL     ? 8
+                     : c->arch == PL_ARCH_QWEN2_MOE ? 60
+                     : c->arch == PL_ARCH_OLMOE     ? 64
+                                                    : 128;
+    uint32_t used = c->arch == PL_ARCH_MIXTRAL ? 2 : c->arch == PL_ARCH_QWEN2_MOE ? 4 : 8;
+    PL_TRY(read_u32(r, r->root, c->arch == PL_ARCH_MIXTRAL ? "num_local_experts" : "num_experts", 1, PL_EXPERTS_MAX, count,
+                    &c->experts));
+    PL_TRY(read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, used, &c->experts_used));
+    c->expert_width = c->mlp_width;
+    if (own)
+        PL_TRY(
+            read_u32(r, r->root, "moe_intermediate_size", 1, PL_MLP_MAX, d->shared_expert ? 1408 : 768, &c->expert_width));
+    if (d->shared_expert)
+        PL_TRY(read_u32(r, r->root, "shared_expert_intermediate_size", 1, PL_MLP_MAX, 5632, &c->shared_width));
+    PL_TRY(read_bool(r, r->root, "norm_topk_prob", false, &c->experts_renormalise));
+    double clip;
+    PL_TRY(read_f64(r, r->root, "clip_qkv", 0, &clip));
+    if (clip != 0) PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: clip_qkv is %g, which is not implemented", clip);
+    return read_moe_layers(r, c);
 }
 
 static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
@@ -451,6 +495,7 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     PL_TRY(check_head(&r, config));
     PL_TRY(refuse_features(&r, config));
     PL_TRY(read_sizes(&r, c));
+    PL_TRY(read_experts(&r, c));
     PL_TRY(read_numbers(&r, c));
     PL_TRY(read_biases(&r, config, c));
     PL_TRY(read_rope(&r, c));

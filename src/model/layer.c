@@ -82,3 +82,34 @@ enum pl_status pl_layer_finish_sandwich(struct pl_model *m, const struct pl_laye
     PL_TRY(pl_layer_norm(m, m->h, w->post_mlp_norm, NULL, m->h));
     return pl_ops_add(m->ops, x, m->h);
 }
+
+struct pl_moe pl_layer_moe(const struct pl_model *m, const struct pl_layer *w) {
+    return (struct pl_moe){.used = m->cfg.experts_used,
+                           .renormalise = m->cfg.experts_renormalise,
+                           .scale = 1,
+                           .act = m->cfg.mlp_act,
+                           .gate = w->gate_experts,
+                           .up = w->up_experts,
+                           .down = w->down_experts};
+}
+
+/* x += sigmoid(m->h shared_router^T) mlp(m->h) */
+static enum pl_status shared_expert(struct pl_model *m, const struct pl_layer *w, struct pl_activation *x) {
+    const struct pl_weight *in[] = {w->shared_gate, w->shared_up, w->shared_router};
+    struct pl_activation *out[] = {m->sg, m->su, m->share};
+    PL_TRY(pl_ops_linear(m->ops, 3, in, NULL, m->h, out));
+    PL_TRY(pl_ops_glu(m->ops, m->cfg.mlp_act, m->sg, m->su, m->sg));
+    PL_TRY(pl_ops_gate_rows(m->ops, m->sg, m->share));
+    return pl_ops_linear_add(m->ops, w->shared_down, m->sg, x);
+}
+
+enum pl_status pl_layer_finish_moe(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                   struct pl_activation *x) {
+    if (w->router == NULL) return pl_layer_finish(m, w, a, x);
+    const struct pl_moe moe = pl_layer_moe(m, w);
+    PL_TRY(pl_layer_project_add(m, w->o, w->o_bias, a, x));
+    PL_TRY(pl_layer_norm(m, x, w->mlp_norm, w->mlp_norm_bias, m->h));
+    PL_TRY(pl_layer_project(m, w->router, NULL, m->h, m->router));
+    PL_TRY(pl_ops_moe(m->ops, &moe, m->router, m->h, x));
+    return w->shared_router != NULL ? shared_expert(m, w, x) : PL_OK;
+}

@@ -14,7 +14,7 @@ struct activation_plan {
     size_t rows, cols;
 };
 
-enum { ACTIVATIONS = 11 };
+enum { ACTIVATIONS = 15 };
 
 static void plan_activations(const struct pl_model_config *c, size_t rows, size_t logits,
                              struct activation_plan plan[ACTIVATIONS]) {
@@ -29,7 +29,11 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
                                                      {offsetof(struct pl_model, u), rows, c->mlp_width},
                                                      {offsetof(struct pl_model, x_out), logits, c->width},
                                                      {offsetof(struct pl_model, a_out), logits, hd},
-                                                     {offsetof(struct pl_model, logits), logits, c->vocab}};
+                                                     {offsetof(struct pl_model, logits), logits, c->vocab},
+                                                     {offsetof(struct pl_model, router), rows, c->experts},
+                                                     {offsetof(struct pl_model, sg), rows, c->shared_width},
+                                                     {offsetof(struct pl_model, su), rows, c->shared_width},
+                                                     {offsetof(struct pl_model, share), rows, c->shared_width > 0 ? 1 : 0}};
     memcpy(plan, all, sizeof all);
 }
 
@@ -38,6 +42,7 @@ static enum pl_status make_activations(struct pl_model *m, struct pl_err *err) {
     plan_activations(&m->cfg, m->max_rows, m->max_logits, plan);
     for (size_t i = 0; i < ACTIVATIONS; i++) {
         struct pl_activation *a;
+        if (plan[i].cols == 0) continue; /* not in this model */
         PL_TRY(pl_ops_activation_create(m->ops, plan[i].rows, plan[i].cols, &a, err));
         memcpy((char *)m + plan[i].slot, &a, sizeof a);
         m->bytes_owned += plan[i].rows * plan[i].cols * sizeof(float);
@@ -59,6 +64,15 @@ static void free_activations(struct pl_model *m) {
 
 static uint32_t or_default(uint32_t v, uint32_t otherwise) { return v > 0 ? v : otherwise; }
 
+static enum pl_status reserve_experts(struct pl_model *m, struct pl_err *err) {
+    for (uint32_t l = 0; l < m->cfg.layers; l++) {
+        if (!m->cfg.layer_moe[l]) continue;
+        const struct pl_moe moe = pl_layer_moe(m, &m->layers[l]);
+        return pl_ops_moe_reserve(m->ops, &moe, m->max_rows, err); /* all layers have the same shape */
+    }
+    return PL_OK;
+}
+
 static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,
                            struct pl_err *err) {
     m->max_rows = or_default(opt->max_rows, 512);
@@ -68,7 +82,8 @@ static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const st
     if (m->layers == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %u layers", m->cfg.layers);
     PL_TRY(pl_model_bind(m, f, opt, err));
     PL_TRY(pl_model_make_ropes(m, f, err));
-    return make_activations(m, err);
+    PL_TRY(make_activations(m, err));
+    return reserve_experts(m, err);
 }
 
 enum pl_status pl_model_create(const struct pl_file *f, struct pl_ops *o, const struct pl_model_options *opt,
@@ -116,6 +131,10 @@ static bool scratch_bytes(const struct pl_model_config *c, const struct pl_model
         if (!pl_mul_u64(plan[i].rows, plan[i].cols, &part) || !pl_mul_u64(part, sizeof(float), &part) ||
             !pl_add_u64(sum, part, &sum))
             return false;
+    /* Gathered rows of the chosen experts: inputs, two inner values, outputs. */
+    if (!pl_mul_u64(rows * c->experts_used, 2 * ((uint64_t)c->width + c->expert_width) * sizeof(float), &part) ||
+        !pl_add_u64(sum, part, &sum))
+        return false;
     uint64_t tables = c->rope_base_local != c->rope_base ? 2 : 1;
     if (!pl_mul_u64(context, (uint64_t)c->rope_dim * sizeof(float) * tables, &part)) return false;
     return pl_add_u64(sum, part, out);

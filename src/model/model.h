@@ -27,6 +27,10 @@ enum pl_arch {
     PL_ARCH_COHERE2,
     PL_ARCH_GLM,
     PL_ARCH_GLM4,
+    PL_ARCH_QWEN2_MOE,
+    PL_ARCH_QWEN3_MOE,
+    PL_ARCH_MIXTRAL,
+    PL_ARCH_OLMOE,
     PL_ARCH_COUNT /* the last: one line each */
 };
 
@@ -58,6 +62,9 @@ struct pl_model_config {
     bool layer_nope[PL_MODEL_LAYERS_MAX];                                      /* which layers do not rotate */
     enum pl_ops_act mlp_act;
     bool tied_embeddings;
+    uint32_t experts, experts_used, expert_width, shared_width; /* mixture of experts; shared: one that always counts */
+    bool experts_renormalise;                                   /* weights of the chosen ones add up to 1 */
+    bool layer_moe[PL_MODEL_LAYERS_MAX];
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
 };
 

@@ -16,7 +16,9 @@ enum pl_op pl_op_leader(enum pl_op op) {
     case PL_OP_linear_add: return PL_OP_linear;
     case PL_OP_add_norm:
     case PL_OP_layer_norm: return PL_OP_norm;
-    case PL_OP_scale: return PL_OP_embed; /* which scales its rows */
+    case PL_OP_scale:
+    case PL_OP_gate_rows: return PL_OP_embed; /* which scales its rows */
+    case PL_OP_moe: return PL_OP_linear;
     default: return op;
     }
 }

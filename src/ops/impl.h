@@ -10,6 +10,7 @@
 struct pl_weight {
     enum pl_weight_use use;
     uint64_t rows, cols; /* vector: 1, n */
+    size_t experts;      /* PL_WEIGHT_EXPERTS: how many of rows x cols */
 };
 struct pl_activation {
     size_t rows_max, cols;
@@ -72,6 +73,13 @@ struct pl_ops_impl {
     enum pl_status (*gather)(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
     enum pl_status (*softcap)(struct pl_ops *o, struct pl_activation *x, float cap);
     enum pl_status (*scale)(struct pl_ops *o, struct pl_activation *x, float scale);
+    enum pl_status (*gate_rows)(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate);
+    enum pl_status (*moe)(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
+                          const struct pl_activation *x, struct pl_activation *y);
+    /* With moe, else NULL. */
+    enum pl_status (*experts_create)(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
+                                     struct pl_err *err);
+    enum pl_status (*moe_reserve)(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err);
 
     /* Optional: NULL where there are no compiled kernels. */
     enum pl_status (*kernels)(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err);

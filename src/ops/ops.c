@@ -110,6 +110,24 @@ enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t,
     return PL_OK;
 }
 
+enum pl_status pl_ops_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
+                                     struct pl_err *err) {
+    if (pl_ops_port(PL_OP_moe, o->impl->backend) == PL_PORT_NONE)
+        PL_FAIL(err, PL_UNSUPPORTED, "a mixture of %zu experts: backend %s has no port of moe; the cpu backend has", count,
+                pl_backend_name(o->impl->backend));
+    for (size_t i = 0; i < count; i++)
+        PL_ASSERT(experts[i].ndim == 2 && experts[i].shape[0] == experts[0].shape[0] &&
+                  experts[i].shape[1] == experts[0].shape[1]);
+    struct pl_weight *w;
+    PL_TRY(o->impl->experts_create(o, experts, count, &w, err));
+    w->use = PL_WEIGHT_EXPERTS;
+    w->experts = count;
+    w->rows = experts[0].shape[0];
+    w->cols = experts[0].shape[1];
+    *out = w;
+    return PL_OK;
+}
+
 void pl_ops_weight_destroy(struct pl_ops *o, struct pl_weight *w) {
     if (w != NULL) o->impl->weight_destroy(o, w);
 }
@@ -404,6 +422,28 @@ enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float c
 
 enum pl_status pl_ops_scale(struct pl_ops *o, struct pl_activation *x, float scale) {
     return x->rows > 0 ? RUN(scale, o->impl->scale(o, x, scale)) : PL_OK;
+}
+
+enum pl_status pl_ops_gate_rows(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate) {
+    PL_ASSERT(gate->rows == x->rows && gate->cols == 1);
+    return x->rows > 0 ? RUN(gate_rows, o->impl->gate_rows(o, x, gate)) : PL_OK;
+}
+
+static bool is_experts(const struct pl_weight *w, size_t n, size_t in, size_t out) {
+    return w->use == PL_WEIGHT_EXPERTS && w->experts == n && w->cols == in && w->rows == out;
+}
+
+enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err) {
+    return o->impl->moe_reserve(o, p, rows, err);
+}
+
+enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
+                          const struct pl_activation *x, struct pl_activation *y) {
+    size_t n = logits->cols, inner = (size_t)p->gate->rows;
+    PL_ASSERT(is_experts(p->gate, n, x->cols, inner) && is_experts(p->up, n, x->cols, inner));
+    PL_ASSERT(is_experts(p->down, n, inner, y->cols) && p->used >= 1 && p->used <= n && x != y);
+    PL_ASSERT(logits->rows == x->rows && y->rows == x->rows && x->cols == y->cols);
+    return x->rows > 0 ? RUN(moe, o->impl->moe(o, p, logits, x, y)) : PL_OK;
 }
 
 /* --- witness --- */

@@ -27,7 +27,9 @@ bool pl_backend_from_name(const char *name, enum pl_backend *out);
 #define PL_OP_LIST(X) \
     X(embed)          \
     X(norm)           \
-    X(add_norm) X(layer_norm) X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale)
+    X(add_norm)       \
+    X(layer_norm)     \
+    X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe)
 enum pl_op {
 #define PL_OP_ENUM(name) PL_OP_##name,
     PL_OP_LIST(PL_OP_ENUM)
@@ -83,11 +85,26 @@ enum pl_weight_use {
     PL_WEIGHT_VECTOR, /* norm weight or bias, converted to f32 */
     PL_WEIGHT_EMBED,  /* row lookup */
     PL_WEIGHT_HEAD,   /* right side of the output product: what it rounds, every logit shows */
-    PL_WEIGHT_TIED    /* embed and head in one */
+    PL_WEIGHT_TIED,   /* embed and head in one */
+    PL_WEIGHT_EXPERTS /* one matrix of every expert of a layer, made by pl_ops_experts_create */
 };
 /* t's bytes must outlive the weight: it may stay a view. */
 enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
                                     struct pl_weight **out, struct pl_err *err) PL_MUST_CHECK;
+/* Expert i of the tensor [experts, out, in] that holds all of them (no MLX type). Offsets are of 64 bits. */
+static inline struct pl_tensor pl_expert_of(const struct pl_tensor *t, uint64_t i) {
+    struct pl_tensor e = *t;
+    e.ndim = 2;
+    e.shape[0] = t->shape[1];
+    e.shape[1] = t->shape[2];
+    e.shape[2] = 1;
+    e.bytes = t->bytes / t->shape[0];
+    e.data = (const char *)t->data + i * e.bytes;
+    return e;
+}
+/* One matrix of each of `count` experts, all [out, in]. PL_UNSUPPORTED, naming the backend, where it has no port of moe. */
+enum pl_status pl_ops_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
+                                     struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_weight_destroy(struct pl_ops *o, struct pl_weight *w);
 uint64_t pl_ops_weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *w); /* private copies, 0 for a view */
 /* The kernel a product of `rows` rows with this weight runs. Valid while o lives. */
@@ -192,6 +209,24 @@ enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
 enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
 enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float cap); /* over the logit rows */
 enum pl_status pl_ops_scale(struct pl_ops *o, struct pl_activation *x, float scale); /* x *= scale */
+
+/* x[r] *= sigmoid(gate[r]); gate has one column. */
+enum pl_status pl_ops_gate_rows(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate);
+
+/* A mixture of experts: of each row the `used` experts with the largest logits (of equals the first), weighted by the
+ * softmax of the logits over all experts, or over the chosen ones where renormalise. */
+struct pl_moe {
+    size_t used;
+    bool renormalise;
+    float scale; /* of the weights */
+    enum pl_ops_act act;
+    const struct pl_weight *gate, *up, *down; /* experts */
+};
+/* What steps of up to `rows` rows need. Before the first step, for every distinct shape. */
+enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err) PL_MUST_CHECK;
+/* y += sum of weight * down(act(gate x) * up x) over the row's experts. logits: [rows, experts]. */
+enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
+                          const struct pl_activation *x, struct pl_activation *y);
 
 /* --- what ran (witness): one entry per kernel name, launches since the last reset --- */
 struct pl_ops_launches {

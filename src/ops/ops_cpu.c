@@ -24,10 +24,12 @@ struct cpu_ops {
 };
 struct cpu_weight {
     struct pl_weight base;
-    struct pl_cpu_weight *matrix; /* NULL for vectors and pure lookups */
-    struct pl_tensor table;       /* lookups read the file */
-    float *vector;                /* NULL for matrices */
-    char fine_kernel[2][48];      /* of the output product, for one row and for more */
+    struct pl_cpu_weight *matrix;   /* NULL for vectors and pure lookups */
+    struct pl_tensor table;         /* lookups read the file */
+    float *vector;                  /* NULL for matrices */
+    struct pl_cpu_weight **experts; /* [base.experts], or NULL */
+    size_t expert_count;
+    char fine_kernel[2][48]; /* of the output product, for one row and for more */
 };
 struct cpu_activation {
     struct pl_activation base;
@@ -69,6 +71,8 @@ static void weight_destroy(struct pl_ops *o, struct pl_weight *weight) {
     (void)o;
     struct cpu_weight *w = (struct cpu_weight *)weight;
     if (w->matrix != NULL) pl_cpu_weight_destroy(w->matrix);
+    for (size_t i = 0; i < w->expert_count; i++) pl_cpu_weight_destroy(w->experts[i]);
+    pl_free((void *)w->experts);
     pl_free(w->vector);
     pl_free(w);
 }
@@ -128,10 +132,33 @@ static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t,
     return PL_OK;
 }
 
+static enum pl_status experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t n, struct pl_weight **out,
+                                     struct pl_err *err) {
+    struct cpu_ops *c = cpu_of(o);
+    struct cpu_weight *w = pl_calloc(1, sizeof *w);
+    if (w != NULL) w->experts = (struct pl_cpu_weight **)pl_calloc(n, sizeof *w->experts);
+    if (w == NULL || w->experts == NULL) {
+        pl_free(w);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu experts of %s", n, experts[0].name);
+    }
+    enum pl_status st = reserve(c, 0, pl_tensor_cols(&experts[0]), 0, err);
+    for (; st == PL_OK && w->expert_count < n; w->expert_count += st == PL_OK)
+        st = pl_cpu_weight_create(c->cpu, &experts[w->expert_count], &w->experts[w->expert_count], err);
+    if (st != PL_OK) {
+        weight_destroy(o, &w->base);
+        return st;
+    }
+    *out = &w->base;
+    return PL_OK;
+}
+
 static uint64_t weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *weight) {
     (void)o;
     const struct cpu_weight *w = weight_of(weight);
     if (w->vector != NULL) return w->base.cols * sizeof(float);
+    uint64_t sum = 0;
+    for (size_t i = 0; i < w->expert_count; i++) sum += pl_cpu_weight_bytes_owned(w->experts[i]);
+    if (w->expert_count > 0) return sum;
     return w->matrix != NULL ? pl_cpu_weight_bytes_owned(w->matrix) : 0;
 }
 
@@ -148,6 +175,7 @@ static const char *kernel_name(const struct cpu_ops *c, const struct cpu_weight 
 static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *weight, size_t rows) {
     const struct cpu_ops *c = (const struct cpu_ops *)o;
     const struct cpu_weight *w = weight_of(weight);
+    if (w->expert_count > 0) return pl_cpu_weight_kernel(c->cpu, w->experts[0], rows);
     return w->matrix != NULL ? kernel_name(c, w, rows) : c->kernel[PL_OP_embed];
 }
 
@@ -499,6 +527,47 @@ static enum pl_status scale(struct pl_ops *o, struct pl_activation *x, float by)
     return PL_OK;
 }
 
+static enum pl_status gate_rows(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate) {
+    const struct cpu_activation *xa = data_of(x), *ga = data_of(gate);
+    pl_cpu_gate_rows(cpu_of(o)->cpu, xa->data, ga->data, x->rows, x->cols, xa->stride, ga->stride);
+    count(o, PL_OP_gate_rows, 0);
+    return PL_OK;
+}
+
+static struct pl_cpu_moe moe_of(const struct pl_moe *p) {
+    return (struct pl_cpu_moe){.experts = p->gate->experts,
+                               .used = p->used,
+                               .in = p->gate->cols,
+                               .inner = p->gate->rows,
+                               .renormalise = p->renormalise,
+                               .scale = p->scale,
+                               .act = p->act == PL_OPS_SILU ? PL_ACT_SILU : PL_ACT_GELU_TANH,
+                               .gate = (const struct pl_cpu_weight *const *)weight_of(p->gate)->experts,
+                               .up = (const struct pl_cpu_weight *const *)weight_of(p->up)->experts,
+                               .down = (const struct pl_cpu_weight *const *)weight_of(p->down)->experts};
+}
+
+static enum pl_status moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err) {
+    struct pl_cpu_moe m = moe_of(p);
+    PL_TRY(pl_cpu_moe_reserve(cpu_of(o)->cpu, &m, rows, err));
+    return reserve(cpu_of(o), rows * p->used, PL_MAX(m.in, m.inner), 0, err);
+}
+
+static enum pl_status moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
+                          const struct pl_activation *x, struct pl_activation *y) {
+    struct pl_cpu_moe m = moe_of(p);
+    m.rows = x->rows;
+    m.logits = data_of(logits)->data;
+    m.logits_stride = data_of(logits)->stride;
+    m.x = data_of(x)->data;
+    m.x_stride = data_of(x)->stride;
+    m.y = data_of(y)->data;
+    m.y_stride = data_of(y)->stride;
+    size_t bytes = pl_cpu_moe(cpu_of(o)->cpu, &m);
+    pl_ops_count(o, PL_OP_moe, pl_cpu_weight_kernel(cpu_of(o)->cpu, m.gate[0], x->rows), 1, bytes);
+    return PL_OK;
+}
+
 /* --- opening --- */
 
 static void destroy(struct pl_ops *o) {
@@ -539,6 +608,10 @@ static const struct pl_ops_impl cpu_impl = {
     .gather = gather,
     .softcap = softcap,
     .scale = scale,
+    .gate_rows = gate_rows,
+    .moe = moe,
+    .experts_create = experts_create,
+    .moe_reserve = moe_reserve,
 };
 
 static enum pl_status pick_isa(const char *name, enum pl_isa *isa, struct pl_err *err) {
@@ -558,7 +631,8 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
         [PL_OP_embed] = PL_CPU_EMBED,      [PL_OP_norm] = PL_CPU_NORM,           [PL_OP_add_norm] = PL_CPU_NORM,
         [PL_OP_add] = PL_CPU_ADD,          [PL_OP_linear] = PL_CPU_LINEAR,       [PL_OP_linear_add] = PL_CPU_LINEAR,
         [PL_OP_rope_append] = PL_CPU_ROPE, [PL_OP_attention] = PL_CPU_ATTENTION, [PL_OP_glu] = PL_CPU_GLU,
-        [PL_OP_softcap] = PL_CPU_SOFTCAP,  [PL_OP_layer_norm] = PL_CPU_NORM,     [PL_OP_scale] = PL_CPU_EMBED};
+        [PL_OP_softcap] = PL_CPU_SOFTCAP,  [PL_OP_layer_norm] = PL_CPU_NORM,     [PL_OP_scale] = PL_CPU_EMBED,
+        [PL_OP_gate_rows] = PL_CPU_EMBED,  [PL_OP_moe] = PL_CPU_LINEAR};
     struct pl_candidate list[PL_IMPL_COUNT + 1];
     enum pl_impl ranked[PL_IMPL_COUNT];
     size_t n = pl_impl_ranked(PL_BACKEND_CPU, op, ranked);

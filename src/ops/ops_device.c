@@ -599,6 +599,11 @@ static enum pl_status softcap(struct pl_ops *o, struct pl_activation *x, float c
     return done(o, PL_OP_softcap, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, cap));
 }
 
+static enum pl_status gate_rows(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->elementwise[PL_EW_GATE_ROWS];
+    return done(o, PL_OP_gate_rows, k, 0, pl_launch_add(&d->ks, k, data_of(x), data_of(gate), x->rows, x->cols));
+}
 static enum pl_status scale(struct pl_ops *o, struct pl_activation *x, float by) {
     struct dev_ops *d = dev_of(o);
     struct pl_kernel *k = &d->elementwise[PL_EW_SCALE];
@@ -687,7 +692,7 @@ static void destroy(struct pl_ops *o) {
         .begin = begin, .end = end, .embed = embed, .norm = norm, .add_norm = add_norm, .add = add, .linear = linear,     \
         .linear_add = linear_add, .rope_append = rope_append, .attention = dev_attention, .glu = glu, .gather = gather,   \
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,               \
-        .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .layer_norm = layer_norm,                         \
+        .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, .layer_norm = layer_norm, \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

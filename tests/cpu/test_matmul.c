@@ -16,7 +16,7 @@ static bool is_q8(const struct pl_cpu *c, const struct pl_cpu_weight *w) {
 
 static void multiply(struct pl_cpu *c, const struct pl_cpu_weight *w, const float *bias, const float *x, size_t x_stride,
                      size_t rows, bool accumulate, bool fine, float *y, size_t y_stride) {
-    struct pl_cpu_matmul m = {1, rows, &w, &bias, x, x_stride, &y, &y_stride, accumulate, fine};
+    struct pl_cpu_matmul m = {1, rows, &w, &bias, x, x_stride, &y, &y_stride, accumulate, fine, NULL};
     pl_cpu_matmul(c, &m);
 }
 
@@ -247,7 +247,7 @@ static void several_matrices_share_the_activations(void **state) {
                 yp[i] = y[i].x;
                 strides[i] = outs[i];
             }
-            struct pl_cpu_matmul m = {3, rows, w, biases, x, 256, yp, strides, false, false};
+            struct pl_cpu_matmul m = {3, rows, w, biases, x, 256, yp, strides, false, false, NULL};
             pl_cpu_matmul(c, &m);
             for (size_t i = 0; i < 3; i++) {
                 multiply(c, w[i], biases[i], x, 256, rows, false, false, alone, outs[i]);

@@ -109,6 +109,12 @@ static void elements(void) {
         y = kit_down(&bs);
         assert_memory_equal(y, want, n * 4);
         free(y);
+        struct pl_device_buffer bg = kit_up(x, n * 4);
+        CHECK(pl_launch_add(&ks, &k[PL_EW_GATE_ROWS], &bg, &bu, rows, cols));
+        for (size_t i = 0; i < n; i++) want[i] = (float)((double)x[i] / (1 + exp(-(double)u[i / cols])));
+        y = kit_down(&bg);
+        kit_near("gate_rows", y, want, n, 4e-6, 1e-3);
+        free(y);
         CHECK(pl_launch_add(&ks, &k[PL_EW_ADD], &bu, &bx, rows, cols));
         for (size_t i = 0; i < n; i++) want[i] = u[i] + x[i];
         y = kit_down(&bu);

@@ -289,7 +289,12 @@ static const struct {
     enum pl_status status;
 } refused[] = {
     {"{\"model_type\":\"gpt_neox\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
-    {"{\"model_type\":\"qwen3_moe\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
+    {"{\"model_type\":\"deepseek_v3\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"num_experts\":4," SOUND "}", "mixture of experts, which is not implemented for llama",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"mixtral\",\"num_local_experts\":4,\"num_experts_per_tok\":5," SOUND "}", "5 of 4 experts",
+     PL_FORMAT},
+    {"{\"model_type\":\"olmoe\",\"clip_qkv\":8," SOUND "}", "clip_qkv is 8", PL_UNSUPPORTED},
     {"{" SOUND "}", "model_type is nothing", PL_FORMAT},
     {"[1]", "object", PL_FORMAT},
     {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SOUND "}", "ForCausalLM",

@@ -236,7 +236,7 @@ static const struct {
     const char *text, *part;
     enum pl_status status;
 } refused[] = {
-    {SET_U32, "llama.expert_count", 8, NULL, "mixture of 8 experts", PL_UNSUPPORTED},
+    {SET_U32, "llama.expert_count", 8, NULL, "expert_used_count is missing", PL_FORMAT},
     {SET_TEXT, "llama.rope.scaling.type", 0, "longrope", "'longrope' is not implemented; known: none", PL_UNSUPPORTED},
     {SET_TEXT, "llama.rope.scaling.type", 0, "dynamic", "'dynamic'", PL_UNSUPPORTED},
     {SET_U32, "llama.rope.scaling.type", 1, NULL, "llama.rope.scaling.type", PL_FORMAT},

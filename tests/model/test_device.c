@@ -103,6 +103,25 @@ static void cuda_tensor_cores(void **state) {
     one_backend(PL_BACKEND_CUDA, PL_DEVICE_CUDA, false, PL_F16, 5e-2, 1e-1);
 }
 
+/* An operation without a port on the backend stops the model from loading, by name. */
+static void experts_are_refused_by_name(void **state) {
+    (void)state;
+    int devices = 0;
+    struct pl_err err = {0};
+    if (pl_device_count(PL_DEVICE_OPENCL, &devices, &err) != PL_OK || devices == 0) skip();
+    struct pl_file *f = NULL;
+    struct pl_ops *o = NULL;
+    struct pl_model *m = NULL;
+    struct pl_ops_options oo = {.backend = PL_BACKEND_OPENCL};
+    struct pl_model_options mo = {.max_context = 64, .max_rows = 4};
+    RIG_OK(pl_file_open("tests/golden/model/mixtral.gguf", &f, &err), err);
+    RIG_OK(pl_ops_create(&oo, &o, &err), err);
+    assert_int_equal(pl_model_create(f, o, &mo, &m, &err), PL_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "backend opencl has no port of moe"));
+    pl_ops_destroy(o);
+    pl_file_close(f);
+}
+
 /* Asking for what is not there is an error that says what is missing. */
 static void absent_is_an_error(void **state) {
     (void)state;
@@ -131,8 +150,12 @@ int main(void) {
     if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
     strcat(cache, "/build/test-cache");
     setenv("XDG_CACHE_HOME", cache, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opencl),    cmocka_unit_test(opencl_half),       cmocka_unit_test(cuda),
-        cmocka_unit_test(cuda_half), cmocka_unit_test(cuda_tensor_cores), cmocka_unit_test(absent_is_an_error)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(opencl),
+                                       cmocka_unit_test(opencl_half),
+                                       cmocka_unit_test(cuda),
+                                       cmocka_unit_test(cuda_half),
+                                       cmocka_unit_test(cuda_tensor_cores),
+                                       cmocka_unit_test(absent_is_an_error),
+                                       cmocka_unit_test(experts_are_refused_by_name)};
     return cmocka_run_group_tests_name("models on devices", tests, NULL, NULL);
 }

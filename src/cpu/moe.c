@@ -1,0 +1,209 @@
+/* Mixtures of experts: choose, gather rows by expert, two grouped products, weighted sums. */
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "cpu/internal.h"
+
+/* A slot is one (row, expert) pair; slots stand in order of their experts, and of their rows within one. */
+struct cpu_moe_scratch {
+    size_t rows, experts, used, in, inner;
+    uint32_t *ids;        /* [rows, used]: chosen experts, best first */
+    float *weights;       /* [rows, used] */
+    uint32_t *slots;      /* [rows, used] */
+    uint32_t *start;      /* [experts + 1]: first slot of each */
+    float *x, *g, *u, *d; /* [slots]: gathered inputs, inner values, outputs */
+    const struct pl_cpu_weight **w;
+    float **y;
+    size_t *strides;
+    struct pl_cpu_span *spans; /* [2 experts] */
+};
+
+void cpu_moe_free(struct cpu_moe_scratch *s) {
+    if (s == NULL) return;
+    void *all[] = {s->ids, s->weights, s->slots,     s->start,     s->x,       s->g,
+                   s->u,   s->d,       (void *)s->w, (void *)s->y, s->strides, s->spans};
+    for (size_t i = 0; i < PL_COUNT_OF(all); i++) pl_free(all[i]);
+    pl_free(s);
+}
+
+static float *floats(size_t rows, size_t cols) {
+    size_t n;
+    return pl_mul_size(rows, cols, &n) && pl_mul_size(n, sizeof(float), &n) ? pl_alloc_aligned(n, 64) : NULL;
+}
+
+static bool fits(const struct cpu_moe_scratch *s, const struct pl_cpu_moe *m, size_t rows) {
+    return s != NULL && rows <= s->rows && m->experts <= s->experts && m->used <= s->used && m->in <= s->in &&
+           m->inner <= s->inner;
+}
+
+enum pl_status pl_cpu_moe_reserve(struct pl_cpu *c, const struct pl_cpu_moe *m, size_t rows, struct pl_err *err) {
+    if (fits(c->moe, m, rows)) return PL_OK;
+    struct cpu_moe_scratch now = {0}, *s = pl_calloc(1, sizeof *s);
+    if (c->moe != NULL) now = *c->moe;
+    size_t slots = 0;
+    bool ok = s != NULL;
+    if (ok) {
+        s->rows = PL_MAX(now.rows, rows);
+        s->experts = PL_MAX(now.experts, m->experts);
+        s->used = PL_MAX(now.used, m->used);
+        s->in = PL_MAX(now.in, m->in);
+        s->inner = PL_MAX(now.inner, m->inner);
+        ok = pl_mul_size(s->rows, s->used, &slots);
+    }
+    if (ok) {
+        s->ids = pl_alloc(slots, sizeof *s->ids);
+        s->weights = pl_alloc(slots, sizeof *s->weights);
+        s->slots = pl_alloc(slots, sizeof *s->slots);
+        s->start = pl_alloc(s->experts + 1, sizeof *s->start);
+        s->x = floats(slots, s->in);
+        s->g = floats(slots, s->inner);
+        s->u = floats(slots, s->inner);
+        s->d = floats(slots, s->in);
+        s->w = (const struct pl_cpu_weight **)pl_alloc(2 * s->experts, sizeof *s->w);
+        s->y = (float **)pl_alloc(2 * s->experts, sizeof *s->y);
+        s->strides = pl_alloc(2 * s->experts, sizeof *s->strides);
+        s->spans = pl_alloc(2 * s->experts, sizeof *s->spans);
+        ok = s->ids != NULL && s->weights != NULL && s->slots != NULL && s->start != NULL && s->x != NULL && s->g != NULL &&
+             s->u != NULL && s->d != NULL && s->w != NULL && s->y != NULL && s->strides != NULL && s->spans != NULL;
+    }
+    if (!ok) {
+        cpu_moe_free(s);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for a mixture of %zu experts over %zu rows", m->experts, rows);
+    }
+    cpu_moe_free(c->moe);
+    c->moe = s;
+    return pl_cpu_reserve(c, slots, PL_MAX(m->in, m->inner), 0, err);
+}
+
+/* --- choosing --- */
+
+/* The largest logits, of equals the first; a NaN is chosen last. */
+static void choose(const float *logits, size_t experts, size_t used, uint32_t *ids) {
+    for (size_t k = 0; k < used; k++) {
+        size_t best = experts;
+        for (size_t e = 0; e < experts; e++) {
+            bool taken = false;
+            for (size_t i = 0; i < k; i++) taken = taken || ids[i] == e;
+            if (taken) continue;
+            if (best == experts || logits[e] > logits[best] || (isnan(logits[best]) && !isnan(logits[e]))) best = e;
+        }
+        ids[k] = (uint32_t)best;
+    }
+}
+
+static void weigh(const struct pl_cpu_moe *m, const float *logits, const uint32_t *ids, float *weights) {
+    double top = (double)logits[ids[0]], sum = 0;
+    for (size_t e = 0; e < m->experts; e++) sum += exp((double)logits[e] - top);
+    if (m->renormalise) {
+        sum = 0;
+        for (size_t k = 0; k < m->used; k++) sum += exp((double)logits[ids[k]] - top);
+    }
+    for (size_t k = 0; k < m->used; k++) weights[k] = (float)(exp((double)logits[ids[k]] - top) / sum * (double)m->scale);
+}
+
+/* Counting sort of the slots by expert. */
+static void group(const struct pl_cpu_moe *m, struct cpu_moe_scratch *s) {
+    size_t slots = m->rows * m->used;
+    memset(s->start, 0, (m->experts + 1) * sizeof *s->start);
+    for (size_t i = 0; i < slots; i++) s->start[s->ids[i] + 1]++;
+    for (size_t e = 0; e < m->experts; e++) s->start[e + 1] += s->start[e];
+    for (size_t i = 0; i < slots; i++) s->slots[i] = s->start[s->ids[i]]++;
+    for (size_t e = m->experts; e > 0; e--) s->start[e] = s->start[e - 1];
+    s->start[0] = 0;
+}
+
+/* --- rows, shared out --- */
+
+struct moe_job {
+    struct pl_cpu *c;
+    const struct pl_cpu_moe *m;
+};
+
+static void gather_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct moe_job *j = arg;
+    struct cpu_moe_scratch *s = j->c->moe;
+    size_t r, end;
+    while (cpu_take(j->c, 1, j->m->rows, &r, &end)) {
+        const float *logits = j->m->logits + r * j->m->logits_stride;
+        for (size_t k = 0; k < j->m->used; k++)
+            memcpy(s->x + s->slots[r * j->m->used + k] * j->m->in, j->m->x + r * j->m->x_stride, j->m->in * sizeof(float));
+        weigh(j->m, logits, s->ids + r * j->m->used, s->weights + r * j->m->used);
+    }
+}
+
+/* y += the outputs of the row's experts, best first. */
+static void combine_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct moe_job *j = arg;
+    const struct cpu_moe_scratch *s = j->c->moe;
+    size_t r, end;
+    while (cpu_take(j->c, 1, j->m->rows, &r, &end)) {
+        for (size_t k = 0; k < j->m->used; k++) {
+            float *d = s->d + s->slots[r * j->m->used + k] * j->m->in;
+            j->c->table->scale(d, s->weights[r * j->m->used + k], j->m->in);
+            j->c->table->add(j->m->y + r * j->m->y_stride, d, j->m->in);
+        }
+    }
+}
+
+static void share_rows(struct pl_cpu *c, const struct pl_cpu_moe *m, pl_pool_fn fn) {
+    struct moe_job j = {c, m};
+    atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+    if (m->rows < 4)
+        fn(&j, 0, 1);
+    else
+        pl_pool_run_any(c->pool, fn, &j);
+}
+
+/* --- the two grouped products --- */
+
+/* The chosen experts' matrices with their slots; returns how many. Two of a kind share a span: gate, then up. */
+static size_t list_experts(const struct pl_cpu_moe *m, struct cpu_moe_scratch *s, bool down, size_t *bytes) {
+    size_t n = 0;
+    for (size_t e = 0; e < m->experts; e++) {
+        size_t first = s->start[e], rows = s->start[e + 1] - first;
+        if (rows == 0) continue;
+        const struct pl_cpu_weight *pair[] = {down ? m->down[e] : m->gate[e], m->up[e]};
+        for (size_t i = 0; i < (down ? 1 : 2); i++, n++) {
+            s->w[n] = pair[i];
+            s->y[n] = down ? s->d : i == 0 ? s->g : s->u;
+            s->strides[n] = down ? m->in : m->inner;
+            s->spans[n] = (struct pl_cpu_span){.first = first, .rows = rows};
+            *bytes += pair[i]->bytes_read;
+        }
+    }
+    return n;
+}
+
+static void grouped(struct pl_cpu *c, const struct pl_cpu_moe *m, bool down, size_t *bytes) {
+    struct cpu_moe_scratch *s = c->moe;
+    struct pl_cpu_matmul p = {.count = list_experts(m, s, down, bytes),
+                              .rows = m->rows * m->used,
+                              .w = s->w,
+                              .x = down ? s->g : s->x,
+                              .x_stride = down ? m->inner : m->in,
+                              .y = s->y,
+                              .y_stride = s->strides,
+                              .spans = s->spans};
+    pl_cpu_matmul(c, &p);
+}
+
+size_t pl_cpu_moe(struct pl_cpu *c, const struct pl_cpu_moe *m) {
+    struct cpu_moe_scratch *s = c->moe;
+    size_t bytes = 0, slots = m->rows * m->used;
+    PL_ASSERT(fits(s, m, m->rows) && m->used >= 1 && m->used <= m->experts);
+    if (m->rows == 0) return 0;
+    for (size_t r = 0; r < m->rows; r++) choose(m->logits + r * m->logits_stride, m->experts, m->used, s->ids + r * m->used);
+    group(m, s);
+    share_rows(c, m, gather_worker);
+    grouped(c, m, false, &bytes);
+    pl_cpu_glu(c, m->act, s->g, s->u, s->g, slots, m->inner, m->inner, m->inner, m->inner);
+    grouped(c, m, true, &bytes);
+    share_rows(c, m, combine_worker);
+    return bytes;
+}
