@@ -57,7 +57,7 @@ struct pl_event {
 
 /* What ran for one request: the steps it took part in and, per kernel, the launches in those steps (which others shared).
  * launches[i] belongs to entry i of pl_service_witness. */
-enum { PL_SERVICE_KERNELS_MAX = 256 };
+enum { PL_SERVICE_KERNELS_MAX = 256, PL_SERVICE_FORMS_MAX = 64 };
 struct pl_request_witness {
     uint64_t steps, prompt_steps, batch_sum;
     uint32_t batch_min, batch_max, preemptions;
@@ -115,6 +115,13 @@ extern const char *const pl_phase_names[3];                              /* "dec
 void pl_service_info(struct pl_service *s, struct pl_service_info *out); /* any thread */
 
 /* Kernels that ran, as of the last finished step; any thread. Returns the full count. */
+/* Attention by form and why it did not share, likewise. */
+struct pl_service_attention {
+    struct pl_ops_attention forms[PL_SERVICE_FORMS_MAX], cascade[PL_SERVICE_FORMS_MAX];
+    size_t form_count, cascade_count;
+    struct pl_ops_attention_totals totals;
+};
+void pl_service_attention(struct pl_service *s, struct pl_service_attention *out);
 size_t pl_service_witness(struct pl_service *s, struct pl_ops_launches *out, size_t cap);
 
 #endif

@@ -34,6 +34,20 @@ static uint64_t take_kernels(struct pl_service *s) {
     return bytes;
 }
 
+static void take_attention(struct pl_service *s) {
+    const struct pl_ops *ops = s->engine->ops;
+    struct pl_service_attention *a = &s->attention;
+    a->form_count = PL_MIN(pl_ops_attention_rows(ops, a->forms, PL_SERVICE_FORMS_MAX), (size_t)PL_SERVICE_FORMS_MAX);
+    a->cascade_count = PL_MIN(pl_ops_cascade_rows(ops, a->cascade, PL_SERVICE_FORMS_MAX), (size_t)PL_SERVICE_FORMS_MAX);
+    pl_ops_attention_totals(ops, &a->totals);
+}
+
+void pl_service_attention(struct pl_service *s, struct pl_service_attention *out) {
+    pthread_mutex_lock(&s->lock);
+    *out = s->attention;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void witness(const struct pl_service *s, struct pl_request_witness *w, uint32_t sequences, bool prompt) {
     if (w == NULL) return;
     w->steps++;
@@ -63,6 +77,7 @@ static void bound_gap(struct pl_service *s, enum phase phase, uint32_t rows, uin
 void service_count_step(struct pl_service *s, const struct pl_sched_plan *p, uint64_t ns) {
     uint32_t decoding = 0;
     uint64_t bytes = take_kernels(s);
+    take_attention(s);
     for (uint32_t i = 0; i < p->item_count; i++) {
         const struct request *r = s->item_request[i];
         bool prompt = p->items[i].first < r->prompt;

@@ -86,6 +86,38 @@ static void kernels(struct pl_buf *b, struct pl_service *service) {
         if (declined_reason(list[i].kernel) != NULL) kernel_row(b, "kernel_declined_total", &list[i], list[i].launches);
 }
 
+static void form_rows(struct pl_buf *b, const char *name, const char *key, const struct pl_ops_attention *list, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        pl_buf_printf(b, "plumb_%s{%s=\"%s\",reason=\"", name, key, list[i].form);
+        label(b, list[i].reason);
+        pl_buf_printf(b, "\"} %" PRIu64 "\n", list[i].layer_steps);
+    }
+}
+
+/* Layer steps of attention: the sum over forms is steps x layers. */
+static void attention(struct pl_buf *b, struct pl_service *service) {
+    struct pl_service_attention a;
+    pl_service_attention(service, &a);
+    const struct pl_ops_attention_totals *t = &a.totals;
+    head(b, "attention_layer_steps_total", "counter", "Layer steps by form of attention and why it was not another.");
+    form_rows(b, "attention_layer_steps_total", "form", a.forms, a.form_count);
+    head(b, "attention_cascade_layer_steps_total", "counter", "Planned layer steps that shared pages, or why not.");
+    form_rows(b, "attention_cascade_layer_steps_total", "outcome", a.cascade, a.cascade_count);
+    metric(b, "attention_steps_total", "counter", "Steps of the model.", (double)t->steps);
+    metric(b, "attention_plans_total", "counter", "Plans made.", (double)t->plans);
+    metric(b, "attention_plans_reused_total", "counter", "Of them those whose page lists were kept.",
+           (double)t->plans_reused);
+    metric(b, "attention_chunks_total", "counter", "Chunks, summed over layer steps.", (double)t->chunks);
+    metric(b, "attention_merged_rows_total", "counter", "Rows merged from parts, summed over layer steps.",
+           (double)t->merged_rows);
+    metric(b, "attention_cascade_members_total", "counter", "Rows that shared pages, summed over layer steps.",
+           (double)t->cascade_members);
+    metric(b, "attention_cascade_tokens_saved_total", "counter", "Cached tokens not read again, summed over layer steps.",
+           (double)t->cascade_tokens_saved);
+    metric(b, "attention_gathered_bytes_total", "counter", "Bytes of pages copied for dense attention.",
+           (double)t->gathered_bytes);
+}
+
 static void requests(struct pl_buf *b, const struct pl_service_info *n, struct server_counts *c) {
     static const char *const outcomes[] = {"stop", "length", "cancelled", "failed"};
     metric(b, "requests_total", "counter", "Sequences accepted.", (double)n->requests);
@@ -179,6 +211,7 @@ enum MHD_Result handle_metrics(struct exchange *x) {
     tokens_and_pages(&b, &n);
     http(&b, &s->counts);
     kernels(&b, s->service);
+    attention(&b, s->service);
     enum MHD_Result r = pl_buf_ok(&b) ? answer_bytes(x, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len)
                                       : answer_error(x, 503, NULL, NULL, "no memory for the answer");
     pl_buf_deinit(&b);
