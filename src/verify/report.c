@@ -66,11 +66,26 @@ static void side_shows_it(const struct pl_ab_side *s, const char *prompt, uint32
         quoted(out, text != NULL ? text : "");
         free(text);
     } else {
+        bool filled = strstr(s->command, "{prompt}") != NULL;
         pl_buf_add_c(out, "   ");
         for (size_t i = 0; i < s->env_count; i++) pl_buf_printf(out, " %s", s->env[i]);
-        pl_buf_printf(out, " %s -p ", s->command + strspn(s->command, " "));
-        quoted(out, prompt);
-        pl_buf_printf(out, " -n %u --temp 0", n);
+        pl_buf_add_char(out, ' ');
+        for (const char *c = s->command + strspn(s->command, " "); *c != '\0';) {
+            if (strncmp(c, "{prompt}", 8) == 0) {
+                quoted(out, prompt);
+                c += 8;
+            } else if (strncmp(c, "{n}", 3) == 0) {
+                pl_buf_printf(out, "%u", n);
+                c += 3;
+            } else {
+                pl_buf_add_char(out, *c++);
+            }
+        }
+        if (!filled) {
+            pl_buf_add_c(out, " -p ");
+            quoted(out, prompt);
+            pl_buf_printf(out, " -n %u --temp 0", n);
+        }
     }
     pl_buf_add_char(out, '\n');
 }

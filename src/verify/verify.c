@@ -28,7 +28,7 @@ const struct pl_verify_item pl_verify_items[] = {
     {"counters", "counters under concurrent requests", 6, true, false, true, pl_verify_counters},
     {"routes", "kernel routes that requests reach", 5, true, false, true, pl_verify_routes},
     {"bench", "speed, and the part of the ceiling", 9, true, false, true, pl_verify_bench},
-    {"tuner", "what the tuner chose", 9, true, false, false, pl_verify_tuner},
+    {"tuner", "forms of attention timed, and where one beats another", 9, true, false, false, pl_verify_tuner},
     {"server", "health, readiness, metrics and a clean end", 0, true, false, true, pl_verify_server},
     {"identity", "who the server says it is", 1, false, true, false, pl_verify_outside_identity},
     {"answers", "answers repeat, and do not change in company", 4, false, true, false, pl_verify_outside_answers},

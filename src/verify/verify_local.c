@@ -253,14 +253,32 @@ void pl_verify_jit(const struct pl_verify_options *o, struct pl_verify_result *r
 
 /* ---------- the tuner; the suite's results ---------- */
 
+/* Forms of attention timed on this device, and where one begins to beat another: floors are measured, never carried over. */
 void pl_verify_tuner(const struct pl_verify_options *o, struct pl_verify_result *r) {
-    static const char *const words[] = {"tune", "--help", NULL};
+    char why[200];
+    enum pl_backend b;
+    if (o->backend == NULL || !pl_backend_from_name(o->backend, &b)) b = pl_ops_auto(why, sizeof why);
+    if (b == PL_BACKEND_CPU) {
+        pl_verify_say(r, PL_VERIFY_SKIPPED, "the CPU has nothing to tune: one form of attention, no launches");
+        return;
+    }
+    const char *const words[] = {"tune",     "--backend", pl_backend_name(b),        "--dry-run",
+                                 "--report", "--len",     o->quick ? "256" : "8192", NULL};
     struct pl_buf said = {0};
+    struct pl_err err = {0};
+    json_t *out = NULL;
     int code = 0;
-    bool there = pl_verify_self(o, words, NULL, &said, &code, NULL) == PL_OK && code == 0;
-    pl_verify_say(r, PL_VERIFY_SKIPPED,
-                  there ? "the tuner's report is not part of this pass yet"
-                        : "this build has no tuner: kernels are chosen by fixed rules");
+    enum pl_status st = pl_verify_self(o, words, &out, &said, &code, &err);
+    const json_t *a = json_object_get(out, "attention");
+    if (st != PL_OK || code != 0 || !json_is_object(a))
+        pl_verify_say(r, PL_VERIFY_FAIL, "plumb tune: exit code %d: %.300s %.200s", code, err.text, pl_buf_cstr(&said));
+    else
+        pl_verify_say(r, PL_VERIFY_PASS,
+                      "one pass up to %lld tokens; a shared beginning from %lld pages and %lld sequences on",
+                      (long long)json_integer_value(json_object_get(a, "v1_tokens_max")),
+                      (long long)json_integer_value(json_object_get(a, "span_min")),
+                      (long long)json_integer_value(json_object_get(a, "members_min")));
+    r->evidence = out != NULL ? out : json_null();
     pl_buf_deinit(&said);
 }
 

@@ -241,7 +241,14 @@ static enum pl_verify_status force(const struct pl_verify_options *o, const char
     struct pl_buf said = {0}, all = {0};
     struct pl_err err = {0};
     int code = 0;
-    snprintf(flags, sizeof flags, "--force-kernel %s=%s", op, impl);
+    /* Forms of decode attention have an option of their own: prompts go on by plan. */
+    static const char *const forms[] = {"v1", "v2", "cascade", "gather"};
+    bool form = false;
+    for (size_t i = 0; i < PL_COUNT_OF(forms); i++) form |= strcmp(op, "attention") == 0 && strcmp(impl, forms[i]) == 0;
+    if (form)
+        snprintf(flags, sizeof flags, "--attn %s", impl);
+    else
+        snprintf(flags, sizeof flags, "--force-kernel %s=%s", op, impl);
     snprintf(path, sizeof path, "%.1100s/forced.json", o->dir);
     pl_buf_printf(&all, "%s %s", o->flags != NULL ? o->flags : "", flags);
     with.flags = pl_buf_cstr(&all);

@@ -167,6 +167,7 @@ def test_placeholders_and_quoting(s):
     two = f"sh {path} 'a b' 'x y' {{prompt}} -n {{n}} "
     expect(ab(one, two, "--without-witness", "--allow-identical", prompts=[hostile]), 0)
     expect(ab(f"echo 'open", "echo x"), 64, "open quote")
+    expect(ab("echo one {prompt} {n}", "printf \"two %s\" {prompt}", "--without-witness", "--min-tokens", "1", prompts=["a b"]), 1, "echo one 'a b' 10\n", "%s\" 'a b'\n")
 
 
 def test_usage(s):
