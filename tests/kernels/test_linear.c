@@ -159,13 +159,14 @@ static void plain_types(void) {
         one_type(PL_BF16, 1 + i * 5, widths[i], 0, 0, 0, 2);
     }
     one_type(PL_BF16, 67, 256, 0, 0, 0, 64);
+    one_type(PL_F16, 5, 64, 0, 0, 0, 64);
 }
 static void block_types(void) {
     static const enum pl_dtype types[] = {PL_Q4_0, PL_Q4_1, PL_Q5_0,   PL_Q5_1,   PL_Q8_0,  PL_Q2_K,  PL_Q3_K, PL_Q4_K,
                                           PL_Q5_K, PL_Q6_K, PL_IQ4_NL, PL_IQ4_XS, PL_MXFP4, PL_TQ1_0, PL_TQ2_0};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         size_t block = pl_dtype_info(types[i])->block_elems;
-        one_type(types[i], 33, block * 3, 0, 0, 0, i % 5 == 0 ? 9 : 1);
+        one_type(types[i], 33, block * 3, 0, 0, 0, 9); /* every tile, and a rest behind the largest */
     }
     one_type(PL_Q4_K, 50, 512, 0, 0, 0, 64);
     one_type(PL_Q4_1, 23, 32, 0, 0, 0, 20);
@@ -176,7 +177,7 @@ static void mlx_types(void) {
     static const enum pl_dtype scales[] = {PL_F16, PL_BF16, PL_F32};
     for (size_t i = 0; i < PL_COUNT_OF(bits); i++) {
         for (size_t k = 0; k < PL_COUNT_OF(sizes); k++) {
-            one_type(PL_MLX, 21, 256, bits[i], sizes[k], scales[(i + k) % 3], 1);
+            one_type(PL_MLX, 21, 256, bits[i], sizes[k], scales[(i + k) % 3], k == i % 3 ? 9 : 1);
         }
     }
 }

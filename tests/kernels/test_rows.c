@@ -10,40 +10,44 @@
 static const size_t widths[] = {1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 509, 576, 1021, 1024, 1025};
 static const size_t row_counts[] = {1, 2, 3, 5, 17};
 
+static void one_norm(struct pl_kernel *plain, struct pl_kernel *added, size_t rows, size_t cols) {
+    size_t n = rows * cols;
+    float *x = kit_random(n, 3), *a = kit_random(n, 2), *w = kit_random(cols, 1), *want = kit_random(n, 0);
+    struct pl_device_buffer bx = kit_up(x, n * 4), ba = kit_up(a, n * 4), bw = kit_up(w, cols * 4), by = kit_out(n * 4);
+    CHECK(pl_launch_norm(&ks, plain, &bx, NULL, &bw, &by, rows, cols, 1e-5f, 1.0f));
+    for (size_t r = 0; r < rows; r++) pl_ref_rmsnorm(x + r * cols, w, cols, 1e-5, 1.0, want + r * cols);
+    float *y = kit_down(&by);
+    kit_near("norm", y, want, n, 2e-6, 0.01);
+    free(y);
+    by = kit_out(n * 4);
+    CHECK(pl_launch_norm(&ks, added, &bx, &ba, &bw, &by, rows, cols, 1e-5f, 0.0f));
+    for (size_t i = 0; i < n; i++) x[i] += a[i];
+    for (size_t r = 0; r < rows; r++) pl_ref_rmsnorm(x + r * cols, w, cols, 1e-5, 0.0, want + r * cols);
+    y = kit_down(&by);
+    kit_near("add_norm", y, want, n, 2e-6, 0.01);
+    free(y);
+    y = kit_down(&bx);
+    assert_memory_equal(y, x, n * 4); /* the sum is one rounding: exact */
+    free(y);
+    kit_drop(&ba);
+    kit_drop(&bw);
+    free(x), free(a), free(w), free(want);
+}
+
 static void norms(void) {
+    enum { WIDEST = 1025, MOST_ROWS = 64 };
     struct pl_kernel plain = {0}, added = {0};
     CHECK(pl_kernel_norm(&ks, false, &plain, &err));
     CHECK(pl_kernel_norm(&ks, true, &added, &err));
     for (size_t wi = 0; wi < PL_COUNT_OF(widths); wi++) {
-        for (size_t ri = 0; ri < PL_COUNT_OF(row_counts); ri++) {
-            size_t cols = widths[wi], rows = row_counts[ri], n = rows * cols;
-            float *x = kit_random(n, 3), *a = kit_random(n, 2), *w = kit_random(cols, 1), *want = kit_random(n, 0);
-            struct pl_device_buffer bx = kit_up(x, n * 4), ba = kit_up(a, n * 4), bw = kit_up(w, cols * 4),
-                                    by = kit_out(n * 4);
-            CHECK(pl_launch_norm(&ks, &plain, &bx, NULL, &bw, &by, rows, cols, 1e-5f, 1.0f));
-            for (size_t r = 0; r < rows; r++) pl_ref_rmsnorm(x + r * cols, w, cols, 1e-5, 1.0, want + r * cols);
-            float *y = kit_down(&by);
-            kit_near("norm", y, want, n, 2e-6, 0.01);
-            free(y);
-            by = kit_out(n * 4);
-            CHECK(pl_launch_norm(&ks, &added, &bx, &ba, &bw, &by, rows, cols, 1e-5f, 0.0f));
-            for (size_t i = 0; i < n; i++) x[i] += a[i];
-            for (size_t r = 0; r < rows; r++) pl_ref_rmsnorm(x + r * cols, w, cols, 1e-5, 0.0, want + r * cols);
-            y = kit_down(&by);
-            kit_near("add_norm", y, want, n, 2e-6, 0.01);
-            free(y);
-            y = kit_down(&bx);
-            assert_memory_equal(y, x, n * 4); /* the sum is one rounding: exact */
-            free(y);
-            kit_drop(&ba);
-            kit_drop(&bw);
-            free(x), free(a), free(w), free(want);
-        }
+        for (size_t ri = 0; ri < PL_COUNT_OF(row_counts); ri++) one_norm(&plain, &added, row_counts[ri], widths[wi]);
     }
+    for (size_t cols = 1; cols <= WIDEST; cols++)
+        one_norm(&plain, &added, 1 + cols % MOST_ROWS, cols); /* every one of both */
     uint64_t counted = 0;
     CHECK(pl_kernel_counted(&ks, &plain, &counted, &err));
     assert_int_equal(counted, plain.record->eager);
-    assert_int_equal(counted, PL_COUNT_OF(widths) * PL_COUNT_OF(row_counts));
+    assert_int_equal(counted, PL_COUNT_OF(widths) * PL_COUNT_OF(row_counts) + WIDEST);
     pl_kernel_free(&ks, &plain);
     pl_kernel_free(&ks, &added);
 }

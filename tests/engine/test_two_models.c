@@ -1,0 +1,99 @@
+/* Two models of one vocabulary and different weight types, open on one device in one process and decoding in turn: each
+ * gives, bit for bit, what it gives alone without any kernel cache. A cache that took one's kernels for the other's would
+ * give plausible nonsense.
+ *
+ * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees)
+ * test-timeout: 600 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "device/device.h"
+#include "engine/engine.h"
+
+enum { STEPS = 6, PROMPT = 5 };
+static const char *const paths[2][2] = {{"tests/golden/model/qwen3", "tests/golden/model/qwen3-mlx3"},
+                                        {"tests/golden/model/qwen2.gguf", "tests/golden/model/qwen2-mlx8"}};
+static struct pl_err err;
+
+struct run {
+    struct plumb_engine *e;
+    struct plumb_session *s;
+    uint32_t next;
+    float *logits; /* [STEPS, V] */
+};
+
+static const char *device(void) {
+    for (int k = 0; k < PL_DEVICE_KIND_COUNT; k++) {
+        int n = 0;
+        if (pl_device_count((enum pl_device_kind)k, &n, &err) == PL_OK && n > 0)
+            return pl_device_kind_name((enum pl_device_kind)k);
+    }
+    return NULL;
+}
+
+static void open_run(struct run *r, const char *path, const char *backend, const char *cache) {
+    struct plumb_engine_options opt = {
+        .size = sizeof opt, .model = path, .backend = backend, .context = 64, .batch_rows = 8, .jit_cache = cache};
+    *r = (struct run){0};
+    if (pl_engine_create(&opt, &r->e, &err) != PL_OK) fail_msg("%s", err.text);
+    assert_int_equal(pl_session_create(r->e, &r->s, &err), PL_OK);
+    r->logits = test_malloc(STEPS * r->e->config.vocab * sizeof *r->logits);
+}
+static void close_run(struct run *r) {
+    plumb_session_destroy(r->s);
+    plumb_engine_destroy(r->e);
+}
+
+static void step(struct run *r, uint32_t i) {
+    static const uint32_t prompt[PROMPT] = {3, 11, 7, 19, 5};
+    uint32_t vocab = r->e->config.vocab;
+    enum pl_status st = i == 0 ? pl_session_append(r->s, prompt, PROMPT, NULL, NULL, &err)
+                               : pl_session_append(r->s, &r->next, 1, NULL, NULL, &err);
+    if (st != PL_OK) fail_msg("%s", err.text);
+    memcpy(r->logits + (size_t)i * vocab, r->s->logits, vocab * sizeof *r->logits);
+    for (uint32_t t = r->next = 0; t < vocab; t++)
+        if (r->s->logits[t] > r->s->logits[r->next]) r->next = t;
+}
+
+static void in_turn(void **state) {
+    (void)state;
+    const char *backend = device();
+    if (backend == NULL) skip();
+    for (size_t p = 0; p < PL_COUNT_OF(paths); p++) {
+        struct run alone[2], both[2];
+        for (int m = 0; m < 2; m++) {
+            open_run(&alone[m], paths[p][m], backend, "off");
+            for (uint32_t i = 0; i < STEPS; i++) step(&alone[m], i);
+            close_run(&alone[m]);
+        }
+        for (int m = 0; m < 2; m++) open_run(&both[m], paths[p][m], backend, "on");
+        assert_int_equal(both[0].e->config.vocab, both[1].e->config.vocab);
+        size_t bytes = STEPS * both[0].e->config.vocab * sizeof(float);
+        for (uint32_t i = 0; i < STEPS; i++) {
+            for (uint32_t m = 0; m < 2; m++) step(&both[(m + i) % 2], i);
+        }
+        for (int m = 0; m < 2; m++) {
+            assert_memory_equal(both[m].logits, alone[m].logits, bytes);
+            assert_int_equal(both[m].next, alone[m].next);
+        }
+        assert_memory_not_equal(alone[0].logits, alone[1].logits, bytes); /* the two are told apart at all */
+        for (int m = 0; m < 2; m++) close_run(&both[m]);
+        for (int m = 0; m < 2; m++) test_free(alone[m].logits), test_free(both[m].logits);
+    }
+}
+
+int main(void) {
+    char cache[4096]; /* not the user's */
+    if (getcwd(cache, sizeof cache - 32) != NULL) setenv("XDG_CACHE_HOME", strcat(cache, "/build/test-cache"), 1);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_turn)};
+    return cmocka_run_group_tests_name("two models", tests, NULL, NULL);
+}
