@@ -114,6 +114,27 @@ def a_driver_that_computes_nothing_is_seen():
 
 
 @case
+def fallbacks_are_counted_and_strict_refuses_them():
+    """Heads of 16 have no fast attention on CUDA, and the fake has no cuBLASLt: said, counted, and refused at load."""
+    e = env(build("fake"))
+    if not has_nvrtc(e):
+        raise Skip("no NVRTC here")
+    generate(e, "--counters", path("fallbacks.json"), check=0)
+    c = json.load(open(path("fallbacks.json")))
+    rows = {(r["op"], r["planned"], r["taken"], r["reason"]) for r in c["outcomes"] if r["outcome"] == "fallback"}
+    assert c["add_up"] and ("attention", "split", "portable", "head size") in rows, rows
+    out = generate(e, "--strict", check=1)
+    assert b"--strict: attention of " in out.stderr and b"4 heads of 16" in out.stderr and b"head size" in out.stderr, out.stderr
+    assert out.stdout == b"" and b"generated" not in out.stderr
+    out = generate(e, "--force-kernel", "attention=split", check=1)
+    assert b"--force-kernel: attention of " in out.stderr and b"head size" in out.stderr, out.stderr
+    generate(e, "--strict", "--force-kernel", "attention=portable,linear=portable", "--counters", path("all.json"), check=0)
+    c = json.load(open(path("all.json")))
+    assert c["add_up"] and all(r["outcome"] == "chosen" for r in c["outcomes"])
+    assert c["forced"] == "forced linear=portable, attention=portable"
+
+
+@case
 def shipped_code_serves_without_nvrtc():
     """Code made ahead of time, found by its full key; what is not among it is an error that names the package."""
     e, pack = env(build("fake")), path("kernels.pack")
