@@ -40,6 +40,7 @@ static uint32_t cache_adopt(void *user, uint64_t id, struct pl_block_table *tabl
 static void cache_retire(void *user, uint64_t id, const struct pl_block_table *table, uint32_t computed) {
     struct pl_service *s = user;
     struct request *r = request_of(s, id);
+    if (table->gone > 0) return; /* its beginning is no longer there */
     if (!s->poisoned && !r->failed) pl_prefix_insert(s->tree, 0, r->tokens, computed, table);
 }
 static uint32_t cache_reclaim(void *user, uint32_t pages) {
@@ -128,6 +129,13 @@ static void *delivery_main(void *arg) {
 
 /* ---------- life ---------- */
 
+/* What every layer sees back at most; 0 when one of them sees everything. */
+static uint32_t window_of(const struct pl_model_config *c) {
+    for (uint32_t l = 0; l < c->layers; l++)
+        if (!c->layer_windowed[l]) return 0;
+    return c->window;
+}
+
 static void options_with_defaults(const struct plumb_engine *e, const struct pl_service_options *opt,
                                   struct pl_sched_config *c) {
     *c = (struct pl_sched_config){.max_running = opt->max_running != 0 ? opt->max_running : 8,
@@ -138,6 +146,7 @@ static void options_with_defaults(const struct plumb_engine *e, const struct pl_
     c->step_tokens = PL_MIN(c->step_tokens, e->batch_rows);
     if (c->prefill_tokens == 0) c->prefill_tokens = PL_MAX(1, c->step_tokens - PL_MIN(c->max_running, c->step_tokens / 2));
     c->reserve_pages = c->max_running;
+    c->window = window_of(&e->config);
     c->score_tokens = PL_MIN(e->logit_rows - c->max_running, c->prefill_tokens);
 }
 

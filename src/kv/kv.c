@@ -66,7 +66,7 @@ static uint32_t pages_for(uint64_t tokens, uint32_t page_tokens) {
 }
 
 void pl_block_table_deinit(struct pl_block_table *t, struct pl_page_pool *p) {
-    for (uint32_t i = 0; i < t->count; i++) pl_page_unref(p, t->pages[i]);
+    for (uint32_t i = t->gone; i < t->count; i++) pl_page_unref(p, t->pages[i]);
     pl_free(t->pages);
     *t = (struct pl_block_table){0};
 }
@@ -134,14 +134,22 @@ enum pl_status pl_block_table_extend(struct pl_block_table *t, struct pl_page_po
 void pl_block_table_truncate(struct pl_block_table *t, struct pl_page_pool *p, uint32_t len) {
     PL_ASSERT(len <= t->len);
     uint32_t keep = pages_for(len, p->page_tokens);
-    while (t->count > keep) pl_page_unref(p, t->pages[--t->count]);
+    PL_ASSERT(len == 0 || keep >= t->gone);
+    while (t->count > PL_MAX(keep, t->gone)) pl_page_unref(p, t->pages[--t->count]);
+    if (len == 0) t->count = t->gone = 0;
     t->len = len;
+}
+
+void pl_block_table_trim(struct pl_block_table *t, struct pl_page_pool *p, uint32_t first) {
+    uint32_t until = PL_MIN(first, t->len) / p->page_tokens;
+    if (p->lane_pages > 0) return;
+    while (t->gone < until) pl_page_unref(p, t->pages[t->gone++]);
 }
 
 enum pl_status pl_block_table_fork(struct pl_block_table *t, const struct pl_block_table *src, struct pl_page_pool *p,
                                    uint32_t len) {
     PL_ASSERT(t != src && len <= src->len);
-    if (p->lane_pages > 0) return PL_UNSUPPORTED;
+    if (p->lane_pages > 0 || src->gone > 0) return PL_UNSUPPORTED;
     struct pl_block_table made = {.len = len};
     uint32_t count = pages_for(len, p->page_tokens);
     PL_TRY(grow_table(&made, count));

@@ -31,7 +31,8 @@ void pl_page_unref(struct pl_page_pool *p, uint32_t page);
 struct pl_block_table {
     uint32_t *pages;
     uint32_t count, cap;
-    uint32_t len; /* tokens */
+    uint32_t len;  /* tokens */
+    uint32_t gone; /* leading entries whose pages were given back (sliding windows); their numbers mean nothing */
 };
 void pl_block_table_deinit(struct pl_block_table *t, struct pl_page_pool *p);
 /* Makes room for `extra` more tokens (pages taken all or none); len is not changed. *copy_from/_to report the one
@@ -39,7 +40,11 @@ void pl_block_table_deinit(struct pl_block_table *t, struct pl_page_pool *p);
 enum pl_status pl_block_table_extend(struct pl_block_table *t, struct pl_page_pool *p, uint32_t extra, uint32_t *copy_from,
                                      uint32_t *copy_to) PL_MUST_CHECK;
 void pl_block_table_truncate(struct pl_block_table *t, struct pl_page_pool *p, uint32_t len);
-/* t becomes a copy-on-write copy of the first len tokens of src. PL_UNSUPPORTED in a dense pool. */
+/* Gives back the pages that hold nothing but tokens before `first`, which no later step reads. Dense pools keep them. The
+ * table can then only be emptied or extended. */
+void pl_block_table_trim(struct pl_block_table *t, struct pl_page_pool *p, uint32_t first);
+/* t becomes a copy-on-write copy of the first len tokens of src. PL_UNSUPPORTED in a dense pool, or
+ * when src was trimmed. */
 enum pl_status pl_block_table_fork(struct pl_block_table *t, const struct pl_block_table *src, struct pl_page_pool *p,
                                    uint32_t len) PL_MUST_CHECK;
 

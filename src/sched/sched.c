@@ -358,6 +358,8 @@ void pl_sched_commit(struct pl_sched *s, const struct pl_sched_plan *plan, const
         if (r->phase != PL_REQ_RUNNING) continue; /* cancelled in between */
         r->computed += it->count;
         r->table.len = r->computed;
+        if (s->c.window > 0 && r->computed >= s->c.window)
+            pl_block_table_trim(&r->table, s->pool, r->computed - s->c.window + 1); /* the next row's first token */
         s->stats.tokens_computed += it->count;
         if (!it->wants_token) continue;
         r->known++;
@@ -396,7 +398,7 @@ const char *pl_sched_check(const struct pl_sched *s) {
     for (uint32_t i = 0; i < s->c.max_running; i++) {
         const char *wrong = slot_check(s, &s->slots[i]);
         if (wrong != NULL) return wrong;
-        owned += s->slots[i].table.count;
+        owned += s->slots[i].table.count - s->slots[i].table.gone;
     }
     for (uint32_t i = 0; i < s->queue_len; i++) {
         if (s->queue[i].table.count != 0) return "a waiting request owns pages";

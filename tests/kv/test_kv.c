@@ -17,9 +17,9 @@ enum fault { FAULT_NONE, FAULT_NO_COPY, FAULT_LEAK, FAULT_DOUBLE_USE };
 struct world {
     struct pl_page_pool pool;
     struct pl_block_table tables[TABLES];
-    uint32_t twin[TABLES][TOKENS_MAX]; /* what each sequence should read */
-    uint32_t twin_len[TABLES];
-    uint32_t store[PAGES_MAX][64]; /* the "device": page, slot */
+    uint32_t twin[TABLES][TOKENS_MAX];          /* what each sequence should read */
+    uint32_t twin_len[TABLES], trimmed[TABLES]; /* tokens before trimmed may be gone */
+    uint32_t store[PAGES_MAX][64];              /* the "device": page, slot */
     uint32_t next_value, seed, draws;
     enum fault fault;
 };
@@ -61,7 +61,10 @@ static void op_extend(struct world *w, uint32_t i) {
 static void op_fork(struct world *w, uint32_t i, uint32_t src) {
     if (i == src) return;
     uint32_t len = draw(w, w->tables[src].len + 1);
-    assert_int_equal(pl_block_table_fork(&w->tables[i], &w->tables[src], &w->pool, len), PL_OK);
+    enum pl_status s = pl_block_table_fork(&w->tables[i], &w->tables[src], &w->pool, len);
+    assert_int_equal(s, w->tables[src].gone > 0 ? PL_UNSUPPORTED : PL_OK);
+    if (s != PL_OK) return;
+    w->trimmed[i] = 0;
     memcpy(w->twin[i], w->twin[src], len * sizeof w->twin[i][0]);
     w->twin_len[i] = len;
     if (w->fault == FAULT_LEAK && len > 0) pl_page_ref(&w->pool, w->tables[i].pages[0]);
@@ -73,8 +76,9 @@ static bool contents_hold(const struct world *w) {
     for (uint32_t i = 0; i < TABLES; i++) {
         const struct pl_block_table *t = &w->tables[i];
         uint32_t s = w->pool.page_tokens;
+        if (t->gone * s > w->trimmed[i] || t->gone > t->count) return false;
         if (t->len != w->twin_len[i] || t->count != (t->len + s - 1) / s) return false;
-        for (uint32_t j = 0; j < t->len; j++) {
+        for (uint32_t j = t->gone * s; j < t->len; j++) {
             if (w->store[t->pages[j / s]][j % s] != w->twin[i][j]) return false;
         }
     }
@@ -84,7 +88,7 @@ static bool contents_hold(const struct world *w) {
 static bool counts_hold(const struct world *w) {
     uint32_t expect[PAGES_MAX] = {0}, used = 0;
     for (uint32_t i = 0; i < TABLES; i++) {
-        for (uint32_t j = 0; j < w->tables[i].count; j++) expect[w->tables[i].pages[j]]++;
+        for (uint32_t j = w->tables[i].gone; j < w->tables[i].count; j++) expect[w->tables[i].pages[j]]++;
     }
     for (uint32_t p = 0; p < w->pool.page_count; p++) {
         if (w->pool.refs[p] != expect[p]) return false;
@@ -111,20 +115,30 @@ static bool run_program(uint32_t seed, enum fault fault, uint32_t steps) {
     bool ok = true;
     for (uint32_t n = 0; n < steps && ok; n++) {
         uint32_t i = draw(&w, TABLES);
-        switch (draw(&w, 6)) {
+        switch (draw(&w, 7)) {
         case 0: op_fork(&w, i, draw(&w, TABLES)); break;
         case 1:
             w.twin_len[i] = draw(&w, w.tables[i].len + 1);
+            if (w.twin_len[i] < w.tables[i].gone * page_tokens) w.twin_len[i] = 0; /* what is left is emptied only */
+            if (w.twin_len[i] == 0) w.trimmed[i] = 0;
             pl_block_table_truncate(&w.tables[i], &w.pool, w.twin_len[i]);
             break;
         case 2:
             if (draw(&w, 4) != 0) break;
             pl_block_table_deinit(&w.tables[i], &w.pool);
-            w.twin_len[i] = 0;
+            w.twin_len[i] = w.trimmed[i] = 0;
             break;
+        case 3: {
+            uint32_t first = draw(&w, w.tables[i].len + 1);
+            if (seed % 2 == 0 || draw(&w, 4) != 0) break; /* in half of the programs, now and then */
+            w.trimmed[i] = PL_MAX(w.trimmed[i], first);
+            pl_block_table_trim(&w.tables[i], &w.pool, first);
+            if (w.tables[i].gone < first / page_tokens) ok = false;
+            break;
+        }
         default: op_extend(&w, i);
         }
-        ok = contents_hold(&w) && counts_hold(&w);
+        ok = ok && contents_hold(&w) && counts_hold(&w);
     }
     for (uint32_t i = 0; i < TABLES; i++) pl_free(w.tables[i].pages);
     if (ok) assert_true(w.pool.free_count <= w.pool.page_count);
