@@ -1,5 +1,6 @@
 #include "ops/bandwidth.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 enum { PASSES = 8, WORD = 16, GROUPS_PER_UNIT_MAX = 32 };
@@ -69,6 +70,11 @@ static enum pl_status measure_read(struct pl_kernels *ks, struct measure *m, uin
         m->best.read_gbs = gbs;
         snprintf(m->best.kernel, sizeof m->best.kernel, "read/u%u x %u groups", unroll, groups);
     }
+    uint64_t counted = 0;
+    if (st == PL_OK) st = pl_kernel_counted(ks, &k, &counted, err);
+    if (st == PL_OK && counted != k.record->eager) /* what did not run is fast */
+        st = pl_err_set(err, __FILE__, __LINE__, PL_INTERNAL,
+                        "the reading kernel was launched %" PRIu64 " times and counted %" PRIu64, k.record->eager, counted);
     pl_kernel_free(ks, &k);
     return st;
 }
@@ -77,7 +83,11 @@ static enum pl_status measure_all(struct pl_kernels *ks, struct measure *m, stru
     static const uint32_t unrolls[] = {4, 8}, per_unit[] = {1, 8, GROUPS_PER_UNIT_MAX};
     const struct pl_device_info *info = pl_device_info(ks->device);
     uint64_t bytes = info->is_cpu ? UINT64_C(1) << 28 : UINT64_C(1) << 31;
-    while (bytes > info->memory_bytes / 8 || bytes > info->alloc_max_bytes) bytes /= 2;
+    uint64_t left = info->memory_bytes; /* a model may be loaded already */
+    if (pl_device_memory_free(ks->device, &left, NULL) != PL_OK) left = info->memory_bytes;
+    while (bytes > info->memory_bytes / 8 || bytes > info->alloc_max_bytes || bytes > left / 4) bytes /= 2;
+    if (bytes < UINT64_C(1) << 20)
+        PL_FAIL(err, PL_NO_MEMORY, "%" PRIu64 " bytes of %s are free, too few to measure its bandwidth", left, info->name);
     m->best.bytes = bytes;
     PL_TRY(pl_device_alloc(ks->device, bytes, &m->a, err));
     PL_TRY(pl_device_alloc(ks->device, bytes, &m->b, err));

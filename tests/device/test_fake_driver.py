@@ -111,6 +111,9 @@ def a_driver_that_computes_nothing_is_seen():
     assert ran and all(m["device"] == 0 and m["agree"] is False for m in ran)
     assert any(m["graph"] > 0 for m in ran) and any(m["eager"] > 0 for m in ran)
     generate(e, check=0)  # without the witness nobody would know
+    listed = json.loads(run("devices", "--measure", "--json", env=e, check=0).stdout)
+    cuda = next(k for k in listed if k["kind"] == "cuda")["devices"][0]
+    assert "read_gb_per_s" not in cuda and "counted 0" in cuda["measure_error"], cuda  # what does not run is fast
 
 
 @case
