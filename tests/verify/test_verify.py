@@ -1,6 +1,7 @@
 """plumb verify: the plan, a whole quick pass that keeps to its schema, resuming, comparing, and servers from outside.
 test-timeout: 900"""
 import copy
+import glob
 import http.server
 import json
 import os
@@ -81,6 +82,14 @@ def the_schema_checker_sees_faults():
         bad = copy.deepcopy(good)
         change(bad)
         assert faults(bad, SCHEMA), bad
+
+
+@case
+def reports_kept_in_the_repository_keep_to_it():
+    kept = glob.glob("docs/evidence/*.json")
+    assert kept
+    for name in kept:
+        assert faults(json.load(open(name)), SCHEMA) == [], name
 
 
 @case
