@@ -177,9 +177,17 @@ static void sum_up(struct pl_counters_side *s) {
             s->can_merge = true;
             s->merges += d;
         }
+        char form[64];
+        bool by_form =
+            pl_series_named(key, "plumb_attention_layer_steps_total") && pl_series_label(key, "form", form, sizeof form);
+        if (by_form) s->layer_steps += d;
+        if (by_form && strcmp(form, "gather") == 0) s->gathered += d;
         if (pl_series_named(key, "plumb_kernel_declined_total")) s->declined += d;
     }
-    double one = 0, all = 0;
+    double one = 0, all = 0, plans = 0;
+    /* A backend that plans nothing (the CPU) has the counters of plans and merges, and they stay at zero. */
+    if (pl_metrics_delta(&s->before, &s->after, "plumb_attention_plans_total", &plans) && plans <= 0 && s->merges <= 0)
+        s->can_merge = false;
     s->steps_known = pl_metrics_delta(&s->before, &s->after, "plumb_steps_total", &s->steps);
     if (pl_metrics_delta(&s->before, &s->after, "plumb_step_sequences_count", &all) &&
         pl_metrics_delta(&s->before, &s->after, "plumb_step_sequences_bucket{le=\"1\"}", &one))
@@ -253,6 +261,17 @@ static void compare_operations(struct pl_counters_report *r) {
     }
 }
 
+/* Layer steps of attention, summed over its forms, are steps x layers. */
+static void check_layer_steps(struct pl_counters_report *r) {
+    const struct pl_counters_side *a = &r->base, *b = &r->arm;
+    double x = a->steps > 0 ? a->layer_steps / a->steps : 0, y = b->steps > 0 ? b->layer_steps / b->steps : 0;
+    if (x != floor(x) || y != floor(y) || (x > 0 && y > 0 && x != y))
+        find(r, false,
+             "attention ended %.0f layer steps in %.0f steps on base and %.0f in %.0f on the arm: not one form for each "
+             "layer and step",
+             a->layer_steps, a->steps, b->layer_steps, b->steps);
+}
+
 /* Counters count layer steps: what runs in layers of every step runs the same whole number of times in each of them. */
 static void check_exact(struct pl_counters_report *r) {
     static const char *const in_layers[] = {"rope_append", "glu"};
@@ -314,6 +333,7 @@ static void compare(const struct pl_counters_options *o, struct pl_counters_repo
     compare_operations(r);
     compare_declined(o, r);
     check_exact(r);
+    check_layer_steps(r);
 }
 
 static void decide(struct pl_counters_report *r) {

@@ -29,7 +29,7 @@ struct pl_counters_side {
     char error[400];
     long metrics_status;
     bool steps_known;
-    double steps, launches, batched_steps, merges, gathered, declined, tokens;
+    double steps, launches, batched_steps, merges, gathered, declined, tokens, layer_steps;
     bool can_merge; /* it has a counter of merges */
 };
 

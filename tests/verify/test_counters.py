@@ -35,6 +35,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 'plumb_step_sequences_bucket{le="1"}': w["alone"] * n + old}
         for (op, kernel), count in w["kernels"].items():
             rows[f'plumb_kernel_launches_total{{op="{op}",kernel="{kernel}"}}'] = count * n + w.get("offset", old)
+        for (form, reason), count in w.get("forms", {}).items():
+            rows[f'plumb_attention_layer_steps_total{{form="{form}",reason="{reason}"}}'] = count * n
+        if "plans" in w:
+            rows["plumb_attention_plans_total"] = w["plans"] * n
+            rows["plumb_attention_merged_rows_total"] = w["merged"] * n
         for (op, reason), count in w["declined"].items():
             rows[f'plumb_kernel_declined_total{{op="{op}",reason="{reason}"}}'] = count * n
         for key in w.get("missing", ()):
@@ -147,6 +152,18 @@ def fused_launches_may_not_be_zero():
 def a_counter_that_does_not_move():
     stuck = kernels(set={("linear", "gemv"): 0})
     expect(ab(serve(), serve(kernels=stuck)), 1, "linear was launched", "never on arm")
+
+
+@case
+def forms_of_attention():
+    none = kernels(drop=[("attention", "paged_merge")])
+    fine = dict(kernels=none, plans=10, merged=7, forms={("v2", ""): 40, ("v1", "short"): 20})
+    expect(ab(serve(**fine), serve(**fine)), 0)
+    expect(ab(serve(**fine), serve(**{**fine, "merged": 0})), 2, "arm: nothing was merged")
+    expect(ab(serve(**fine), serve(**{**fine, "forms": {("v2", ""): 40, ("gather", "kill switch"): 20}})), 1, "gathered on the arm alone")
+    expect(ab(serve(**fine), serve(**{**fine, "forms": {("v2", ""): 40, ("v1", "short"): 15}})), 1, "not one form for each")
+    unplanned = dict(kernels=none, plans=0, merged=0, forms={("cpu", ""): 60})  # a backend that has nothing to merge
+    expect(ab(serve(**unplanned), serve(**unplanned)), 0, "not counted")
 
 
 @case
