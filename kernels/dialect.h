@@ -11,7 +11,9 @@
  *   team_sum                      over TEAM neighbouring threads (TEAM divides GROUP)
  *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
  *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA   f32 functions
- *   count_launch                  the witness: one thread of the launch adds one to a counter
+ *   count_launch                  the witness: one thread of the launch adds one to a counter. All threads pass it, before
+ *                                 they read what another launch wrote: where launches may overlap (sm_90 and up) it is
+ *                                 also the wait for the launch before this one
  * GROUP, and TEAM where used, are specialisation values: powers of two. */
 #ifndef PL_DIALECT_H
 #define PL_DIALECT_H
@@ -130,7 +132,15 @@ FN void f16_store(u16 *p, f32 v) { *(_Float16 *)p = (_Float16)v; }
 #define lane_xor(v, mask) __shfl_xor(v, (int)(mask), 32)
 #endif
 
+#if defined(PL_TARGET_CUDA) && __CUDA_ARCH__ >= 900
+/* The next launch may start and come as far as this; this one goes on when the launch before it is done and visible. */
+#define PL_AFTER_LAST() \
+    asm volatile("griddepcontrol.launch_dependents;\n griddepcontrol.wait;" ::: "memory")
+#else
+#define PL_AFTER_LAST() ((void)0)
+#endif
 FN void count_launch(GLOBAL u32 *counter) {
+    PL_AFTER_LAST();
 #ifdef PL_UNCOUNTED /* only to measure what counting costs */
     (void)counter;
 #else

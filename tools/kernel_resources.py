@@ -46,6 +46,22 @@ def main():
         for n in (1, 8):
             v = {"GROUP": "256u", "PER_WARP": "2u", "ROWS": f"{n}u", f"WTYPE_{w}": 1}
             rows.append((f"gemv {w.lower()}, {n} row{'s' if n > 1 else ''}", resources("cuda/gemv.k.c", v, "pk_gemv")))
+    for w in ("Q4_K", "Q6_K"):
+        for most, n, wm, wk, depth, x in ((8, 1, 1, 8, 2, None), (16, 2, 2, 8, 2, None), (32, 4, 8, 1, 3, 3), (64, 8, 8, 1, 4, 3)):
+            v = {"GROUP": f"{32 * wm * wk}u", "ROWS_8": f"{n}u", "WM": wm, "WK": wk, "EACH": "1u", "DEPTH": f"{depth}u",
+                 "HOLD": "8u" if n == 1 else "2u", f"WTYPE_{w}": 1}
+            if x is not None:
+                v.update({"BULK": 1, "X_STAGES": x})
+            name = f"mma {w.lower()}, up to {most} rows"
+            rows.append((name, resources("cuda/mma.k.c", v, "pk_mma")))
+        rows.append((f"retile {w.lower()}", resources("cuda/retile.k.c", {"GROUP": "128u", f"WTYPE_{w}": 1}, "pk_retile")))
+    for kind in ("COPY", "NORM", "GLU", "MERGE"):
+        v = {"GROUP": "512u" if kind == "NORM" else "256u", f"PREPARE_{kind}": 1}
+        rows.append((f"prepare, {kind.lower()}", resources("cuda/prepare.k.c", v, "pk_prepare")))
+    for d, h in ((64, 8), (128, 4), (256, 4)):
+        v = {"GROUP": "128u", "HEADS": f"{h}u", "HEAD_DIM": f"{d}u", "PAGE_TOKENS": "32u", "KV_F16": 1}
+        rows.append((f"attention_group f16, D {d}, {h} heads together",
+                      resources("cuda/attention_group.k.c", v, "pk_attention_group")))
     for d, h in ((64, 8), (128, 4), (256, 4)):
         v = {"GROUP": "128u", "HEADS": f"{h}u", "HEAD_DIM": f"{d}u", "PAGE_TOKENS": "32u", "KV_F16": 1}
         rows.append((f"attention_split f16, D {d}, {h} heads together",

@@ -26,6 +26,10 @@ struct pl_args_rows {
 PL_ARGS_CHECK(pl_args_rows, offset, 12);
 PL_ARGS_SIZE(pl_args_rows, 16);
 
+/* What pick says instead of an index. */
+#define PL_PICK_NONE   0xFFFFFFFEu /* all are -inf */
+#define PL_PICK_BROKEN 0xFFFFFFFFu /* NaN or +inf among them */
+
 /* A product with a weight matrix [out, in]. */
 struct pl_args_linear {
     u32 rows, in, out, flags;
@@ -43,6 +47,23 @@ struct pl_args_gemv {
 };
 PL_ARGS_CHECK(pl_args_gemv, row_bytes, 24);
 PL_ARGS_SIZE(pl_args_gemv, 32);
+
+/* The same on tensor cores: rows [row0, row0 + rows) of y, pieces piece0 and up of `pieces` in the input, units a group. */
+struct pl_args_mma {
+    u32 in, flags, out0, out1, out2, rows, row0, pieces, piece0, span;
+};
+PL_ARGS_CHECK(pl_args_mma, span, 36);
+PL_ARGS_SIZE(pl_args_mma, 40);
+
+/* Inputs made ready for it: rows of one width, in `pieces` pieces of eight rows. */
+struct pl_args_prepare {
+    u32 rows, cols, pieces;
+    u32 splits, head_dim; /* of attention */
+    f32 value, offset;    /* of a norm */
+    u32 pad;
+};
+PL_ARGS_CHECK(pl_args_prepare, offset, 24);
+PL_ARGS_SIZE(pl_args_prepare, 32);
 
 /* The step record: u32 arrays of `stride` entries each, one after the other: token, position and first page of each row,
  * then the logit rows, then the block tables. */

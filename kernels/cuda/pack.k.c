@@ -20,11 +20,55 @@ KERNEL(pack)(const f32 *__restrict__ x, u16 *__restrict__ y, u32 *witness, const
     *(uint4 *)(y + i) = make_uint4(two_bf16(a.x, a.y), two_bf16(a.z, a.w), two_bf16(b.x, b.y), two_bf16(b.z, b.w));
 }
 #else
+#ifdef STRIPS
+#include "cuda/strips.h"
+#else
 #include "weights.h"
+#endif
+#ifndef STRIPS
 FN void store16(u16 *y, const f32 *v) {
     *(uint4 *)y = make_uint4(two_bf16(v[0], v[1]), two_bf16(v[2], v[3]), two_bf16(v[4], v[5]), two_bf16(v[6], v[7]));
     *(uint4 *)(y + 8) = make_uint4(two_bf16(v[8], v[9]), two_bf16(v[10], v[11]), two_bf16(v[12], v[13]), two_bf16(v[14], v[15]));
 }
+#endif
+#ifdef STRIPS
+/* A thread makes 8 elements of a row: two words, one side of them. first % 16 == 0. */
+KERNEL(unpack)(const u8 *__restrict__ data, const u8 *__restrict__ scales, const u8 *__restrict__ biases, u16 *__restrict__ y,
+               u32 *witness, const struct pl_args_linear a, const u64 first) {
+    count_launch(witness);
+    (void)scales;
+    (void)biases;
+    u64 unit = (u64)GROUP_X * GROUP + LOCAL_X, row = unit / (a.in / 8u);
+    u32 k = (u32)(unit % (a.in / 8u)), t = (k >> 3) & 3u, side = (k >> 2) & 1u, words = k & 3u; /* words 2 words, + 1 */
+    if (row >= a.rows) return;
+    u32 half = (u32)(row >> 3) & 1u, g = (u32)row & 7u, lane = 4u * g + t;
+    const u8 *strip = data + ((first + row) / 16u * (a.in / 256u) + (k >> 5)) * STRIP_BYTES;
+    uint2 q = *(const uint2 *)(strip + 1024u * half + 512u * (words >> 1) + 16u * lane + 8u * (words & 1u));
+    u32 scale = *(const u32 *)(strip + STRIP_SCALE + 8u * lane + 4u * half);
+    u32 low = (q.x >> (4u * side)) & 0x0F0F0F0Fu, high = (q.y >> (4u * side)) & 0x0F0F0F0Fu;
+    f32 v[8];
+#ifdef WTYPE_Q6_K
+    u32 more = *(const u32 *)(strip + STRIP_HIGH + 512u * half + 16u * lane + 4u * words);
+    f32 d = h2_low((u32) * (const u16 *)(strip + STRIP_D + 4u * g + 2u * half));
+    f32 s = d * (f32)(i8)((scale >> (16u * side + 8u * (words >> 1))) & 255u);
+#pragma unroll
+    for (u32 i = 0; i < 4u; i++) {
+        u32 bit = 4u * side + 2u * (i & 1u) + 16u * (i >> 1);
+        v[i] = s * (f32)((i32)(((low >> (8u * i)) & 15u) | (((more >> bit) & 3u) << 4)) - 32);
+        v[4u + i] = s * (f32)((i32)(((high >> (8u * i)) & 15u) | (((more >> (bit + 8u)) & 3u) << 4)) - 32);
+    }
+#else
+    u32 dm = *(const u32 *)(strip + STRIP_D + 8u * g + 4u * half);
+    f32 s = h2_low(dm) * (f32)((scale >> (8u * side)) & 255u), m = h2_high(dm) * (f32)((scale >> (16u + 8u * side)) & 255u);
+#pragma unroll
+    for (u32 i = 0; i < 4u; i++) {
+        v[i] = s * (f32)((low >> (8u * i)) & 15u) - m;
+        v[4u + i] = s * (f32)((high >> (8u * i)) & 15u) - m;
+    }
+#endif
+    *(uint4 *)(y + unit * 8u) = make_uint4(two_bf16(v[0], v[1]), two_bf16(v[2], v[3]), two_bf16(v[4], v[5]), two_bf16(v[6], v[7]));
+}
+#else
 /* A thread makes 32 elements. a.rows rows of data from its start. */
 KERNEL(unpack)(const u8 *__restrict__ data, const u8 *__restrict__ scales, const u8 *__restrict__ biases, u16 *__restrict__ y,
                u32 *witness, const struct pl_args_linear a, const u64 first) {
@@ -60,4 +104,5 @@ KERNEL(unpack)(const u8 *__restrict__ data, const u8 *__restrict__ scales, const
     store16(to + 32u * k + 16u, v + 16);
 #endif
 }
+#endif
 #endif

@@ -60,9 +60,14 @@ static enum pl_status time_decode(struct bench *b, double *tok_s, struct pl_err 
     PL_TRY(pl_session_truncate(b->session, 0, err));
     PL_TRY(pl_session_append(b->session, b->ids, b->depth + 1, NULL, NULL, err));
     pl_ops_witness_reset(b->engine->ops);
+    uint32_t choice; /* made where generate makes it: on the device, or from logits read from it */
     uint64_t start = pl_clock_ns();
     for (uint32_t i = 0; i < b->generate; i++) {
-        struct pl_step_part part = {.session = b->session, .ids = &b->ids[i], .count = 1, .logits = 1};
+        struct pl_step_part part = {.session = b->session,
+                                    .ids = &b->ids[i],
+                                    .count = 1,
+                                    .logits = 1,
+                                    .pick = pl_engine_picks(b->engine) ? &choice : NULL};
         PL_TRY(pl_engine_step(b->engine, &part, 1, NULL, err));
     }
     *tok_s = (double)b->generate * 1e9 / (double)(pl_clock_ns() - start);

@@ -52,7 +52,8 @@ struct plumb_engine {
         struct pl_epoch_part *parts;
         size_t count, cap;
     } last;
-    float *sample_logits; /* [V] the sampler's copy */
+    float *sample_logits;                    /* [V] the sampler's copy */
+    const struct pl_activation *picked_from; /* the model's, of the last step that picked */
 };
 
 struct plumb_session {
@@ -85,11 +86,18 @@ struct pl_step_part {
     struct plumb_session *session;
     const uint32_t *ids;
     uint32_t count, logits;
+    /* Not NULL, with logits 1, this part alone and a backend that picks (pl_engine_picks): receives the greedy choice or
+     * PL_OPS_PICK_*, and the session has no logits until pl_engine_fetch_logits. */
+    uint32_t *pick;
 };
 /* Runs all parts as one batch: at most batch_rows rows, logit_rows logits, each session once. When a part wants logits,
  * those of its last row go to its session. all_logits (may be NULL) receives [sum of logits, V], parts in order. */
 enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count, float *all_logits,
                               struct pl_err *err) PL_MUST_CHECK;
+
+bool pl_engine_picks(const struct plumb_engine *e);
+/* The logits that the last step, of this session alone with `pick`, left on the device. */
+enum pl_status pl_engine_fetch_logits(struct plumb_session *s, struct pl_err *err) PL_MUST_CHECK;
 
 enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **out, struct pl_err *err) PL_MUST_CHECK;
 /* Appends in chunks; on failure (or cancel: PL_CANCELLED) the session is as before but without logits. progress may be

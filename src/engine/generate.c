@@ -78,6 +78,16 @@ static enum pl_status draw(struct run *r, uint32_t *id, struct pl_err *err) {
     return PL_OK;
 }
 
+/* The device's choice as a draw's result. */
+static enum pl_status picked(const struct run *r, uint32_t id, struct pl_err *err) {
+    if (id == (uint32_t)PL_OPS_PICK_NONE)
+        PL_FAIL(err, PL_INVALID, "no token can be drawn at position %u: all are banned", r->session->table.len);
+    if (id == (uint32_t)PL_OPS_PICK_BROKEN)
+        PL_FAIL(err, PL_DEVICE, "the logits at position %u are not numbers: the weights or a kernel are broken",
+                r->session->table.len);
+    return PL_OK;
+}
+
 static enum pl_status report(struct run *r, uint32_t id, bool last, bool *go_on, struct pl_err *err) {
     pl_buf_clear(&r->text);
     if (r->session->engine->tok != NULL) {
@@ -101,8 +111,16 @@ static void report_rest(struct run *r) {
         r->opt.on_token(r->opt.user, UINT32_MAX, r->text.data, r->text.len, NAN, NULL, NULL, 0);
 }
 
+/* Nothing but the choice is wanted of the logits: the device makes it, and they stay there. */
+static bool can_pick(const struct run *r) {
+    return pl_engine_picks(r->session->engine) && pl_sampler_is_greedy(r->sampler) && !r->opt.logprob &&
+           r->opt.logprobs == 0;
+}
+
 static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish *finish, struct pl_err *err) {
     struct plumb_session *s = r->session;
+    bool pick = can_pick(r);
+    uint32_t next = 0;
     *finish = PLUMB_FINISH_LENGTH;
     while (*generated < r->opt.max_tokens && !pl_fault("empty")) {
         uint32_t id = 0;
@@ -110,7 +128,10 @@ static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish
             *finish = PLUMB_FINISH_CONTEXT;
             return PL_OK;
         }
-        PL_TRY(draw(r, &id, err));
+        if (s->has_logits)
+            PL_TRY(draw(r, &id, err));
+        else
+            PL_TRY(picked(r, id = next, err));
         if (ends(r, id)) {
             report_rest(r);
             *finish = PLUMB_FINISH_STOP;
@@ -118,7 +139,7 @@ static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish
         }
         bool go_on = true, last = *generated + 1 == r->opt.max_tokens || s->table.len + 1 == s->engine->context;
         PL_TRY(report(r, id, last, &go_on, err));
-        struct pl_step_part part = {.session = s, .ids = &id, .count = 1, .logits = 1};
+        struct pl_step_part part = {.session = s, .ids = &id, .count = 1, .logits = 1, .pick = pick ? &next : NULL};
         PL_TRY(pl_engine_step(s->engine, &part, 1, NULL, err));
         pl_sampler_accept(r->sampler, id);
         ++*generated;
@@ -142,6 +163,8 @@ enum pl_status pl_session_generate(struct plumb_session *s, const struct plumb_g
     if (s->engine->tok != NULL) pl_decoder_init(&r.decoder, s->engine->tok, opt->show_special);
     r.decoder.started = true; /* a continuation: the space before its first word is part of the text */
     enum pl_status st = loop(&r, &count, &why, err);
+    if (st == PL_OK && !s->has_logits && count > 0 && can_pick(&r))
+        st = pl_engine_fetch_logits(s, err); /* for who goes on */
     pl_sampler_destroy(r.sampler);
     pl_buf_deinit(&r.text);
     if (generated != NULL) *generated = count; /* also on failure: what the session holds */

@@ -165,10 +165,11 @@ static enum pl_status make_buffers(struct pl_service *s) {
     s->item_logit = pl_alloc(running + 1, sizeof *s->item_logit);
     s->row_item = pl_alloc(s->logit_cap, sizeof *s->row_item);
     s->logits = pl_alloc(s->logit_cap, (size_t)e->config.vocab * sizeof(float));
+    s->picks = pl_alloc(s->logit_cap, sizeof *s->picks);
     s->ends = pl_calloc(running, sizeof *s->ends);
     s->drawn = pl_calloc(s->logit_cap, sizeof *s->drawn);
     bool ok = s->table && s->batch_tokens && s->batch_logit_rows && s->batch_seqs && s->batch_pages && s->item_request &&
-              s->item_logit && s->row_item && s->logits && s->ends && s->drawn;
+              s->item_logit && s->row_item && s->logits && s->picks && s->ends && s->drawn;
     if (!ok) return PL_NO_MEMORY;
     return pl_grow(&s->out, &s->out_cap, s->table_cap + 1024, sizeof *s->out);
 }
@@ -185,6 +186,7 @@ static void free_service(struct pl_service *s) {
     pl_free(s->item_logit);
     pl_free(s->row_item);
     pl_free(s->logits);
+    pl_free(s->picks);
     pl_free(s->ends);
     pl_free(s->drawn);
     pl_free(s->out);

@@ -79,6 +79,8 @@ struct pl_service {
     uint32_t logit_cap, *item_logit; /* [items + 1] an item's first row of logits */
     uint32_t *row_item;              /* [logit_cap] */
     float *logits;                   /* [logit_cap, V] */
+    uint32_t *picks;                 /* [logit_cap] the device's greedy choices */
+    bool picked;                     /* of this step there are choices and no logits */
     bool *ends;                      /* [items] */
     struct draw *drawn;              /* [logit_cap] */
     /* to the delivery thread */

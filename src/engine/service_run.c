@@ -53,6 +53,24 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
                            .epoch = pl_engine_epoch(s->engine, s->engine->step.who, p->item_count)};
 }
 
+/* Is row `row` the one an item's new token comes from? Otherwise it tells of a prompt token. */
+static bool row_is_new(const struct pl_service *s, const struct pl_sched_plan *p, size_t row) {
+    uint32_t i = s->row_item[row];
+    return p->items[i].wants_token && row + 1 == s->item_logit[i + 1];
+}
+
+static bool needs_copy(const struct request *r) { return r->want_logprobs || r->constraint != NULL; }
+
+/* Whether every row of the step is wanted for its largest logit alone. Under no lock: all of it is the engine thread's. */
+static bool can_pick(const struct pl_service *s, const struct pl_sched_plan *p, const struct pl_batch *b) {
+    if (!pl_engine_picks(s->engine)) return false;
+    for (uint32_t row = 0; row < b->logit_count; row++) {
+        const struct request *r = s->item_request[s->row_item[row]];
+        if (!row_is_new(s, p, row) || r->no_answer || needs_copy(r) || !pl_sampler_is_greedy(r->sampler)) return false;
+    }
+    return true;
+}
+
 static enum pl_status run_model(struct pl_service *s, const struct pl_sched_plan *p, const struct pl_batch *b) {
     struct plumb_engine *e = s->engine;
     const struct pl_activation *logits = NULL;
@@ -60,6 +78,8 @@ static enum pl_status run_model(struct pl_service *s, const struct pl_sched_plan
         PL_TRY(pl_ops_kv_copy_page(e->ops, e->kv, p->copies[i].from, p->copies[i].to));
     PL_TRY(pl_model_forward(e->model, b, e->kv, &logits));
     if (b->logit_count == 0) return PL_OK;
+    s->picked = can_pick(s, p, b);
+    if (s->picked) return pl_ops_argmax(e->ops, logits, b->logit_count, s->picks);
     return pl_ops_activation_read(e->ops, logits, 0, b->logit_count, s->logits);
 }
 
@@ -85,7 +105,27 @@ static enum pl_status draw_constrained(struct request *r, float *logits, const f
     return pl_constraint_accept(r->constraint, *id);
 }
 
-static bool needs_copy(const struct request *r) { return r->want_logprobs || r->constraint != NULL; }
+static struct draw finish_draw(const struct pl_service *s, struct request *r, enum pl_status st, uint32_t id) {
+    struct draw d = {.id = id};
+    if (st != PL_OK) {
+        const char *why = st == PL_NO_MEMORY      ? "no memory for the choice"
+                          : r->constraint != NULL ? "the grammar allows none of the model's tokens"
+                                                  : "the model gave no usable logits";
+        (void)pl_err_set(&r->err, __FILE__, __LINE__, st, "%s at token %u", why, r->known);
+        return d;
+    }
+    d.ok = true;
+    bool may_end = !r->ignore_eos || r->constraint != NULL; /* where a grammar ends nothing else can follow */
+    d.is_end = may_end && s->engine->tok != NULL && pl_tokenizer_is_eog(s->engine->tok, d.id);
+    return d;
+}
+
+static struct draw draw_picked(const struct pl_service *s, struct request *r, uint32_t id) {
+    enum pl_status st = id == (uint32_t)PL_OPS_PICK_NONE     ? PL_INVALID
+                        : id == (uint32_t)PL_OPS_PICK_BROKEN ? PL_DEVICE
+                                                             : PL_OK;
+    return finish_draw(s, r, st, id);
+}
 
 /* Log-probabilities are of the model's own distribution, so they are read before the sampler changes the logits; which
  * token they are of is known only after it. Hence the copy, and only for requests that ask. */
@@ -98,16 +138,8 @@ static struct draw draw_one(struct pl_service *s, struct request *r, float *logi
         st = pl_sampler_draw(r->sampler, logits, r->known, &d.id);
     else if (copy != NULL)
         st = draw_constrained(r, logits, copy, vocab, &d.id);
-    if (st != PL_OK) {
-        const char *why = st == PL_NO_MEMORY      ? "no memory for the choice"
-                          : r->constraint != NULL ? "the grammar allows none of the model's tokens"
-                                                  : "the model gave no usable logits";
-        (void)pl_err_set(&r->err, __FILE__, __LINE__, st, "%s at token %u", why, r->known);
-        return d;
-    }
-    d.ok = true;
-    bool may_end = !r->ignore_eos || r->constraint != NULL; /* where a grammar ends nothing else can follow */
-    d.is_end = may_end && s->engine->tok != NULL && pl_tokenizer_is_eog(s->engine->tok, d.id);
+    d = finish_draw(s, r, st, d.id);
+    if (!d.ok) return d;
     if (r->want_logprobs && copy != NULL) read_logprobs(r, copy, vocab, &d);
     return d;
 }
@@ -116,12 +148,6 @@ struct sampling {
     struct pl_service *s;
     const struct pl_sched_plan *plan;
 };
-
-/* Is row `row` the one an item's new token comes from? Otherwise it tells of a prompt token. */
-static bool row_is_new(const struct pl_service *s, const struct pl_sched_plan *p, size_t row) {
-    uint32_t i = s->row_item[row];
-    return p->items[i].wants_token && row + 1 == s->item_logit[i + 1];
-}
 
 static void score_row(struct pl_service *s, const struct pl_sched_plan *p, size_t row) {
     uint32_t i = s->row_item[row], vocab = s->engine->config.vocab;
@@ -138,6 +164,8 @@ static void sample_row(void *arg, size_t row) {
     struct request *r = s->item_request[s->row_item[row]];
     if (!row_is_new(s, a->plan, row))
         score_row(s, a->plan, row);
+    else if (s->picked)
+        s->drawn[row] = draw_picked(s, r, s->picks[row]);
     else if (!r->no_answer && !needs_copy(r))
         s->drawn[row] = draw_one(s, r, s->logits + row * s->engine->config.vocab, NULL);
 }

@@ -139,6 +139,12 @@ static enum pl_status read_logits(struct plumb_engine *e, const struct pl_step_p
         s->has_logits = false;
         if (parts[i].logits == 0) continue;
         row += parts[i].logits;
+        if (parts[i].pick != NULL) {
+            PL_ASSERT(part_count == 1 && parts[i].logits == 1);
+            e->picked_from = logits;
+            PL_TRY(pl_ops_argmax(e->ops, logits, 1, parts[i].pick));
+            continue;
+        }
         PL_TRY(pl_ops_activation_read(e->ops, logits, row - 1, 1, s->logits));
         s->has_logits = true;
     }
@@ -173,6 +179,20 @@ enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part 
                 pl_status_text(s));
     }
     commit(parts, part_count);
+    return PL_OK;
+}
+
+bool pl_engine_picks(const struct plumb_engine *e) {
+    return pl_ops_port(PL_OP_argmax, pl_ops_backend(e->ops)) != PL_PORT_NONE;
+}
+
+enum pl_status pl_engine_fetch_logits(struct plumb_session *s, struct pl_err *err) {
+    struct plumb_engine *e = s->engine;
+    PL_ASSERT(e->picked_from != NULL);
+    enum pl_status st = pl_ops_activation_read(e->ops, e->picked_from, 0, 1, s->logits);
+    if (st == PL_DEVICE) e->poisoned = true;
+    if (st != PL_OK) PL_FAIL(err, st, "the logits cannot be read from %s", pl_ops_describe(e->ops));
+    s->has_logits = true;
     return PL_OK;
 }
 

@@ -14,13 +14,19 @@
     X(norm, "norm.k.c")                                 \
     X(embed, "embed.k.c")                               \
     X(linear, "linear.k.c")                             \
+    X(pick, "pick.k.c")                                 \
     X(rope, "rope.k.c")                                 \
     X(attention, "attention.k.c")                       \
     X(paged, "paged.k.c")                               \
     X(bandwidth, "bandwidth.k.c")                       \
+    X(cuda_strips, "cuda/strips.h")                     \
+    X(cuda_mma, "cuda/mma.k.c")                         \
+    X(cuda_prepare, "cuda/prepare.k.c")                 \
+    X(cuda_retile, "cuda/retile.k.c")                   \
     X(cuda_gemv, "cuda/gemv.k.c")                       \
     X(cuda_pack, "cuda/pack.k.c")                       \
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \
+    X(cuda_attention_group, "cuda/attention_group.k.c") \
     X(cuda_attention_split, "cuda/attention_split.k.c")
 
 #define EMBED(id, path)                                                      \

@@ -121,6 +121,7 @@ struct pl_jit_stats pl_jit_stats(const struct pl_jit *j) {
 const char *pl_jit_dir(const struct pl_jit *j) { return j->store.dir; }
 enum pl_jit_mode pl_jit_mode(const struct pl_jit *j) { return j->mode; }
 const char *pl_jit_compiler(const struct pl_jit *j) { return j->compiler; }
+bool pl_jit_shipped(const struct pl_jit *j) { return j->pack.count > 0; }
 void pl_jit_test_weaken(struct pl_jit *j, enum pl_jit_field field) { j->weak = field; }
 void pl_jit_test_mutate(struct pl_jit *j, enum pl_jit_field field, const char *suffix) {
     j->mutated = field;

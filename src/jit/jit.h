@@ -68,6 +68,7 @@ struct pl_jit_stats pl_jit_stats(const struct pl_jit *j);
 const char *pl_jit_dir(const struct pl_jit *j); /* "" when nothing is stored on disk */
 enum pl_jit_mode pl_jit_mode(const struct pl_jit *j);
 const char *pl_jit_compiler(const struct pl_jit *j);
+bool pl_jit_shipped(const struct pl_jit *j); /* there is no compiler: shipped code serves, made for older targets too */
 
 /* The source text after includes, for the compile gates. Caller frees *out with pl_buf_deinit. */
 enum pl_status pl_jit_source(const struct pl_jit_spec *spec, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;

@@ -19,6 +19,7 @@ enum pl_op pl_op_leader(enum pl_op op) {
     case PL_OP_scale:
     case PL_OP_gate_rows: return PL_OP_embed; /* which scales its rows */
     case PL_OP_moe: return PL_OP_linear;
+    case PL_OP_argmax: return PL_OP_gather; /* the rows of logits */
     default: return op;
     }
 }
@@ -44,6 +45,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     size_t n = 0;
     if (op == PL_OP_linear) {
         out[n++] = PL_IMPL_CUBLASLT;
+        out[n++] = PL_IMPL_MMA;
         out[n++] = PL_IMPL_GEMV;
     }
     if (op == PL_OP_attention) {

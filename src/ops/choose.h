@@ -13,7 +13,7 @@
 
 /* clang-format off */
 #define PL_IMPL_LIST(X) \
-    X(PORTABLE, "portable") X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(SPLIT, "split") X(TILES, "tiles") \
+    X(PORTABLE, "portable") X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(MMA, "mma") X(SPLIT, "split") X(TILES, "tiles") \
     X(COPY, "copy") X(WIDENED, "widened") X(V1, "v1") X(V2, "v2") X(CASCADE, "cascade") X(GATHER, "gather")
 /* clang-format on */
 enum pl_impl {

@@ -57,11 +57,13 @@ void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense) {
     pl_device_free(ks->device, &dense->w);
 }
 
+size_t pl_dense_rows(const struct pl_device_weight *w) { return w->strips ? PL_DENSE_ROWS_STRIPS : PL_DENSE_ROWS; }
+
 const char *pl_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows) {
     if (!pl_cuda_has_units(ks)) return "no bf16 matrix units";
     if (w->dtype == PL_F32) return "weights of full precision";
     if (w->cols % 32 != 0 || w->rows % 8 != 0) return "width";
-    if (rows < PL_DENSE_ROWS) return "few rows";
+    if (rows < pl_dense_rows(w)) return "few rows";
     return NULL;
 }
 
@@ -79,8 +81,9 @@ enum pl_status pl_kernel_unpack(struct pl_kernels *ks, const struct pl_device_we
     struct pl_jit_spec s = {.file = "cuda/pack.k.c", .entry = "pk_unpack"};
     pl_jit_set_u32(&s, "GROUP", PACK_GROUP);
     pl_jit_set(&s, "UNPACK", "1");
+    if (w->strips) pl_jit_set(&s, "STRIPS", "1");
     pl_jit_set_weight(&s, w);
-    snprintf(name, sizeof name, "unpack/%s", pl_dtype_name(w->dtype));
+    snprintf(name, sizeof name, "unpack/%s%s", pl_dtype_name(w->dtype), w->strips ? "/strips" : "");
     return pl_kernel_make(ks, &s, PACK_GROUP, name, out, err);
 }
 
@@ -99,7 +102,8 @@ static enum pl_status launch_unpack(struct pl_kernels *ks, struct pl_dense *dens
     struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data),  PL_ARG_BUFFER(&w->scales),  PL_ARG_BUFFER(&w->biases),
                                    PL_ARG_BUFFER(&dense->w), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a),
                                    PL_ARG_VALUE(first)};
-    uint32_t groups = (uint32_t)((rows * (w->cols / 32) + PACK_GROUP - 1) / PACK_GROUP);
+    uint64_t threads = rows * (w->cols / (w->strips ? 8 : 32));
+    uint32_t groups = (uint32_t)((threads + PACK_GROUP - 1) / PACK_GROUP);
     return pl_kernel_launch(ks, k, groups, 1, 0, args, PL_COUNT_OF(args));
 }
 

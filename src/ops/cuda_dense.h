@@ -8,8 +8,9 @@
 
 enum {
     PL_DENSE_ROWS = 9, /* up to eight stream the weights once through gemv; unpacking costs less than a second pass */
-    PL_DENSE_TILE = 256 << 20, /* bytes of unpacked weights at a time */
-    PL_TILES_ROWS = 16         /* rows of one sequence from which tiles pay */
+    PL_DENSE_ROWS_STRIPS = 129, /* rearranged weights meet up to so many rows in cuda_mma */
+    PL_DENSE_TILE = 256 << 20,  /* bytes of unpacked weights at a time */
+    PL_TILES_ROWS = 16          /* rows of one sequence from which tiles pay */
 };
 struct pl_dense {
     struct pl_kernel pack;
@@ -23,6 +24,8 @@ enum pl_status pl_dense_ready(struct pl_kernels *ks, struct pl_dense *dense, uin
 void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense);
 
 bool pl_cuda_has_units(const struct pl_kernels *ks); /* bf16 matrix units */
+/* From how many rows on it is planned. */
+size_t pl_dense_rows(const struct pl_device_weight *w);
 /* Whether the format could ever be taken; rows decides when. */
 const char *pl_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows);
 uint64_t pl_dense_unpacked_bytes(const struct pl_device_weight *w); /* scratch one matrix wants, 0 for bf16 */

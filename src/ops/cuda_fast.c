@@ -1,11 +1,18 @@
 #include "ops/cuda_fast.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { GEMV_GROUP = 256, GEMV_PER_WARP = 2, SPLIT_GROUP = 128, MERGE_GROUP = 128, SPLIT_TOKENS_MIN = 64 };
 
 static bool is_cuda(const struct pl_kernels *ks) { return pl_device_info(ks->device)->kind == PL_DEVICE_CUDA; }
+uint32_t pl_cuda_capability(const struct pl_kernels *ks) {
+    const struct pl_device_info *info = pl_device_info(ks->device);
+    if (ks->jit != NULL && pl_jit_shipped(ks->jit)) return 0;
+    bool named = info->kind == PL_DEVICE_CUDA && strncmp(info->target, "sm_", 3) == 0;
+    return named ? (uint32_t)atoi(info->target + 3) : 0;
+}
 static bool is_plain(enum pl_dtype t) { return t == PL_F32 || t == PL_F16 || t == PL_BF16; }
 
 static uint32_t shared_bytes(const struct pl_device_weight *w, size_t rows) {
@@ -14,6 +21,7 @@ static uint32_t shared_bytes(const struct pl_device_weight *w, size_t rows) {
 
 const char *pl_gemv_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows) {
     if (!is_cuda(ks)) return "no port to this backend";
+    if (w->strips) return "rearranged weights";
     rows = PL_MIN(rows, (size_t)PL_GEMV_ROWS_MAX); /* more go in blocks of that many */
     switch (w->dtype) {
     case PL_F32:
@@ -100,15 +108,19 @@ const char *pl_split_declines(const struct pl_kernels *ks, enum pl_dtype kv, siz
 }
 
 enum pl_status pl_kernel_split(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
-                               struct pl_split_attention *out, struct pl_err *err) {
+                               bool exact, struct pl_split_attention *out, struct pl_err *err) {
     struct pl_split_attention p = {.heads_together = heads_together(group)};
     struct pl_jit_spec s = {.file = "cuda/attention_split.k.c", .entry = "pk_attention_split"};
+    bool units = !exact && pl_cuda_capability(ks) >= 80; /* 16-bit matrix units */
     char name[40];
     pl_jit_set_u32(&s, "GROUP", SPLIT_GROUP);
     pl_jit_set_u32(&s, "HEADS", p.heads_together);
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) PL_FAIL(err, PL_UNSUPPORTED, "cache type of split attention");
-    snprintf(name, sizeof name, "attention_split/%s/d%zu/h%u", pl_dtype_name(kv), head_dim, p.heads_together);
+    if (units) s.file = "cuda/attention_group.k.c", s.entry = "pk_attention_group";
+    snprintf(name, sizeof name, "attention_%s/%s/d%zu/h%u", units ? "group" : "split", pl_dtype_name(kv), head_dim,
+             p.heads_together);
     PL_TRY(pl_kernel_make(ks, &s, SPLIT_GROUP, name, &p.split, err));
+    s.file = "cuda/attention_split.k.c";
     s.entry = "pk_attention_merge";
     enum pl_status st = pl_kernel_make(ks, &s, MERGE_GROUP, "attention_merge", &p.merge, err);
     if (st != PL_OK) {
@@ -120,9 +132,8 @@ enum pl_status pl_kernel_split(struct pl_kernels *ks, enum pl_dtype kv, size_t h
 }
 
 uint32_t pl_split_count(const struct pl_kernels *ks, uint32_t rows, uint32_t groups, uint32_t tokens) {
-    uint32_t wanted = 4 * pl_device_info(ks->device)->units, splits = 1;
-    while (splits < PL_SPLITS_MAX && rows * groups * splits < wanted && tokens / (2 * splits) >= SPLIT_TOKENS_MIN)
-        splits *= 2;
+    uint32_t wanted = 6 * pl_device_info(ks->device)->units, splits = 1;
+    while (splits < PL_SPLITS_MAX && rows * groups * splits < wanted && splits * SPLIT_TOKENS_MIN < tokens) splits *= 2;
     return splits;
 }
 
@@ -137,8 +148,12 @@ enum pl_status pl_launch_split(struct pl_kernels *ks, struct pl_split_attention 
                                    PL_ARG_BUFFER(lse),
                                    PL_ARG_BUFFER(&k->split.counter),
                                    PL_ARG_VALUE(a)};
-    PL_TRY(pl_kernel_launch(ks, &k->split, splits, p->rows * (p->heads / k->heads_together), 0, args, PL_COUNT_OF(args)));
-    if (splits == 1) return PL_OK; /* one part is the result */
+    return pl_kernel_launch(ks, &k->split, splits, p->rows * (p->heads / k->heads_together), 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_launch_merge(struct pl_kernels *ks, struct pl_split_attention *k, const struct pl_launch_attention *p,
+                               uint32_t splits, pl_buffer_in *parts, pl_buffer_in *lse) {
+    struct pl_args_attention a = {p->heads, p->kv_heads, p->window, p->stride, p->scale, p->softcap, splits, 0};
     struct pl_device_arg merge[] = {PL_ARG_BUFFER(parts), PL_ARG_BUFFER(lse), PL_ARG_BUFFER(p->out),
                                     PL_ARG_BUFFER(&k->merge.counter), PL_ARG_VALUE(a)};
     return pl_kernel_launch(ks, &k->merge, p->heads, p->rows, 0, merge, PL_COUNT_OF(merge));

@@ -8,6 +8,7 @@
 
 enum { PL_GEMV_ROWS_MAX = 8, PL_GEMV_MATRICES_MAX = 3, PL_SPLITS_MAX = 64 };
 
+uint32_t pl_cuda_capability(const struct pl_kernels *ks); /* 90 of sm_90; 0: no NVIDIA device, or no compiler for it */
 const char *pl_gemv_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows);
 /* w: the format; exactly so many rows, at most PL_GEMV_ROWS_MAX. */
 enum pl_status pl_kernel_gemv(struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t rows, struct pl_kernel *out,
@@ -28,12 +29,16 @@ struct pl_split_attention {
 };
 const char *pl_split_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads, size_t kv_heads,
                               size_t rows);
+/* exact: q and the weights of the softmax stay f32; else they meet the cache on tensor cores where the device has them. */
 enum pl_status pl_kernel_split(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
-                               struct pl_split_attention *out, struct pl_err *err) PL_MUST_CHECK;
+                               bool exact, struct pl_split_attention *out, struct pl_err *err) PL_MUST_CHECK;
 /* How many parts for the longest visible length: a power of two, 1 when the rows fill the device anyway. */
 uint32_t pl_split_count(const struct pl_kernels *ks, uint32_t rows, uint32_t groups, uint32_t tokens);
-/* parts [rows, heads, splits, D] and lse [rows, heads, splits] are scratch. */
+/* parts [rows, heads, splits, D] and lse [rows, heads, splits] are scratch; one part alone is the result, more are to be
+ * merged. */
 enum pl_status pl_launch_split(struct pl_kernels *ks, struct pl_split_attention *k, const struct pl_launch_attention *a,
+                               uint32_t splits, pl_buffer_in *parts, pl_buffer_in *lse) PL_MUST_CHECK;
+enum pl_status pl_launch_merge(struct pl_kernels *ks, struct pl_split_attention *k, const struct pl_launch_attention *a,
                                uint32_t splits, pl_buffer_in *parts, pl_buffer_in *lse) PL_MUST_CHECK;
 
 #endif

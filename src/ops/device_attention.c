@@ -23,13 +23,15 @@ static enum pl_status grow(struct dev_ops *d, struct pl_device_buffer *b, uint64
 }
 
 /* Scratch is taken at its largest at once: launches already collected in this step must not lose theirs. */
-static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
+static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_attention *a, const struct pl_activation *out,
+                                      uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     struct dev_kv *kv = (struct dev_kv *)o->kv;
     const struct pl_kv_shape *s = &kv->base.shape;
     enum pl_status st = PL_OK;
     if (kv->split.split.jit == NULL) {
-        st = pl_kernel_split(&d->ks, s->dtype, s->head_dim, s->page_tokens, a->heads / a->kv_heads, &kv->split, &d->ks.err);
+        st = pl_kernel_split(&d->ks, s->dtype, s->head_dim, s->page_tokens, a->heads / a->kv_heads, d->exact, &kv->split,
+                             &d->ks.err);
     }
     if (st != PL_OK) return dev_report(d, st);
     uint32_t visible = a->window > 0 ? PL_MIN(a->window, d->longest) : d->longest;
@@ -38,8 +40,18 @@ static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_a
     st = grow(d, &d->lse, parts * sizeof(float));
     if (st == PL_OK && splits > 1) st = grow(d, &d->parts, parts * s->head_dim * sizeof(float));
     if (st == PL_OK) st = pl_launch_split(&d->ks, &kv->split, a, splits, &d->parts, &d->lse);
-    if (st == PL_OK && splits > 1) pl_ops_count(o, PL_OP_attention, kv->split.merge.name, 1, 0);
-    return dev_done(o, PL_OP_attention, &kv->split.split, bytes, st);
+    st = dev_done(o, PL_OP_attention, &kv->split.split, bytes, st);
+    if (st != PL_OK || splits == 1) return st;
+    struct pl_launch_prepare p = {.x = &d->parts,
+                                  .second = &d->lse,
+                                  .y = a->out,
+                                  .rows = a->rows,
+                                  .cols = a->heads * s->head_dim,
+                                  .splits = splits,
+                                  .head_dim = (uint32_t)s->head_dim};
+    if (dev_prepares(d, p.rows, p.cols)) return dev_prepare(o, PL_OP_attention, PL_PREPARE_MERGE, &p, out);
+    return dev_done(o, PL_OP_attention, &kv->split.merge, 0,
+                    pl_launch_merge(&d->ks, &kv->split, a, splits, &d->parts, &d->lse));
 }
 
 static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
@@ -371,10 +383,10 @@ static enum pl_status portable_attention(struct pl_ops *o, const struct pl_launc
 }
 
 static enum pl_status run_attention(struct pl_ops *o, enum pl_impl form, const struct question *q,
-                                    const struct pl_launch_attention *a, uint64_t bytes) {
+                                    const struct pl_launch_attention *a, const struct pl_activation *out, uint64_t bytes) {
     switch (form) {
     case PL_IMPL_TILES: return tiled_attention(o, a, bytes);
-    case PL_IMPL_SPLIT: return split_attention(o, a, bytes);
+    case PL_IMPL_SPLIT: return split_attention(o, a, out, bytes);
     case PL_IMPL_V1:
     case PL_IMPL_V2:
     case PL_IMPL_CASCADE:
@@ -411,7 +423,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
              s->kv_heads, pl_dtype_name(s->dtype));
     struct pl_pick pick = pl_choose(&o->choice, PL_OP_attention, what.list, what.count);
     PL_TRY(pl_ops_end_decision(o, PL_OP_attention, &pick, 1, shape));
-    st = run_attention(o, pick.taken, &what, &a, bytes);
+    st = run_attention(o, pick.taken, &what, &a, out, bytes);
     if (st != PL_OK) return st;
     o->attention_totals.rows += a.rows;
     o->attention_totals.tokens += tokens;

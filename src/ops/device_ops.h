@@ -4,6 +4,7 @@
 
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
+#include "ops/cuda_mma.h"
 #include "ops/impl.h"
 #include "ops/launch.h"
 #include "ops/paged.h"
@@ -12,8 +13,8 @@
 struct dev_format {
     struct dev_format *next;
     struct pl_device_weight w; /* no data: dtype, bits, group, scales' type */
-    struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack;
-    char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48];
+    struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack, retile, mma[PL_MMA_SIZES];
+    char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48];
 };
 struct dev_weight {
     struct pl_weight base;
@@ -58,6 +59,10 @@ struct dev_ops {
     struct pl_ops base;
     struct pl_kernels ks;
     struct pl_kernel elementwise[PL_EW_COUNT], norm, add_norm, layer_norm[2]; /* without and with bias: made when used */
+    struct pl_kernel pick;
+    struct pl_device_buffer picked; /* the choices, and where they arrive */
+    uint32_t *picked_host;
+    size_t picked_rows;
     struct dev_format *formats;
     struct pl_device_buffer step;
     uint32_t *staging, stride, longest; /* longest sequence of the step, in tokens */
@@ -71,6 +76,11 @@ struct dev_ops {
     struct pl_attn_table attn_table;
     bool exact;                       /* asked for: products never take dense */
     uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */
+    struct pl_mma_room mma;
+    struct pl_kernel prepare[PL_PREPARE_COUNT];
+    struct pl_device_buffer loading; /* a weight as the file has it, before it is rearranged; gone with the first step */
+    uint64_t mma_cols, mma_outputs;  /* widest input, most outputs of rearranged weights; 0: there are none */
+    const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
 
 /* For the other files of this backend: a hot call's text to the log; a launch counted, its failure reported. */
@@ -83,5 +93,21 @@ void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt);
 void dev_attention_deinit(struct dev_ops *d);
 enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                              struct pl_activation *out) PL_MUST_CHECK;
+
+/* device_mma.c: products with rearranged weights. */
+/* Whether w, not yet on the device, will be rearranged; then dev_load_strips does both. */
+bool dev_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w, enum pl_weight_use use);
+enum pl_status dev_load_strips(struct dev_ops *d, const void *bytes, uint64_t n, struct dev_weight *w,
+                               struct pl_err *err) PL_MUST_CHECK;
+enum pl_status dev_mma_begin(struct dev_ops *d) PL_MUST_CHECK;
+void dev_mma_deinit(struct dev_ops *d);
+/* Matrices of one format, at most PL_MMA_MATRICES_MAX, that share x. */
+enum pl_status dev_mma(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                       const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y);
+const char *dev_mma_name(struct dev_format *f, size_t rows);
+/* Whether the operation that makes y should make it ready for products as well; then dev_prepare does both. */
+bool dev_prepares(const struct dev_ops *d, size_t rows, size_t cols);
+enum pl_status dev_prepare(struct pl_ops *o, enum pl_op op, enum pl_prepare which, const struct pl_launch_prepare *p,
+                           const struct pl_activation *y);
 
 #endif

@@ -80,6 +80,7 @@ struct pl_ops_impl {
     enum pl_status (*experts_create)(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
                                      struct pl_err *err);
     enum pl_status (*moe_reserve)(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err);
+    enum pl_status (*argmax)(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *best);
 
     /* Optional: NULL where there are no compiled kernels. */
     enum pl_status (*kernels)(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err);

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -30,7 +31,10 @@ enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct
         pl_device_close(ks.device);
         return st;
     }
-    ks.graphs = pl_device_info(ks.device)->graphs;
+    const struct pl_device_info *info = pl_device_info(ks.device);
+    ks.graphs = info->graphs;
+    ks.overlap = info->kind == PL_DEVICE_CUDA && strncmp(info->target, "sm_", 3) == 0 && atoi(info->target + 3) >= 90 &&
+                 !pl_jit_shipped(ks.jit); /* shipped code is of a target that cannot wait */
     pl_kernels_sizes(&ks);
     *out = ks;
     return PL_OK;
@@ -204,14 +208,17 @@ static bool count_launch(struct pl_kernels *ks, struct pl_kernel_record *r) {
 
 struct record {
     struct pl_device_function function;
-    uint32_t grid[3], group[3], shared_bytes, arg_count;
+    uint32_t grid[3], group[3], shared_bytes, arg_count, overlap, pad;
 };
 struct record_arg {
     uint64_t size; /* 0: a buffer's handle follows */
 };
 
 static void collect(struct pl_kernels *ks, const struct pl_device_launch *l) {
-    struct record r = {.function = l->function, .shared_bytes = l->shared_bytes, .arg_count = (uint32_t)l->arg_count};
+    struct record r = {.function = l->function,
+                       .shared_bytes = l->shared_bytes,
+                       .arg_count = (uint32_t)l->arg_count,
+                       .overlap = l->overlap};
     memcpy(r.grid, l->grid, sizeof r.grid);
     memcpy(r.group, l->group, sizeof r.group);
     pl_buf_add(&ks->list, &r, sizeof r);
@@ -251,8 +258,11 @@ static enum pl_status replay_one(struct pl_kernels *ks, const char *at, size_t *
         memcpy(&call, values[0], sizeof call);
         return pl_gemm_run(ks->gemm, ks->stream, &call, &ks->err);
     }
-    struct pl_device_launch l = {
-        .function = r.function, .shared_bytes = r.shared_bytes, .args = args, .arg_count = r.arg_count};
+    struct pl_device_launch l = {.function = r.function,
+                                 .shared_bytes = r.shared_bytes,
+                                 .args = args,
+                                 .arg_count = r.arg_count,
+                                 .overlap = r.overlap != 0};
     memcpy(l.grid, r.grid, sizeof l.grid);
     memcpy(l.group, r.group, sizeof l.group);
     return pl_device_launch(ks->device, ks->stream, &l, &ks->err);
@@ -301,7 +311,19 @@ static enum pl_status make_graph(struct pl_kernels *ks, struct pl_kernel_graph *
 void pl_kernels_record_begin(struct pl_kernels *ks) {
     PL_ASSERT(!ks->recording);
     ks->recording = ks->graphs;
+    ks->collected = ks->part = 0;
     pl_buf_clear(&ks->list);
+}
+
+/* What was collected runs now, so that the device is busy while the rest is collected: a short part first. */
+static enum pl_status run_part(struct pl_kernels *ks) {
+    static const uint32_t lengths[] = {24, 96};
+    if (ks->part >= PL_COUNT_OF(lengths) || ++ks->collected < lengths[ks->part]) return PL_OK;
+    uint32_t next = ks->part + 1;
+    PL_TRY(pl_kernels_record_end(ks));
+    pl_kernels_record_begin(ks);
+    ks->part = next;
+    return PL_OK;
 }
 
 enum pl_status pl_kernels_record_end(struct pl_kernels *ks) {
@@ -327,11 +349,12 @@ enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint
                                  .group = {k->group, 1, 1},
                                  .shared_bytes = shared_bytes,
                                  .args = args,
-                                 .arg_count = count};
+                                 .arg_count = count,
+                                 .overlap = ks->overlap};
     if (!count_launch(ks, k->record)) return PL_OK;
     if (ks->recording) {
         collect(ks, &l);
-        return PL_OK;
+        return run_part(ks);
     }
     return pl_device_launch(ks->device, ks->stream, &l, &ks->err);
 }
@@ -353,5 +376,5 @@ enum pl_status pl_kernel_gemm(struct pl_kernels *ks, const struct pl_gemm_call *
     struct pl_device_launch l = {.args = &arg, .arg_count = 1};
     if (!ks->recording) return pl_gemm_run(ks->gemm, ks->stream, c, &ks->err);
     collect(ks, &l);
-    return PL_OK;
+    return run_part(ks);
 }

@@ -33,7 +33,7 @@ struct pl_kernel {
     char name[48]; /* "linear/q4_0/r4" */
 };
 
-enum { PL_GRAPHS_MAX = 32 };
+enum { PL_GRAPHS_MAX = 96 };
 struct pl_kernel_graph {
     struct pl_buf list;
     struct pl_device_graph graph;
@@ -53,7 +53,9 @@ struct pl_kernels {
     struct pl_jit_spec *wanted;
     size_t wanted_count, wanted_cap;
     struct pl_kernel_record *records;
-    const char *skipped; /* tests: launches of the kernel of this name do not happen */
+    const char *skipped;      /* tests: launches of the kernel of this name do not happen */
+    bool overlap;             /* a launch may start while the one before it ends: kernels wait in count_launch */
+    uint32_t collected, part; /* launches in the list; which part of the step it is */
     struct pl_buf list;
     struct pl_kernel_graph cache[PL_GRAPHS_MAX];
     uint64_t clock, graph_launches, graphs_made;
@@ -93,6 +95,7 @@ struct pl_device_weight {
     struct pl_device_buffer data, scales, biases;
     enum pl_dtype scale_dtype;
     uint32_t bits, group;
+    bool strips; /* data was rearranged for kernels/cuda/mma.k.c */
 };
 void pl_jit_set_weight(struct pl_jit_spec *s, const struct pl_device_weight *w);
 enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t head_dim, size_t page_tokens) PL_MUST_CHECK;
@@ -112,6 +115,7 @@ enum pl_elementwise {
 };
 enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,
                                      struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_kernel_pick(struct pl_kernels *ks, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_layer_norm(struct pl_kernels *ks, bool bias, struct pl_kernel *out,
                                     struct pl_err *err) PL_MUST_CHECK;
@@ -143,6 +147,8 @@ enum pl_status pl_launch_softcap(struct pl_kernels *ks, struct pl_kernel *k, pl_
                                  float cap) PL_MUST_CHECK;
 enum pl_status pl_launch_gather(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *step,
                                 uint32_t stride, pl_buffer_in *y, size_t rows, size_t cols) PL_MUST_CHECK;
+enum pl_status pl_launch_pick(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,
+                              size_t cols) PL_MUST_CHECK;
 enum pl_status pl_launch_argmax(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,
                                 size_t cols) PL_MUST_CHECK;
 enum pl_status pl_launch_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *add,

@@ -446,6 +446,12 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
     return x->rows > 0 ? RUN(moe, o->impl->moe(o, p, logits, x, y)) : PL_OK;
 }
 
+enum pl_status pl_ops_argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *best) {
+    if (o->impl->argmax == NULL) return PL_UNSUPPORTED;
+    if (rows > x->rows) return PL_INVALID;
+    return rows == 0 ? PL_OK : o->impl->argmax(o, x, rows, best);
+}
+
 /* --- witness --- */
 
 void pl_ops_count(struct pl_ops *o, enum pl_op op, const char *kernel, uint64_t launches, uint64_t bytes) {

@@ -29,7 +29,8 @@ bool pl_backend_from_name(const char *name, enum pl_backend *out);
     X(norm)           \
     X(add_norm)       \
     X(layer_norm)     \
-    X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe)
+    X(add)            \
+    X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe) X(argmax)
 enum pl_op {
 #define PL_OP_ENUM(name) PL_OP_##name,
     PL_OP_LIST(PL_OP_ENUM)
@@ -227,6 +228,12 @@ enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size
 /* y += sum of weight * down(act(gate x) * up x) over the row's experts. logits: [rows, experts]. */
 enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
                           const struct pl_activation *x, struct pl_activation *y);
+
+/* After the step: the greedy choice of each of the first `rows` rows (the lowest index of equals), without moving the rows
+ * to the host. Waits for the device. Where a row has no choice, best says why. A backend whose rows are in host memory
+ * anyway has no port. */
+enum { PL_OPS_PICK_NONE = -2, PL_OPS_PICK_BROKEN = -1 }; /* as uint32_t: nothing above -inf; NaN or +inf */
+enum pl_status pl_ops_argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *best);
 
 /* --- what ran (witness): one entry per kernel name, launches since the last reset --- */
 struct pl_ops_launches {

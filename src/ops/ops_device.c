@@ -24,6 +24,7 @@ static enum pl_status report(struct dev_ops *d, enum pl_status st) {
     return st;
 }
 static enum pl_status done(struct pl_ops *o, enum pl_op op, const struct pl_kernel *k, uint64_t bytes, enum pl_status st) {
+    if (op != PL_OP_linear && op != PL_OP_linear_add) dev_of(o)->prepared = NULL; /* its rows may be others now */
     if (st == PL_OK) pl_ops_count(o, op, k->name, 1, bytes);
     return report(dev_of(o), st);
 }
@@ -42,7 +43,8 @@ static void settle_if_poisoned(struct dev_ops *d) {
 
 /* Kernels are shared by all weights of one format. */
 static bool same_format(const struct dev_format *f, const struct pl_device_weight *w) {
-    return f->w.dtype == w->dtype && f->w.bits == w->bits && f->w.group == w->group && f->w.scale_dtype == w->scale_dtype;
+    return f->w.dtype == w->dtype && f->w.bits == w->bits && f->w.group == w->group && f->w.scale_dtype == w->scale_dtype &&
+           f->w.strips == w->strips;
 }
 static enum pl_status format_of(struct dev_ops *d, const struct pl_device_weight *w, struct dev_format **out,
                                 struct pl_err *err) {
@@ -51,7 +53,8 @@ static enum pl_status format_of(struct dev_ops *d, const struct pl_device_weight
     }
     struct dev_format *f = pl_calloc(1, sizeof *f);
     if (f == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the kernels of a weight format");
-    f->w = (struct pl_device_weight){.dtype = w->dtype, .bits = w->bits, .group = w->group, .scale_dtype = w->scale_dtype};
+    f->w = (struct pl_device_weight){
+        .dtype = w->dtype, .bits = w->bits, .group = w->group, .scale_dtype = w->scale_dtype, .strips = w->strips};
     f->next = d->formats;
     d->formats = f;
     *out = f;
@@ -94,15 +97,17 @@ static bool is_matrix_type(enum pl_dtype t) {
     return t == PL_F32 || t == PL_F16 || t == PL_BF16 || t == PL_MLX || pl_dtype_info(t)->block_elems > 1;
 }
 
-static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, struct dev_weight *w, struct pl_err *err) {
+static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, enum pl_weight_use use, struct dev_weight *w,
+                                  struct pl_err *err) {
     if (!is_matrix_type(t->dtype)) {
         PL_FAIL(err, PL_UNSUPPORTED, "tensor %s has type %s, which no product takes", t->name, pl_dtype_name(t->dtype));
     }
     PL_TRY(pl_tensor_check_scales(t, err));
     w->w = (struct pl_device_weight){.dtype = t->dtype, .rows = pl_tensor_rows(t), .cols = pl_tensor_cols(t)};
     w->w.row_bytes = t->bytes / w->w.rows;
-    PL_TRY(put(d, t->data, t->bytes, &w->w.data, err));
     w->bytes = t->bytes;
+    w->w.strips = dev_wants_strips(d, &w->w, use);
+    if (!w->w.strips) PL_TRY(put(d, t->data, t->bytes, &w->w.data, err));
     if (t->dtype == PL_MLX) {
         uint64_t n = w->w.rows * (w->w.cols / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
         w->w.bits = t->bits;
@@ -116,14 +121,15 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
         d->dense_cols = PL_MAX(d->dense_cols, w->w.cols);
         d->dense_bytes = PL_MAX(d->dense_bytes, pl_dense_unpacked_bytes(&w->w));
     }
-    return format_of(d, &w->w, &w->format, err);
+    PL_TRY(format_of(d, &w->w, &w->format, err));
+    return w->w.strips ? dev_load_strips(d, t->data, t->bytes, w, err) : PL_OK;
 }
 
 static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
                                     struct pl_weight **out, struct pl_err *err) {
     struct dev_weight *w = pl_calloc(1, sizeof *w);
     if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
-    enum pl_status st = use == PL_WEIGHT_VECTOR ? fill_vector(dev_of(o), t, w, err) : fill_matrix(dev_of(o), t, w, err);
+    enum pl_status st = use == PL_WEIGHT_VECTOR ? fill_vector(dev_of(o), t, w, err) : fill_matrix(dev_of(o), t, use, w, err);
     if (st != PL_OK) {
         pl_device_settle(dev_of(o)->ks.device); /* a copy may still read the tensor */
         weight_destroy(o, &w->base);
@@ -151,9 +157,9 @@ static bool forced(const struct dev_ops *d, enum pl_op op, enum pl_impl impl) { 
 
 /* Dense products are meant for many rows of weights that may be rounded, on devices with matrix units. */
 static struct pl_candidate dense_candidate(const struct dev_ops *d, const struct dev_weight *w, size_t rows) {
-    size_t enough = PL_MAX(rows, (size_t)PL_DENSE_ROWS);
+    size_t least = pl_dense_rows(&w->w), enough = PL_MAX(rows, least);
     const char *why = pl_dense_declines(&d->ks, &w->w, forced(d, PL_OP_linear, PL_IMPL_CUBLASLT) ? enough : rows);
-    bool planned = !d->exact && rows >= PL_DENSE_ROWS && w->w.dtype != PL_F32 && pl_cuda_has_units(&d->ks);
+    bool planned = !d->exact && rows >= least && w->w.dtype != PL_F32 && pl_cuda_has_units(&d->ks);
     if (why == NULL && d->exact) why = "exact products were asked for";
     if (why == NULL && d->dense.why_not[0] != 0) why = "cuBLASLt is missing";
     return (struct pl_candidate){PL_IMPL_CUBLASLT, planned, why};
@@ -164,20 +170,22 @@ static uint32_t tile_of(const struct dev_ops *d, size_t rows, uint32_t *tile_row
     return pl_tile_of(d->base.invariant ? SIZE_MAX : rows, tile_rows);
 }
 
+enum { PRODUCT_IMPLS = 4 };
 /* In rank order; rows > 0. */
 static size_t product_candidates(const struct dev_ops *d, const struct dev_weight *w, size_t rows,
-                                 struct pl_candidate out[3]) {
+                                 struct pl_candidate out[PRODUCT_IMPLS]) {
     size_t n = 0;
     if (pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA && !d->base.invariant) {
         out[n++] = dense_candidate(d, w, rows);
+        out[n++] = (struct pl_candidate){PL_IMPL_MMA, w->w.strips, pl_mma_declines(&d->ks, &w->w)};
         out[n++] = (struct pl_candidate){PL_IMPL_GEMV, true, pl_gemv_declines(&d->ks, &w->w, rows)};
     }
-    out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, NULL};
+    out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, w->w.strips ? "rearranged weights" : NULL};
     return n;
 }
 static enum pl_status decide_product(struct dev_ops *d, enum pl_op op, const struct dev_weight *w, size_t rows,
                                      enum pl_impl *taken) {
-    struct pl_candidate list[3];
+    struct pl_candidate list[PRODUCT_IMPLS];
     char shape[96];
     size_t n = product_candidates(d, w, rows, list);
     snprintf(shape, sizeof shape, "%zu rows by %s [%llu, %llu]", rows, pl_dtype_name(w->w.dtype),
@@ -191,10 +199,11 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     uint32_t tile_rows, tile = tile_of(d, rows, &tile_rows);
     if (dw->format == NULL || rows == 0) return "none";
     struct dev_format *f = dw->format;
-    struct pl_candidate list[3];
+    struct pl_candidate list[PRODUCT_IMPLS];
     enum pl_impl taken = pl_choose(&o->choice, PL_OP_linear, list, product_candidates(d, dw, rows, list)).taken;
     if (taken == PL_IMPL_NONE) return "refused";
     if (taken == PL_IMPL_CUBLASLT) return DENSE_NAME;
+    if (taken == PL_IMPL_MMA) return dev_mma_name(f, rows);
     if (taken == PL_IMPL_GEMV) {
         rows = PL_MIN(rows, (size_t)PL_GEMV_ROWS_MAX);
         if (f->gemv_names[rows - 1][0] == 0) pl_kernel_gemv_name(&f->w, (uint32_t)rows, f->gemv_names[rows - 1]);
@@ -380,6 +389,9 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
         st = pl_dense_ready(&d->ks, &d->dense, 2 * d->dense_cols * d->stride, d->dense_bytes, &d->ks.err);
         if (st != PL_OK) return report(d, st);
     }
+    d->prepared = NULL;
+    st = dev_mma_begin(d);
+    if (st != PL_OK) return report(d, st);
     d->steps++;
     d->longest = 0;
     for (uint32_t i = 0; i < b->seq_count; i++) d->longest = PL_MAX(d->longest, b->seqs[i].past + b->seqs[i].rows);
@@ -406,6 +418,14 @@ static enum pl_status embed(struct pl_ops *o, const struct pl_weight *table, flo
 static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
                            struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    struct pl_launch_prepare p = {.x = data_of(x),
+                                  .w = &weight_of(w)->w.data,
+                                  .y = data_of(y),
+                                  .rows = x->rows,
+                                  .cols = x->cols,
+                                  .eps = eps,
+                                  .offset = offset};
+    if (dev_prepares(d, x->rows, x->cols)) return dev_prepare(o, PL_OP_norm, PL_PREPARE_NORM, &p, y);
     return done(o, PL_OP_norm, &d->norm, 0,
                 pl_launch_norm(&d->ks, &d->norm, data_of(x), NULL, &weight_of(w)->w.data, data_of(y), x->rows, x->cols, eps,
                                offset));
@@ -413,6 +433,15 @@ static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const stru
 static enum pl_status add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    struct pl_launch_prepare p = {.x = data_of(x),
+                                  .second = data_of(add),
+                                  .w = &weight_of(w)->w.data,
+                                  .y = data_of(y),
+                                  .rows = x->rows,
+                                  .cols = x->cols,
+                                  .eps = eps,
+                                  .offset = offset};
+    if (dev_prepares(d, x->rows, x->cols)) return dev_prepare(o, PL_OP_add_norm, PL_PREPARE_ADD_NORM, &p, y);
     return done(o, PL_OP_add_norm, &d->add_norm, 0,
                 pl_launch_norm(&d->ks, &d->add_norm, data_of(x), data_of(add), &weight_of(w)->w.data, data_of(y), x->rows,
                                x->cols, eps, offset));
@@ -445,7 +474,7 @@ static enum pl_status product(struct pl_ops *o, enum pl_op op, const struct pl_w
     st = pl_launch_linear(&d->ks, k, &w->w, data_of(x), b, data_of(y), x->rows, tile_rows, op == PL_OP_linear_add);
     return done(o, op, k, w->bytes, st);
 }
-/* The longest run of matrices from `at` on that were given to the same implementation, and that one gemv can take. */
+/* The longest run of matrices from `at` on that were given to the same implementation, and that one launch can take. */
 static size_t run_of(size_t count, const struct pl_weight *const *w, const enum pl_impl *taken, size_t at) {
     const struct dev_weight *first = weight_of(w[at]);
     size_t n = 1;
@@ -453,6 +482,7 @@ static size_t run_of(size_t count, const struct pl_weight *const *w, const enum 
         const struct dev_weight *next = weight_of(w[at + n]);
         bool alike = next->format == first->format && next->w.row_bytes == first->w.row_bytes;
         if (taken[at] == PL_IMPL_GEMV && (n == PL_GEMV_MATRICES_MAX || !alike)) break;
+        if (taken[at] == PL_IMPL_MMA && (n == PL_MMA_MATRICES_MAX || !alike)) break;
     }
     return n;
 }
@@ -519,6 +549,8 @@ static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, co
         n = run_of(count, w, taken, i);
         if (taken[i] == PL_IMPL_CUBLASLT) {
             PL_TRY(dense(o, op, n, w + i, b, x, y + i));
+        } else if (taken[i] == PL_IMPL_MMA) {
+            PL_TRY(dev_mma(o, op, n, w + i, b, x, y + i));
         } else if (taken[i] == PL_IMPL_GEMV) {
             PL_TRY(gemv(o, op, n, w + i, b, x, y + i));
         } else {
@@ -583,6 +615,11 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
         struct pl_kernel *alone = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU_ALONE : PL_EW_GELU_TANH_ALONE];
         return done(o, PL_OP_glu, alone, 0, pl_launch_act(&d->ks, alone, data_of(gate), data_of(y), gate->rows, gate->cols));
     }
+    struct pl_launch_prepare p = {
+        .x = data_of(gate), .second = data_of(up), .y = data_of(y), .rows = gate->rows, .cols = gate->cols};
+    if (dev_prepares(d, gate->rows, gate->cols)) {
+        return dev_prepare(o, PL_OP_glu, act == PL_OPS_SILU ? PL_PREPARE_SILU : PL_PREPARE_GELU_TANH, &p, y);
+    }
     struct pl_kernel *k = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU : PL_EW_GELU_TANH];
     return done(o, PL_OP_glu, k, 0,
                 pl_launch_glu(&d->ks, k, data_of(gate), data_of(up), data_of(y), gate->rows, gate->cols));
@@ -608,6 +645,35 @@ static enum pl_status scale(struct pl_ops *o, struct pl_activation *x, float by)
     struct dev_ops *d = dev_of(o);
     struct pl_kernel *k = &d->elementwise[PL_EW_SCALE];
     return done(o, PL_OP_scale, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, by));
+}
+
+static enum pl_status picks_ready(struct dev_ops *d, size_t rows) {
+    if (d->pick.jit == NULL) PL_TRY(pl_kernel_pick(&d->ks, &d->pick, &d->ks.err));
+    if (rows <= d->picked_rows) return PL_OK;
+    pl_device_free(d->ks.device, &d->picked);
+    pl_device_host_free(d->ks.device, d->picked_host);
+    d->picked_host = NULL;
+    d->picked_rows = 0;
+    PL_TRY(pl_device_alloc(d->ks.device, rows * sizeof(uint32_t), &d->picked, &d->ks.err));
+    PL_TRY(pl_device_host_alloc(d->ks.device, rows * sizeof(uint32_t), (void **)&d->picked_host, &d->ks.err));
+    d->picked_rows = rows;
+    return PL_OK;
+}
+static enum pl_status argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *best) {
+    struct dev_ops *d = dev_of(o);
+    enum pl_status st = picks_ready(d, x->rows_max);
+    if (st == PL_OK) st = pl_kernels_record_end(&d->ks);
+    if (st == PL_OK) st = pl_launch_pick(&d->ks, &d->pick, data_of(x), &d->picked, rows, x->cols);
+    if (st == PL_OK) {
+        st = pl_device_download(d->ks.device, d->ks.stream, d->picked_host, &d->picked, 0, rows * sizeof *best, &d->ks.err);
+    }
+    if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err);
+    if (st != PL_OK) {
+        pl_device_settle(d->ks.device);
+        return report(d, st);
+    }
+    memcpy(best, d->picked_host, rows * sizeof *best);
+    return done(o, PL_OP_argmax, &d->pick, rows * x->cols * sizeof(float), PL_OK);
 }
 
 /* --- witness --- */
@@ -663,6 +729,9 @@ static void destroy(struct pl_ops *o) {
         pl_device_free(dev, &d->lse);
         dev_attention_deinit(d);
         pl_dense_deinit(&d->ks, &d->dense);
+        dev_mma_deinit(d);
+        pl_device_free(dev, &d->picked);
+        pl_device_host_free(dev, d->picked_host);
         pl_device_host_free(dev, d->staging);
         pl_device_event_destroy(dev, &d->uploaded);
         for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&d->ks, &d->elementwise[i]);
@@ -676,6 +745,8 @@ static void destroy(struct pl_ops *o) {
             for (int i = 0; i < PL_GEMV_ROWS_MAX; i++) pl_kernel_free(&d->ks, &f->gemv[i]);
             pl_kernel_free(&d->ks, &f->embed);
             pl_kernel_free(&d->ks, &f->unpack);
+            pl_kernel_free(&d->ks, &f->retile);
+            for (int i = 0; i < PL_MMA_SIZES; i++) pl_kernel_free(&d->ks, &f->mma[i]);
             pl_free(f);
         }
         pl_kernels_close(&d->ks);
@@ -693,6 +764,7 @@ static void destroy(struct pl_ops *o) {
         .linear_add = linear_add, .rope_append = rope_append, .attention = dev_attention, .glu = glu, .gather = gather,   \
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,               \
         .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, .layer_norm = layer_norm, \
+        .argmax = argmax,                                                                                                 \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

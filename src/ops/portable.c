@@ -47,6 +47,11 @@ enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise 
     return pl_kernel_make(ks, &s, ks->wide, names[which], out, err);
 }
 
+enum pl_status pl_kernel_pick(struct pl_kernels *ks, struct pl_kernel *out, struct pl_err *err) {
+    struct pl_jit_spec s = spec_of("pick.k.c", "pk_pick", ks->norm);
+    return pl_kernel_make(ks, &s, ks->norm, "pick", out, err);
+}
+
 enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel *out, struct pl_err *err) {
     struct pl_jit_spec s = spec_of("norm.k.c", "pk_norm", ks->norm);
     if (add) pl_jit_set(&s, "HAS_ADD", "1");
@@ -168,6 +173,13 @@ enum pl_status pl_launch_gather(struct pl_kernels *ks, struct pl_kernel *k, pl_b
     struct pl_device_arg args[] = {PL_ARG_BUFFER(x),           PL_ARG_BUFFER(step), PL_ARG_BUFFER(y),
                                    PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a),     PL_ARG_VALUE(stride)};
     return pl_kernel_launch(ks, k, groups(cols, k->group), (uint32_t)rows, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_launch_pick(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,
+                              size_t cols) {
+    struct pl_args_rows a = {(u32)rows, (u32)cols, 0, 0};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(best), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, (uint32_t)rows, 1, 0, args, PL_COUNT_OF(args));
 }
 
 enum pl_status pl_launch_argmax(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,

@@ -21,6 +21,7 @@ static enum pl_status common(struct pl_kernels *ks, struct pl_err *err) {
     }
     for (int i = 0; i < PL_EW_COUNT; i++) PL_TRY(pl_kernel_elementwise(ks, (enum pl_elementwise)i, &k, err));
     for (uint32_t unroll = 4; unroll <= 8; unroll *= 2) PL_TRY(pl_kernel_read(ks, unroll, &k, err));
+    PL_TRY(pl_kernel_pick(ks, &k, err));
     pl_jit_set_u32(&pack, "GROUP", 256);
     return pl_kernel_make(ks, &pack, 256, "pack/bf16", &k, err);
 }
@@ -62,7 +63,7 @@ static enum pl_status heads(struct pl_kernels *ks, const struct family *f, enum 
     }
     PL_TRY(pl_kernel_attention(ks, kv, f->head_dim, SHIP_PAGE, &k, err));
     if (pl_split_declines(ks, kv, f->head_dim, f->heads, f->kv_heads, 1) == NULL)
-        PL_TRY(pl_kernel_split(ks, kv, f->head_dim, SHIP_PAGE, f->heads / f->kv_heads, &split, err));
+        PL_TRY(pl_kernel_split(ks, kv, f->head_dim, SHIP_PAGE, f->heads / f->kv_heads, true, &split, err));
     if (pl_tiles_declines(ks, kv, f->head_dim, f->heads, f->kv_heads) == NULL)
         PL_TRY(pl_kernel_tiles(ks, kv, f->head_dim, SHIP_PAGE, &k, err));
     if (pl_paged_declines(&shape) != NULL) return PL_OK;

@@ -41,6 +41,8 @@ void pl_sampler_accept(struct pl_sampler *s, uint32_t id);
 enum pl_status pl_sampler_draw(struct pl_sampler *s, float *logits, uint64_t position, uint32_t *id) PL_MUST_CHECK;
 /* log(sum(exp(logits))). */
 double pl_log_normalizer(const float *logits, uint32_t vocab);
+/* Whether a draw is the largest of the model's own logits and nothing else: no temperature, bias or penalties. */
+bool pl_sampler_is_greedy(const struct pl_sampler *s);
 /* log softmax(logits)[id], and the k most likely ids with theirs, from raw logits. */
 double pl_logprob(const float *logits, uint32_t vocab, uint32_t id);
 size_t pl_top_logprobs(const float *logits, uint32_t vocab, size_t k, uint32_t *ids, double *logprobs);

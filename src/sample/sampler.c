@@ -109,6 +109,10 @@ void pl_sampler_destroy(struct pl_sampler *s) {
     pl_free(s);
 }
 
+bool pl_sampler_is_greedy(const struct pl_sampler *s) {
+    return s->params.temperature == 0.0f && s->params.bias_count == 0 && s->counts == NULL;
+}
+
 void pl_sampler_accept(struct pl_sampler *s, uint32_t id) {
     if (s->counts == NULL || id >= s->vocab) return;
     if (s->history != NULL) {

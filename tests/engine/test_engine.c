@@ -141,7 +141,8 @@ static void a_shared_step_equals_single_steps(void **state) {
         s[i] = session_of(e);
         if (lens[i] > 1) append(s[i], ids[i], lens[i] - 1);
     }
-    struct pl_step_part parts[3] = {{s[0], ids[0], 1, 1}, {s[1], ids[1] + 16, 3, 1}, {s[2], ids[2] + 35, 1, 1}};
+    struct pl_step_part parts[3] = {
+        {s[0], ids[0], 1, 1, NULL}, {s[1], ids[1] + 16, 3, 1, NULL}, {s[2], ids[2] + 35, 1, 1, NULL}};
     assert_int_equal(pl_engine_step(e, parts, 3, NULL, &err), PL_OK);
     uint32_t totals[3] = {1, 19, 36};
     for (uint32_t i = 0; i < 3; i++) {

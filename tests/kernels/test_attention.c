@@ -116,16 +116,17 @@ static void one(const struct shape *s) {
         &bq,       &bhk,   &bhv,  &bs,       &bo, (uint32_t)rows, (uint32_t)s->heads, (uint32_t)s->kv_heads,
         s->window, STRIDE, scale, s->softcap};
     CHECK(pl_launch_attention(&ks, &attn, &a));
-    struct pl_split_attention split = {0};
-    struct pl_device_buffer bo2 = {0};
-    if (pl_split_declines(&ks, s->kv, D, s->heads, s->kv_heads, rows) ==
-        NULL) { /* the same by the split kernels, 1 to 8 parts */
-        CHECK(pl_kernel_split(&ks, s->kv, D, s->page_tokens, s->heads / s->kv_heads, &split, &err));
+    struct pl_device_buffer bo2[2] = {0}; /* f32 throughout; on tensor cores */
+    for (int exact = 0; exact < 2; exact++) {
+        struct pl_split_attention split = {0};
+        if (pl_split_declines(&ks, s->kv, D, s->heads, s->kv_heads, rows) != NULL) continue;
+        CHECK(pl_kernel_split(&ks, s->kv, D, s->page_tokens, s->heads / s->kv_heads, exact == 1, &split, &err));
         uint32_t splits = 1u << kit_u32() % 4;
         struct pl_device_buffer parts = kit_out(nq * 8 * 4), lse = kit_out(rows * s->heads * 8 * 4);
-        bo2 = kit_out(nq * 4);
-        a.out = &bo2;
+        bo2[exact] = kit_out(nq * 4);
+        a.out = &bo2[exact];
         CHECK(pl_launch_split(&ks, &split, &a, splits, &parts, &lse));
+        if (splits > 1) CHECK(pl_launch_merge(&ks, &split, &a, splits, &parts, &lse));
         kit_drop(&parts);
         kit_drop(&lse);
         pl_kernel_free(&ks, &split.split);
@@ -147,9 +148,11 @@ static void one(const struct shape *s) {
         kit_near("tiled attention", other, out, nq, s->kv == PL_F16 ? 2e-3 : 1.6e-2, 0.5);
         free(other);
     }
-    if (bo2.handle != NULL) {
-        float *other = kit_down(&bo2);
-        kit_near("split attention", other, out, nq, 2e-5, 0.05);
+    for (int exact = 0; exact < 2; exact++) {
+        if (bo2[exact].handle == NULL) continue;
+        float *other = kit_down(&bo2[exact]);
+        if (exact == 1) kit_near("split attention", other, out, nq, 2e-5, 0.05);
+        if (exact == 0) kit_near("group attention", other, out, nq, s->kv == PL_F16 ? 2e-3 : 1.6e-2, 0.5);
         free(other);
     }
     uint8_t *gk = kit_down(&bhk), *gv = kit_down(&bhv);

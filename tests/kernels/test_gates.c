@@ -118,6 +118,29 @@ static void only_cuda(struct gate *g) {
             compile(g, &s);
         }
     }
+    static const enum pl_dtype strips[] = {PL_Q4_K, PL_Q6_K};
+    for (size_t i = 0; i < 2 * PL_COUNT_OF(strips); i++) {
+        struct pl_device_weight w = {.dtype = strips[i / 2]};
+        struct pl_jit_spec s = spec("cuda/mma.k.c", "pk_mma", i % 2 == 0 ? 512 : 256),
+                           r = spec("cuda/retile.k.c", "pk_retile", 128);
+        pl_jit_set_u32(&s, "ROWS_8", i % 2 == 0 ? 1 : 8);
+        pl_jit_set(&s, "WM", i % 2 == 0 ? "2" : "8");
+        pl_jit_set(&s, "WK", i % 2 == 0 ? "8" : "1");
+        pl_jit_set_u32(&s, "EACH", 1);
+        pl_jit_set_u32(&s, "DEPTH", 2);
+        pl_jit_set_u32(&s, "HOLD", 2);
+        if (strcmp(g->target, "sm_80") != 0) pl_jit_set(&s, "BULK", "1"), pl_jit_set(&s, "X_STAGES", i % 2 == 0 ? "0" : "2");
+        pl_jit_set_weight(&s, &w);
+        pl_jit_set_weight(&r, &w);
+        compile(g, &s);
+        compile(g, &r);
+    }
+    static const char *const prepares[] = {"PREPARE_COPY", "PREPARE_NORM", "PREPARE_GLU"};
+    for (size_t i = 0; i < PL_COUNT_OF(prepares); i++) {
+        struct pl_jit_spec s = spec("cuda/prepare.k.c", "pk_prepare", 512);
+        pl_jit_set(&s, prepares[i], "1");
+        compile(g, &s);
+    }
     struct pl_jit_spec pack = spec("cuda/pack.k.c", "pk_pack", 256);
     compile(g, &pack);
     static const enum pl_dtype packed[] = {PL_F16, PL_Q4_0, PL_Q4_K, PL_Q6_K, PL_IQ4_XS, PL_MXFP4};
@@ -127,9 +150,18 @@ static void only_cuda(struct gate *g) {
         pl_jit_set(&s, "UNPACK", "1");
         pl_jit_set_weight(&s, &w);
         compile(g, &s);
+        if (packed[i] != PL_Q4_K && packed[i] != PL_Q6_K) continue;
+        pl_jit_set(&s, "STRIPS", "1");
+        compile(g, &s);
     }
     for (uint32_t d = 64; d <= 128; d *= 2) {
         struct pl_jit_spec s = spec("cuda/attention_tiles.k.c", "pk_attention_tiles", 128);
+        assert_int_equal(pl_jit_set_kv(&s, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
+        compile(g, &s);
+    }
+    for (uint32_t d = 64; d <= 256; d *= 2) {
+        struct pl_jit_spec s = spec("cuda/attention_group.k.c", "pk_attention_group", 128);
+        pl_jit_set_u32(&s, "HEADS", d == 64 ? 8 : 4);
         assert_int_equal(pl_jit_set_kv(&s, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
         compile(g, &s);
     }

@@ -7,6 +7,7 @@
 
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
+#include "ops/cuda_mma.h"
 
 struct made {
     struct pl_tensor t;
@@ -307,9 +308,256 @@ static void test_dense(void **state) {
     kit_each(dense);
 }
 
+/* --- rearranged weights on tensor cores: inputs rounded to 11 bits of the largest of their 256 --- */
+
+struct strips {
+    struct made m;
+    struct pl_device_weight w;
+    struct pl_mma_room room;
+    struct pl_kernel copy;
+};
+static struct strips strips_of(enum pl_dtype dtype, size_t out, size_t in, size_t rows) {
+    struct strips s = {.m = make_tensor(dtype, out, in, 0, 0, PL_F32)};
+    struct pl_device_weight file = upload(&s.m);
+    struct pl_kernel retile = {0};
+    s.w = file;
+    CHECK(pl_kernel_retile(&ks, &file, &retile, &err));
+    s.w.data = kit_out(pl_strips_bytes(&file));
+    CHECK(pl_launch_retile(&ks, &retile, &file, &s.w.data));
+    s.w.strips = true;
+    CHECK(pl_mma_ready(&ks, &s.room, rows, in, 3 * out, &err));
+    CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, &s.copy, &err));
+    pl_kernel_free(&ks, &retile);
+    kit_drop(&file.data);
+    return s;
+}
+static void strips_drop(struct strips *s) {
+    pl_kernel_free(&ks, &s->copy);
+    pl_mma_deinit(&ks, &s->room);
+    kit_drop(&s->w.data);
+    free(s->m.data);
+}
+
+static void check_mma(struct strips *s, size_t rows, size_t matrices, bool use_bias, bool add,
+                      const struct pl_mma_shape *force) {
+    size_t in = s->w.cols, out = s->w.rows;
+    float *x = kit_random(rows * in, 1), *bias = kit_random(out, 1), *want = kit_random(rows * out, 1),
+          *row = malloc(in * 4 + 4);
+    double *magnitude = malloc(rows * out * sizeof *magnitude);
+    for (size_t r = 0; r < rows; r++) { /* magnitudes far apart, also of neighbouring blocks */
+        for (size_t i = 0; i < in; i++) x[r * in + i] *= ldexpf(1.0f, (int)((r * 7 + i / 256 * 5) % 41) - 20);
+    }
+    struct pl_device_buffer bx = kit_up(x, rows * in * 4), bb = kit_up(bias, out * 4), by[PL_MMA_MATRICES_MAX];
+    struct pl_launch_mma m = {.count = matrices, .ready = rows, .add = add};
+    for (size_t i = 0; i < matrices; i++) {
+        by[i] = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
+        m.w[i] = &s->w, m.bias[i] = use_bias ? &bb : NULL, m.y[i] = &by[i];
+    }
+    struct pl_launch_prepare p = {.x = &bx, .rows = rows, .cols = in};
+    CHECK(pl_launch_prepare(&ks, PL_PREPARE_COPY, &s->copy, &s->room, &p));
+    for (m.from = 0; m.from < rows; m.from += PL_MMA_ROWS) {
+        m.rows = PL_MIN((uint32_t)rows - m.from, (uint32_t)PL_MMA_ROWS);
+        m.row0 = m.from;
+        struct pl_mma_shape shape = force != NULL ? *force : pl_mma_shape_of(&ks, pl_mma_size(m.rows));
+        struct pl_kernel k = {0};
+        CHECK(pl_kernel_mma(&ks, &s->w, &shape, &k, &err));
+        uint64_t before = 0, counted = 0;
+        CHECK(pl_kernel_counted(&ks, &k, &before, &err));
+        CHECK(pl_launch_mma(&ks, &k, &shape, &s->room, &m));
+        CHECK(pl_kernel_counted(&ks, &k, &counted, &err));
+        assert_int_equal(counted, before + 1);
+        pl_kernel_free(&ks, &k);
+    }
+    CHECK(pl_ref_matmul(&s->m.t, use_bias ? bias : NULL, x, in, rows, add, want, out, magnitude, row));
+    for (size_t i = 0; i < matrices; i++) {
+        float *y = kit_down(&by[i]);
+        for (size_t e = 0; e < rows * out; e++) {
+            double off = fabs((double)y[e] - (double)want[e]);
+            if (off <= 5e-4 * (magnitude[e] + fabs((double)want[e]) + 1e-9)) continue;
+            print_message("# mma %s rows %zu of %zu x %zu: matrix %zu element %zu is %.9g, expected %.9g\n",
+                          pl_dtype_name(s->w.dtype), rows, out, in, i, e, (double)y[e], (double)want[e]);
+            fail();
+        }
+        free(y);
+    }
+    kit_drop(&bx), kit_drop(&bb);
+    free(x), free(bias), free(want), free(row), free(magnitude);
+}
+
+static void mma_types(void) {
+    static const enum pl_dtype types[] = {PL_Q4_K, PL_Q6_K};
+    static const struct {
+        size_t out, in, rows, matrices;
+    } cases[] = {{16, 256, 1, 1},   {272, 2304, 1, 3},  {48, 768, 5, 2},     {64, 4096, 8, 3},
+                 {2176, 256, 3, 1}, {80, 2304, 9, 2},   {144, 1024, 16, 1},  {144, 1280, 17, 3},
+                 {272, 512, 32, 2}, {144, 2304, 33, 1}, {1040, 1024, 64, 3}, {48, 512, 100, 2}};
+    for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
+        for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+            struct pl_device_weight w = {.dtype = types[t], .rows = cases[i].out, .cols = cases[i].in};
+            const char *why = pl_strips_decline(&ks, &w);
+            if (pl_device_info(ks.device)->kind == PL_DEVICE_CUDA) assert_null(why);
+            if (why != NULL) continue;
+            struct strips s = strips_of(types[t], cases[i].out, cases[i].in, cases[i].rows);
+            assert_null(pl_mma_declines(&ks, &s.w));
+            check_mma(&s, cases[i].rows, cases[i].matrices, i % 2 == 0, i % 3 == 0, NULL);
+            strips_drop(&s);
+        }
+    }
+}
+static void test_mma(void **state) {
+    (void)state;
+    kit_each(mma_types);
+}
+
+/* The f32 results of what makes inputs ready, and the inputs themselves through a product with them. */
+static void one_prepare(enum pl_prepare which, size_t rows, size_t cols) {
+    struct strips s = strips_of(PL_Q4_K, 48, cols, rows);
+    struct pl_kernel k = {0}, mm = {0};
+    struct pl_mma_shape shape = pl_mma_shape_of(&ks, pl_mma_size(rows));
+    CHECK(pl_kernel_prepare(&ks, which, &k, &err));
+    CHECK(pl_kernel_mma(&ks, &s.w, &shape, &mm, &err));
+    float *x = kit_random(rows * cols, 2), *second = kit_random(rows * cols, 2), *w = kit_random(cols, 1),
+          *want = malloc(rows * cols * 4 + 4), *sum = malloc(rows * cols * 4 + 4);
+    bool norm = which == PL_PREPARE_NORM || which == PL_PREPARE_ADD_NORM;
+    for (size_t r = 0; r < rows; r++) {
+        double square = 0;
+        for (size_t i = r * cols; i < (r + 1) * cols; i++) {
+            sum[i] = which == PL_PREPARE_ADD_NORM ? x[i] + second[i] : x[i];
+            square += (double)sum[i] * sum[i];
+        }
+        for (size_t i = r * cols; i < (r + 1) * cols; i++) {
+            double v = sum[i], gelu = 0.5 * v * (1 + tanh(0.7978845608028654 * v * (1 + 0.044715 * v * v)));
+            if (norm) v = v / sqrt(square / (double)cols + 1e-5) * (0.5 + (double)w[i - r * cols]);
+            if (which == PL_PREPARE_SILU) v = v / (1 + exp(-v)) * second[i];
+            if (which == PL_PREPARE_GELU_TANH) v = gelu * second[i];
+            want[i] = (float)v;
+        }
+    }
+    struct pl_device_buffer bx = kit_up(x, rows * cols * 4), b2 = kit_up(second, rows * cols * 4), bw = kit_up(w, cols * 4),
+                            by = kit_out(rows * cols * 4), bo = kit_out(rows * 48 * 4);
+    struct pl_launch_prepare p = {
+        .x = &bx, .second = &b2, .w = &bw, .y = &by, .rows = rows, .cols = cols, .eps = 1e-5f, .offset = 0.5f};
+    CHECK(pl_launch_prepare(&ks, which, &k, &s.room, &p));
+    struct pl_launch_mma m = {.count = 1, .w = {&s.w}, .y = {&bo}, .ready = rows, .rows = (uint32_t)rows};
+    CHECK(pl_launch_mma(&ks, &mm, &shape, &s.room, &m));
+    float *after = kit_down(&bx), *y = kit_down(&by), *out = kit_down(&bo), *ref = malloc(rows * 48 * 4),
+          *row = malloc(cols * 4 + 4);
+    double *magnitude = malloc(rows * 48 * sizeof *magnitude);
+    kit_near("the sum", after, sum, rows * cols, 1e-6, 1e-6);
+    kit_near(k.name, y, want, rows * cols, 3e-5, 1e-3);
+    CHECK(pl_ref_matmul(&s.m.t, NULL, y, cols, rows, false, ref, 48, magnitude, row));
+    for (size_t i = 0; i < rows * 48; i++) {
+        if (fabs((double)out[i] - (double)ref[i]) <= 5e-4 * (magnitude[i] + 1e-9)) continue;
+        print_message("# %s then mma, %zu x %zu: element %zu is %.9g, expected %.9g\n", k.name, rows, cols, i,
+                      (double)out[i], (double)ref[i]);
+        fail();
+    }
+    kit_drop(&b2), kit_drop(&bw);
+    free(x), free(second), free(w), free(want), free(sum), free(after), free(y), free(out), free(ref), free(row),
+        free(magnitude);
+    pl_kernel_free(&ks, &k);
+    pl_kernel_free(&ks, &mm);
+    strips_drop(&s);
+}
+/* Parts of split attention, some of them empty, joined and made ready. */
+static void one_merge(size_t rows, size_t heads, size_t head_dim, uint32_t splits) {
+    size_t cols = heads * head_dim, n = rows * heads;
+    struct strips s = strips_of(PL_Q4_K, 48, cols, rows);
+    struct pl_kernel k = {0}, mm = {0};
+    struct pl_mma_shape shape = pl_mma_shape_of(&ks, pl_mma_size(rows));
+    CHECK(pl_kernel_prepare(&ks, PL_PREPARE_MERGE, &k, &err));
+    CHECK(pl_kernel_mma(&ks, &s.w, &shape, &mm, &err));
+    float *x = kit_random(n * splits * head_dim, 2), *lse = kit_random(n * splits, 8), *want = malloc(rows * cols * 4);
+    for (size_t i = 0; i < n; i++) {
+        double total = 0;
+        if (i % 3 == 1) lse[i * splits + i % splits] = -INFINITY;
+        for (uint32_t p = 0; p < splits; p++) total += exp2((double)lse[i * splits + p]);
+        for (size_t d = 0; d < head_dim; d++) {
+            double v = 0;
+            for (uint32_t p = 0; p < splits; p++) {
+                v += exp2((double)lse[i * splits + p]) * (double)x[(i * splits + p) * head_dim + d];
+            }
+            want[i * head_dim + d] = (float)(total > 0 ? v / total : 0);
+        }
+    }
+    struct pl_device_buffer bx = kit_up(x, n * splits * head_dim * 4), bl = kit_up(lse, n * splits * 4),
+                            by = kit_out(rows * cols * 4), bo = kit_out(rows * 48 * 4);
+    struct pl_launch_prepare p = {
+        .x = &bx, .second = &bl, .y = &by, .rows = rows, .cols = cols, .splits = splits, .head_dim = (uint32_t)head_dim};
+    CHECK(pl_launch_prepare(&ks, PL_PREPARE_MERGE, &k, &s.room, &p));
+    struct pl_launch_mma m = {.count = 1, .w = {&s.w}, .y = {&bo}, .ready = rows, .rows = (uint32_t)rows};
+    CHECK(pl_launch_mma(&ks, &mm, &shape, &s.room, &m));
+    float *y = kit_down(&by), *out = kit_down(&bo), *ref = malloc(rows * 48 * 4), *row = malloc(cols * 4 + 4);
+    double *magnitude = malloc(rows * 48 * sizeof *magnitude);
+    kit_near(k.name, y, want, rows * cols, 3e-5, 1e-2);
+    CHECK(pl_ref_matmul(&s.m.t, NULL, y, cols, rows, false, ref, 48, magnitude, row));
+    for (size_t i = 0; i < rows * 48; i++) {
+        assert_true(fabs((double)out[i] - (double)ref[i]) <= 5e-4 * (magnitude[i] + 1e-9));
+    }
+    kit_drop(&bx), kit_drop(&bl);
+    free(x), free(lse), free(want), free(y), free(out), free(ref), free(row), free(magnitude);
+    pl_kernel_free(&ks, &k);
+    pl_kernel_free(&ks, &mm);
+    strips_drop(&s);
+}
+static void prepares(void) {
+    struct pl_device_weight w = {.dtype = PL_Q4_K, .rows = 48, .cols = 256};
+    if (pl_strips_decline(&ks, &w) != NULL) return;
+    one_merge(1, 4, 64, 1);
+    one_merge(3, 32, 128, 8);
+    one_merge(9, 5, 256, 3);
+    for (int i = PL_PREPARE_NORM; i < PL_PREPARE_MERGE; i++) {
+        one_prepare((enum pl_prepare)i, 1, 256);
+        one_prepare((enum pl_prepare)i, 11, 4096);
+        one_prepare((enum pl_prepare)i, 3, 5120);
+    }
+}
+static void test_prepare(void **state) {
+    (void)state;
+    kit_each(prepares);
+}
+
+/* Rearranged weights unpacked: bit for bit what the file's layout unpacks to. */
+static void unpacks(void) {
+    static const enum pl_dtype types[] = {PL_Q4_K, PL_Q6_K};
+    for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
+        struct pl_device_weight probe = {.dtype = types[t], .rows = 160, .cols = 768};
+        if (pl_strips_decline(&ks, &probe) != NULL) continue;
+        struct strips s = strips_of(types[t], 160, 768, 8);
+        struct pl_device_weight file = upload(&s.m);
+        float *y[2], *x = kit_random(40 * 768, 1);
+        for (int i = 0; i < 2; i++) {
+            struct pl_device_weight *w = i == 0 ? &file : &s.w;
+            struct pl_dense d = {0};
+            struct pl_kernel unpack = {0};
+            CHECK(pl_dense_ready(&ks, &d, 2 * 40 * 768, pl_dense_unpacked_bytes(w), &err));
+            assert_int_equal(d.why_not[0], 0);
+            CHECK(pl_kernel_unpack(&ks, w, &unpack, &err));
+            struct pl_device_buffer bx = kit_up(x, 40 * 768 * 4), by = kit_out(40 * 160 * 4);
+            CHECK(pl_launch_pack(&ks, &d, &bx, 40 * 768));
+            CHECK(pl_launch_dense(&ks, &d, &unpack, w, NULL, &by, 40, false));
+            y[i] = kit_down(&by);
+            kit_drop(&bx);
+            pl_kernel_free(&ks, &unpack);
+            pl_dense_deinit(&ks, &d);
+            pl_gemm_close(ks.gemm);
+            ks.gemm = NULL;
+        }
+        assert_memory_equal(y[0], y[1], 40 * 160 * 4);
+        free(y[0]), free(y[1]), free(x);
+        kit_drop(&file.data);
+        strips_drop(&s);
+    }
+}
+static void test_unpack(void **state) {
+    (void)state;
+    kit_each(unpacks);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dense), cmocka_unit_test(test_plain),
-                                       cmocka_unit_test(test_blocks), cmocka_unit_test(test_mlx),
-                                       cmocka_unit_test(test_gemv)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),    cmocka_unit_test(test_prepare),
+                                       cmocka_unit_test(test_unpack), cmocka_unit_test(test_dense),
+                                       cmocka_unit_test(test_plain),  cmocka_unit_test(test_blocks),
+                                       cmocka_unit_test(test_mlx),    cmocka_unit_test(test_gemv)};
     return cmocka_run_group_tests_name("products", tests, NULL, NULL);
 }

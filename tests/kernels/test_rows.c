@@ -135,6 +135,35 @@ static void elements(void) {
     for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&ks, &k[i]);
 }
 
+/* The greedy choice: lowest of equals, and rows that have none. */
+static void check_pick(const float *from, size_t rows, size_t cols) {
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_pick(&ks, &k, &err));
+    float *x = malloc(rows * cols * sizeof *x);
+    memcpy(x, from, rows * cols * sizeof *x);
+    uint32_t want[16];
+    assert_true(rows >= 4 && rows <= 16);
+    for (size_t r = 0; r < rows; r++) {
+        size_t top = pl_ref_argmax(x + r * cols, cols);
+        if (cols > 2) x[r * cols + cols - 1] = x[r * cols + top]; /* an equal further on */
+        want[r] = (uint32_t)pl_ref_argmax(x + r * cols, cols);
+    }
+    x[1 * cols + cols / 2] = NAN, want[1] = PL_PICK_BROKEN;
+    x[2 * cols + cols - 1] = INFINITY, want[2] = PL_PICK_BROKEN;
+    for (size_t i = 0; i < cols; i++) x[3 * cols + i] = -INFINITY;
+    want[3] = PL_PICK_NONE;
+    struct pl_device_buffer bx = kit_up(x, rows * cols * 4), best = kit_out(rows * 4);
+    CHECK(pl_launch_pick(&ks, &k, &bx, &best, rows, cols));
+    uint32_t *got = kit_down(&best);
+    for (size_t r = 0; r < rows; r++) {
+        if (got[r] != want[r]) print_message("# pick of %zu columns, row %zu: %u, expected %u\n", cols, r, got[r], want[r]);
+    }
+    for (size_t r = 0; r < rows; r++) assert_int_equal(got[r], want[r]);
+    free(got), free(x);
+    kit_drop(&bx);
+    pl_kernel_free(&ks, &k);
+}
+
 static void picks(void) {
     struct pl_kernel gather = {0}, argmax = {0};
     CHECK(pl_kernel_elementwise(&ks, PL_EW_GATHER, &gather, &err));
@@ -157,6 +186,7 @@ static void picks(void) {
         CHECK(pl_launch_argmax(&ks, &argmax, &bx, &best, ROWS, cols));
         uint32_t *at = kit_down(&best);
         for (size_t r = 0; r < ROWS; r++) assert_int_equal(at[r], pl_ref_argmax(x + r * cols, cols));
+        check_pick(x, ROWS, cols);
         free(at);
         kit_drop(&bx);
         kit_drop(&bs);

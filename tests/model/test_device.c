@@ -56,6 +56,8 @@ static void one_backend(enum pl_backend backend, enum pl_device_kind kind, bool 
     int devices = 0;
     struct pl_err err = {0};
     bool good = true;
+    const char *only = getenv("PLUMB_TEST_DEVICE");
+    if (only != NULL && strcmp(only, pl_device_kind_name(kind)) != 0) skip();
     if (pl_device_count(kind, &devices, &err) != PL_OK || devices == 0) skip();
     for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
         static struct gold g;

@@ -1,0 +1,479 @@
+/* mma - products of 1 to 64 rows with packed weights on tensor cores of NVIDIA GPUs (sm_80 and up): every weight is read and
+ * unpacked once for all rows. Up to three matrices of one format and one input in one launch. Contract:
+ * kernels/linear.k.c; how weights and inputs lie: strips.h.
+ *
+ * Weights meet the rows as small integers (scale times value, exact in f16; rounded to 11 bits above 2048 in Q6_K) and are
+ * multiplied by the block's d and the row's magnitude in f32 after every 256 inputs. Rounded are the inputs alone, to 11
+ * bits of the largest of their 256.
+ * WM x WK warps a group: WM times EACH strips of outputs, WK neighbouring blocks of inputs. A unit is those strips times WK blocks; a
+ * group takes `span` units in a row, outputs first by inputs. Where a group has not all inputs of its outputs it leaves
+ * its sums in `partial`, and the last of those that share them adds them up in order: bitwise repeatable.
+ * Requires: in % 256 == 0, out % 16 == 0; ROWS_8 pieces of eight rows; DEPTH strips on their way per warp: in registers, or
+ * with BULK (sm_90 and up) in shared memory; X_STAGES > 0 (BULK, WK of any size): inputs come through shared memory too. */
+#include "dialect.h"
+#include "args/args.h"
+#include "cuda/strips.h"
+
+#define WARPS (WM * WK)
+#define STRIPS (WM * EACH)             /* of a group */
+#define SUMS  (EACH * ROWS_8 * 128u) /* of a warp */
+
+/* Shared memory: strips [WARPS][DEPTH][EACH], inputs [X_STAGES][WK][ROWS_8], then, when WK > 1, sums of the warps [SLOTS][WARPS]
+ * [SUMS], then barriers. Sums of HOLD groups of outputs and more wait there before they are added up: warps meet rarely. */
+#ifdef BULK
+#define STAGE_BYTES (EACH * STRIP_BYTES)
+#define RING_BYTES (WARPS * DEPTH * STAGE_BYTES)
+#define X_BYTES    (WK * ROWS_8 * PIECE_BYTES)
+#define SLOTS      HOLD
+#else
+#define SLOTS      (HOLD + DEPTH - 1u)
+#define RING_BYTES 0u
+#define X_BYTES    0u
+#define X_STAGES   0
+#endif
+#define SUMS_AT     (RING_BYTES + X_STAGES * X_BYTES)
+#define BARRIERS_AT (SUMS_AT + (WK > 1 ? SLOTS * WARPS * SUMS * 4u : 0u))
+extern __shared__ __align__(128) u8 shared[];
+
+struct strip {
+    uint4 q[4];
+#ifdef WTYPE_Q6_K
+    uint4 high[2];
+    u32 d;
+#else
+    uint2 d;
+#endif
+    uint2 scale;
+};
+#ifdef BULK
+FN void take(struct strip *s, const u8 *at, u32 lane) {
+#pragma unroll
+    for (u32 i = 0; i < 4u; i++) s->q[i] = *(const uint4 *)(at + 512u * i + 16u * lane);
+#ifdef WTYPE_Q6_K
+    s->high[0] = *(const uint4 *)(at + STRIP_HIGH + 16u * lane);
+    s->high[1] = *(const uint4 *)(at + STRIP_HIGH + 512u + 16u * lane);
+    s->d = *(const u32 *)(at + STRIP_D + 4u * (lane >> 2));
+#else
+    s->d = *(const uint2 *)(at + STRIP_D + 8u * (lane >> 2));
+#endif
+    s->scale = *(const uint2 *)(at + STRIP_SCALE + 8u * lane);
+}
+#endif
+FN void fetch(struct strip *s, const u8 *at, u32 lane) {
+#pragma unroll
+    for (u32 i = 0; i < 4u; i++) s->q[i] = stream16(at + 512u * i + 16u * lane);
+#ifdef WTYPE_Q6_K
+    s->high[0] = stream16(at + STRIP_HIGH + 16u * lane);
+    s->high[1] = stream16(at + STRIP_HIGH + 512u + 16u * lane);
+    s->d = *(const u32 *)(at + STRIP_D + 4u * (lane >> 2));
+#else
+    s->d = stream8(at + STRIP_D + 8u * (lane >> 2));
+#endif
+    s->scale = stream8(at + STRIP_SCALE + 8u * lane);
+}
+
+/* Where a warp stands: group of outputs, block of inputs. */
+struct place {
+    const u8 *w, *strip; /* of its matrix; of the next block, clamped into the matrix */
+    const f32 *bias;
+    f32 *y;
+    u32 group, chunk, out, m; /* m: the first strip of the group in its matrix */
+    u64 step;                 /* bytes from a warp's strip to its next; 0 behind the matrix's end */
+};
+struct matrices {
+    const u8 *w[3];
+    const f32 *bias[3];
+    f32 *y[3];
+};
+FN u32 groups_of(u32 out) { return (out / 16u + STRIPS - 1u) / STRIPS; }
+FN void at_group(struct place *p, const struct matrices *all, u32 group, u32 chunk, const struct pl_args_mma *a) {
+    u32 warp = LOCAL_X / 32u, blocks = a->in / 256u;
+    u32 n0 = groups_of(a->out0), n1 = groups_of(a->out1);
+    p->group = group;
+    p->chunk = chunk;
+    if (group < n0) {
+        p->w = all->w[0], p->bias = all->bias[0], p->y = all->y[0], p->out = a->out0;
+    } else if (group < n0 + n1) {
+        group -= n0;
+        p->w = all->w[1], p->bias = all->bias[1], p->y = all->y[1], p->out = a->out1;
+    } else {
+        group -= n0 + n1;
+        p->w = all->w[2], p->bias = all->bias[2], p->y = all->y[2], p->out = a->out2;
+    }
+    p->m = group * STRIPS;
+    u32 m = PL_MIN(p->m + warp / WK * EACH, p->out / 16u - 1u);
+    p->step = m + 1u < p->out / 16u ? (u64)blocks * STRIP_BYTES : 0u;
+    p->strip = p->w + ((u64)m * blocks + chunk * WK + warp % WK) * STRIP_BYTES;
+}
+FN void advance(struct place *p, const struct matrices *all, u32 chunks, u32 groups, const struct pl_args_mma *a) {
+    p->chunk++;
+    p->strip += (u64)WK * STRIP_BYTES;
+    if (p->chunk == chunks && p->group + 1u < groups) at_group(p, all, p->group + 1u, 0u, a);
+}
+
+#ifdef WTYPE_Q6_K
+/* A signed byte as two equal f16. */
+FN u32 scale_of(u32 bytes, u32 which) { return h2_add(__byte_perm(bytes ^ 0x80808080u, 0x64646464u, 0x4040u + 0x0101u * which), 0xE480E480u); }
+FN u32 q6(u32 nibbles, u32 high, u32 by) { /* 1024 + q; by: bit of the upper two */
+    u32 h = by > 4u ? high >> (by - 4u) : high << (4u - by);
+    return and_or(h, 0x00300030u, and_or(nibbles, 0x000F000Fu, 0x64006400u));
+}
+FN u32 q6_high(u32 nibbles, u32 high, u32 by) { /* 1024 + 16 q */
+    u32 h = by > 8u ? high >> (by - 8u) : high << (8u - by);
+    return and_or(h, 0x03000300u, and_or(nibbles, 0x00F000F0u, 0x64006400u));
+}
+#endif
+
+/* The factors of a strip as the matrix units want them: two outputs a thread, word w of either half. */
+struct factors {
+#ifdef WTYPE_Q6_K
+    u32 scale[2][4];
+#else
+    u32 low[2], low_off[2], high[2], high_off[2], min[2];
+#endif
+};
+FN void factors_of(const struct strip *s, struct factors *f) {
+#ifdef WTYPE_Q6_K
+#pragma unroll
+    for (u32 i = 0; i < 4u; i++) f->scale[0][i] = scale_of(s->scale.x, i), f->scale[1][i] = scale_of(s->scale.y, i);
+#else
+#pragma unroll
+    for (u32 r = 0; r < 2u; r++) {
+        u32 bytes = r == 0u ? s->scale.x : s->scale.y;
+        f->low[r] = h2_add(__byte_perm(bytes, 0x64646464u, 0x4040u), 0xE400E400u); /* - 1024 */
+        u32 second = h2_add(__byte_perm(bytes, 0x64646464u, 0x4141u), 0xE400E400u);
+        f->min[r] = h2_add(__byte_perm(bytes, 0x64646464u, 0x4342u), 0xE400E400u);
+        f->low_off[r] = h2_mul(f->low[r], 0xE400E400u); /* * -1024 */
+        f->high[r] = h2_mul(second, 0x2C002C00u);       /* / 16 */
+        f->high_off[r] = h2_mul(second, 0xD400D400u);   /* * -64 */
+    }
+#endif
+}
+FN u32 word_of(const uint4 *q, u32 i) {
+    const uint4 *at = q + (i >> 2);
+    return (i & 3u) == 0u ? at->x : (i & 3u) == 1u ? at->y : (i & 3u) == 2u ? at->z : at->w;
+}
+FN void unpack(const struct strip *s, const struct factors *f, u32 w, u32 *a, u32 *b) {
+#pragma unroll
+    for (u32 r = 0; r < 2u; r++) {
+        u32 v = word_of(s->q, 8u * r + w), v8 = v >> 8;
+#ifdef WTYPE_Q6_K
+        u32 u = word_of(s->high, 4u * r + (w >> 1)), c = 8u * (w & 1u), s0 = f->scale[r][w >> 2], s1 = f->scale[r][2u + (w >> 2)];
+        a[r] = h2_mul(h2_add(q6(v, u, c), 0xE420E420u), s0); /* - 1056 */
+        a[2u + r] = h2_mul(h2_add(q6(v8, u, c + 2u), 0xE420E420u), s0);
+        b[r] = h2_mul(h2_fma(q6_high(v, u, c + 4u), 0x2C002C00u, 0xD600D600u), s1); /* / 16 - 96 */
+        b[2u + r] = h2_mul(h2_fma(q6_high(v8, u, c + 6u), 0x2C002C00u, 0xD600D600u), s1);
+#else
+        a[r] = h2_fma(and_or(v, 0x000F000Fu, 0x64006400u), f->low[r], f->low_off[r]);
+        a[2u + r] = h2_fma(and_or(v8, 0x000F000Fu, 0x64006400u), f->low[r], f->low_off[r]);
+        b[r] = h2_fma(and_or(v, 0x00F000F0u, 0x64006400u), f->high[r], f->high_off[r]);
+        b[2u + r] = h2_fma(and_or(v8, 0x00F000F0u, 0x64006400u), f->high[r], f->high_off[r]);
+#endif
+    }
+}
+
+/* Words whose inputs are fetched at once, and sums that do not wait for each other. */
+#define AHEAD  (ROWS_8 == 1 ? 8u : ROWS_8 == 2 ? 4u : 1u)
+#define CHAINS (ROWS_8 <= 2 ? 2u : 1u)
+
+/* acc += EACH strips times the 256 inputs of piece x. */
+FN void multiply(const struct strip *s, const u8 *x, u32 rows, f32 (*acc)[ROWS_8][4]) {
+    u32 lane = LOCAL_X % 32u, g = lane >> 2, t = lane & 3u;
+    f32 part[CHAINS][EACH][ROWS_8][4];
+    struct factors f[EACH];
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        factors_of(&s[i], &f[i]);
+#pragma unroll
+        for (u32 n = 0; n < CHAINS * ROWS_8; n++) {
+            f32 *p = part[n / ROWS_8][i][n % ROWS_8];
+            p[0] = p[1] = p[2] = p[3] = 0.0f;
+        }
+    }
+#pragma unroll
+    for (u32 w0 = 0; w0 < 8u; w0 += AHEAD) {
+        uint4 e[AHEAD][ROWS_8];
+#pragma unroll
+        for (u32 w = 0; w < AHEAD; w++) {
+#pragma unroll
+            for (u32 n = 0; n < ROWS_8; n++) {
+                e[w][n] = make_uint4(0u, 0u, 0u, 0u);
+                if (8u * n + g < rows) e[w][n] = *(const uint4 *)(x + n * PIECE_BYTES + 512u * (w0 + w) + 16u * lane);
+            }
+        }
+#pragma unroll
+        for (u32 w = 0; w < AHEAD; w++) {
+            u32 a[EACH][4], b[EACH][4];
+#pragma unroll
+            for (u32 i = 0; i < EACH; i++) unpack(&s[i], &f[i], w0 + w, a[i], b[i]);
+#pragma unroll
+            for (u32 n = 0; n < ROWS_8; n++) {
+#pragma unroll
+                for (u32 i = 0; i < EACH; i++) {
+                    mma16(part[0][i][n], a[i], e[w][n].x, e[w][n].y);
+                    mma16(part[CHAINS - 1u][i][n], b[i], e[w][n].z, e[w][n].w);
+                }
+            }
+        }
+    }
+    if (CHAINS > 1u) {
+#pragma unroll
+        for (u32 i = 0; i < EACH * ROWS_8 * 4u; i++) {
+            part[0][i / (ROWS_8 * 4u)][i / 4u % ROWS_8][i % 4u] += part[CHAINS - 1u][i / (ROWS_8 * 4u)][i / 4u % ROWS_8][i % 4u];
+        }
+    }
+#pragma unroll
+    for (u32 n = 0; n < ROWS_8; n++) {
+        float2 top = make_float2(0.0f, 0.0f);
+        u32 e = 0u;
+        if (8u * n + 2u * t < rows) top = *(const float2 *)(x + n * PIECE_BYTES + PIECE_SCALE + 8u * t);
+        if (8u * n + g < rows) e = *(const u32 *)(x + n * PIECE_BYTES + PIECE_SUMS + 4u * lane);
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+#ifdef WTYPE_Q6_K
+            f32 d0 = h2_low(s[i].d), d1 = h2_high(s[i].d), *p = part[0][i][n];
+            f32 v[4] = {d0 * p[0], d0 * p[1], d1 * p[2], d1 * p[3]};
+            (void)e;
+#else
+            f32 d0 = h2_low(s[i].d.x), d1 = h2_low(s[i].d.y), m0 = h2_high(s[i].d.x), m1 = h2_high(s[i].d.y), *p = part[0][i][n];
+            f32 sums[4];
+            mma8(sums, f[i].min, e);
+            f32 v[4] = {d0 * p[0] - m0 * sums[0], d0 * p[1] - m0 * sums[1], d1 * p[2] - m1 * sums[2], d1 * p[3] - m1 * sums[3]};
+#endif
+            acc[i][n][0] = FMA(top.x, v[0], acc[i][n][0]);
+            acc[i][n][1] = FMA(top.y, v[1], acc[i][n][1]);
+            acc[i][n][2] = FMA(top.x, v[2], acc[i][n][2]);
+            acc[i][n][3] = FMA(top.y, v[3], acc[i][n][3]);
+        }
+    }
+}
+
+/* Sum i of a group (strip, piece of rows, element, lane) is complete. */
+FN void finish(const struct place *p, u32 i, f32 v, const struct pl_args_mma *a) {
+    u32 lane = i % 32u, e = i / 32u % 4u, n = i / 128u % ROWS_8, strip = i / (ROWS_8 * 128u);
+    u32 o = (p->m + strip) * 16u + (lane >> 2) + 8u * (e >> 1), row = 8u * n + 2u * (lane & 3u) + (e & 1u);
+    if (row >= a->rows || o >= p->out) return;
+    u64 at = (u64)(a->row0 + row) * p->out + o;
+    if (p->bias != nullptr) v += p->bias[o];
+    if ((a->flags & PL_LINEAR_ADD) != 0u) v += p->y[at];
+    p->y[at] = v;
+}
+FN f32 *partial_of(f32 *partial, u32 group_x, bool second) { return partial + ((u64)group_x * 2u + (second ? 1u : 0u)) * (WM * SUMS); }
+/* The last of the groups that share these outputs adds up what all of them left. */
+FN void join(const struct place *p, f32 *partial, u32 *arrived, u32 chunks, const struct pl_args_mma *a) {
+    __shared__ u32 before;
+    u32 first = p->group * chunks / a->span, last = ((p->group + 1u) * chunks - 1u) / a->span;
+    __threadfence();
+    BARRIER();
+    if (LOCAL_X == 0u) before = atomicAdd(arrived + p->group, 1u);
+    BARRIER();
+    if (before != last - first) return;
+    __threadfence();
+    for (u32 i = LOCAL_X; i < WM * SUMS; i += GROUP) {
+        f32 v = 0.0f;
+        for (u32 c = first; c <= last; c++) v += __ldcg(partial_of(partial, c, p->group * chunks > c * a->span) + i);
+        finish(p, i, v, a);
+    }
+    if (LOCAL_X == 0u) arrived[p->group] = 0u;
+}
+/* Whether this group of threads has all inputs of a group of outputs. */
+FN bool is_whole(u32 group, u32 chunks, const struct pl_args_mma *a) {
+    u32 start = group * chunks, mine = GROUP_X * a->span;
+    return start >= mine && start + chunks <= mine + a->span;
+}
+#if WK > 1
+/* Puts a warp's sums into slot `held`. */
+FN void hold(u32 held, f32 (*acc)[ROWS_8][4]) {
+    f32 *to = (f32 *)(shared + SUMS_AT) + (held * WARPS + LOCAL_X / 32u) * SUMS + LOCAL_X % 32u;
+#pragma unroll
+    for (u32 i = 0; i < EACH * ROWS_8 * 4u; i++) {
+        f32 *from = &acc[i / (ROWS_8 * 4u)][i / 4u % ROWS_8][i % 4u];
+        to[i * 32u] = *from;
+        *from = 0.0f;
+    }
+}
+/* Adds up the slots of groups [first, first + held). */
+FN void flush(u32 first, u32 held, const struct matrices *all, f32 *partial, u32 *arrived, u32 chunks,
+                                   const struct pl_args_mma *a) {
+    BARRIER();
+    for (u32 i = LOCAL_X; i < held * (WM * SUMS); i += GROUP) {
+        u32 slot = i / (WM * SUMS), rest = i % (WM * SUMS), group = first + slot;
+        const f32 *from = (f32 *)(shared + SUMS_AT) + (slot * WARPS + rest / SUMS * WK) * SUMS + rest % SUMS;
+        f32 v = 0.0f;
+#pragma unroll
+        for (u32 k = 0; k < WK; k++) v += from[k * SUMS];
+        if (is_whole(group, chunks, a)) {
+            struct place p;
+            at_group(&p, all, group, 0u, a);
+            finish(&p, rest, v, a);
+        } else {
+            partial_of(partial, GROUP_X, group * chunks > GROUP_X * a->span)[rest] = v;
+        }
+    }
+    for (u32 group = first; group < first + held; group++) {
+        if (is_whole(group, chunks, a)) continue;
+        struct place p;
+        at_group(&p, all, group, 0u, a);
+        join(&p, partial, arrived, chunks, a);
+    }
+    BARRIER();
+}
+#else
+FN void flush(const struct place *p, f32 (*acc)[ROWS_8][4], f32 *partial, u32 *arrived, u32 chunks, const struct pl_args_mma *a) {
+    u32 lane = LOCAL_X % 32u, warp = LOCAL_X / 32u;
+    bool whole = is_whole(p->group, chunks, a);
+    f32 *left = partial_of(partial, GROUP_X, p->group * chunks > GROUP_X * a->span);
+#pragma unroll
+    for (u32 e = 0; e < EACH * ROWS_8 * 4u; e++) {
+        f32 *from = &acc[e / (ROWS_8 * 4u)][e / 4u % ROWS_8][e % 4u];
+        u32 i = warp * SUMS + e * 32u + lane;
+        if (whole) finish(p, i, *from, a);
+        else left[i] = *from;
+        *from = 0.0f;
+    }
+    if (!whole) join(p, partial, arrived, chunks, a);
+}
+#endif
+
+#ifdef BULK
+FN void bring_strips(u8 *to, const struct place *p, u64 *full) {
+    barrier_expect(full, STAGE_BYTES);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) copy_bulk(to + i * STRIP_BYTES, p->strip + i * p->step, STRIP_BYTES, full);
+}
+#endif
+#if defined(BULK) && X_STAGES > 0
+FN void bring_inputs(u64 *x_full, const u8 *x, u32 chunk, u32 blocks, u32 pieces, u32 stage, const struct pl_args_mma *a) {
+    u32 first = chunk * WK, count = PL_MIN(WK, blocks - first);
+    barrier_expect(x_full + stage, count * pieces * PIECE_BYTES);
+    for (u32 k = 0; k < count; k++) {
+        copy_bulk(shared + RING_BYTES + stage * X_BYTES + k * ROWS_8 * PIECE_BYTES,
+                  x + ((u64)(first + k) * a->pieces + a->piece0) * PIECE_BYTES, pieces * PIECE_BYTES, x_full + stage);
+    }
+}
+#endif
+/* grid: (units / span) */
+KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__restrict__ w2, const f32 *__restrict__ b0,
+            const f32 *__restrict__ b1, const f32 *__restrict__ b2, f32 *y0, f32 *y1, f32 *y2, const u8 *__restrict__ x, f32 *partial,
+            u32 *arrived, u32 *witness, const struct pl_args_mma a) {
+    const struct matrices all = {{w0, w1, w2}, {b0, b1, b2}, {y0, y1, y2}};
+    u32 lane = LOCAL_X % 32u, k_warp = LOCAL_X / 32u % WK, blocks = a.in / 256u, chunks = (blocks + WK - 1u) / WK;
+    u32 groups = groups_of(a.out0) + groups_of(a.out1) + groups_of(a.out2);
+    u32 unit = GROUP_X * a.span, end = PL_MIN(unit + a.span, groups * chunks);
+    struct place p, next;
+    f32 acc[EACH][ROWS_8][4];
+#pragma unroll
+    for (u32 i = 0; i < EACH * ROWS_8 * 4u; i++) acc[i / (ROWS_8 * 4u)][i / 4u % ROWS_8][i % 4u] = 0.0f;
+    at_group(&p, &all, unit / chunks, unit % chunks, &a);
+    next = p;
+#if WK > 1
+    u32 held = 0u, held_first = p.group;
+#endif
+#ifdef BULK
+    u64 *full = (u64 *)(shared + BARRIERS_AT) + LOCAL_X / 32u * DEPTH; /* this warp's */
+    u8 *ring = shared + LOCAL_X / 32u * DEPTH * STAGE_BYTES;
+    u32 phases = 0u, first = unit;
+    if (lane == 0u) {
+        for (u32 s = 0; s < DEPTH; s++) barrier_init(full + s, 1u);
+    }
+#if X_STAGES > 0
+    u64 *x_full = (u64 *)(shared + BARRIERS_AT) + WARPS * DEPTH, *x_free = x_full + X_STAGES;
+    u32 pieces = PL_MIN(ROWS_8, a.pieces - a.piece0);
+    if (LOCAL_X == 0u) {
+        for (u32 s = 0; s < X_STAGES; s++) barrier_init(x_full + s, 1u), barrier_init(x_free + s, WARPS);
+    }
+#endif
+    barriers_ready();
+    BARRIER();
+    for (u32 s = 0; s < DEPTH && unit + s < end; s++) { /* weights depend on no launch before this one */
+        if (lane == 0u && next.chunk * WK + k_warp < blocks) bring_strips(ring + s * STAGE_BYTES, &next, full + s);
+        advance(&next, &all, chunks, groups, &a);
+    }
+    count_launch(witness);
+#if X_STAGES > 0
+    if (LOCAL_X == 0u) bring_inputs(x_full, x, p.chunk, blocks, pieces, 0u, &a);
+#endif
+    for (; unit < end; unit++) {
+        u32 n = unit - first, s = n % DEPTH, block = p.chunk * WK + k_warp;
+        bool live = block < blocks;
+        struct strip now[EACH];
+#if X_STAGES > 0
+        if (LOCAL_X == 0u && unit + 1u < end) { /* the next inputs, into the stage that all have left */
+            if (n + 1u >= X_STAGES) barrier_wait(x_free + (n + 1u) % X_STAGES, ((n + 1u) / X_STAGES - 1u) & 1u);
+            bring_inputs(x_full, x, p.chunk + 1u == chunks ? 0u : p.chunk + 1u, blocks, pieces, (n + 1u) % X_STAGES, &a);
+        }
+        const u8 *from = shared + RING_BYTES + (n % X_STAGES) * X_BYTES + k_warp * ROWS_8 * PIECE_BYTES;
+#else
+        const u8 *from = x + ((u64)block * a.pieces + a.piece0) * PIECE_BYTES;
+#endif
+        if (live) {
+            barrier_wait(full + s, (phases >> s) & 1u);
+            phases ^= 1u << s;
+#pragma unroll
+            for (u32 i = 0; i < EACH; i++) take(&now[i], ring + s * STAGE_BYTES + i * STRIP_BYTES, lane);
+        }
+        WARP_SYNC();
+        if (unit + DEPTH < end) {
+            if (lane == 0u && next.chunk * WK + k_warp < blocks) bring_strips(ring + s * STAGE_BYTES, &next, full + s);
+            advance(&next, &all, chunks, groups, &a);
+        }
+#if X_STAGES > 0
+        barrier_wait(x_full + n % X_STAGES, (n / X_STAGES) & 1u);
+#endif
+        if (live) multiply(now, from, a.rows, acc);
+#if X_STAGES > 0
+        WARP_SYNC();
+        if (lane == 0u) barrier_arrive(x_free + n % X_STAGES);
+#endif
+        if (p.chunk + 1u == chunks || unit + 1u == end) {
+#if WK > 1
+            hold(held++, acc);
+            if (held == HOLD || unit + 1u == end) {
+                flush(held_first, held, &all, partial, arrived, chunks, &a);
+                held_first += held;
+                held = 0u;
+            }
+#else
+            flush(&p, acc, partial, arrived, chunks, &a);
+#endif
+        }
+        advance(&p, &all, chunks, groups, &a);
+    }
+#else
+    struct strip ring[DEPTH];
+#pragma unroll
+    for (u32 s = 0; s < DEPTH; s++) { /* weights depend on no launch before this one */
+        if (unit + s >= end) continue;
+        if (next.chunk * WK + k_warp < blocks) fetch(&ring[s], next.strip, lane);
+        advance(&next, &all, chunks, groups, &a);
+    }
+    count_launch(witness);
+    for (; unit < end; unit += DEPTH) {
+#pragma unroll
+        for (u32 s = 0; s < DEPTH; s++) {
+            if (unit + s >= end) continue; /* the same for all threads */
+            u32 block = p.chunk * WK + k_warp;
+            if (block < blocks) multiply(&ring[s], x + ((u64)block * a.pieces + a.piece0) * PIECE_BYTES, a.rows, acc);
+            if (unit + s + DEPTH < end) {
+                if (next.chunk * WK + k_warp < blocks) fetch(&ring[s], next.strip, lane);
+                advance(&next, &all, chunks, groups, &a);
+            }
+            if (p.chunk + 1u == chunks || unit + s + 1u == end) {
+#if WK > 1
+                hold(held++, acc);
+#else
+                flush(&p, acc, partial, arrived, chunks, &a);
+#endif
+            }
+            advance(&p, &all, chunks, groups, &a);
+        }
+#if WK > 1
+        if (held >= HOLD || unit + DEPTH >= end) {
+            flush(held_first, held, &all, partial, arrived, chunks, &a);
+            held_first += held;
+            held = 0u;
+        }
+#endif
+    }
+#endif
+}
