@@ -6,7 +6,7 @@ written as a GGUF, both engines score the same tokens, and the log-probabilities
 
 --vocabs holds llama.cpp's ggml-vocab-*.gguf, --llama its llama-perplexity. Weights are f32 and both caches f32, so what is
 left is the order of sums and the 16 bits of llama.cpp's file of log-probabilities (about 2e-4); its GELU goes through a
-table of 16-bit floats, so Gemma gets --gelu-limit. Exit 1 when a case is off by more. Needs gguf and numpy.
+table of 16-bit floats, so Gemma and StarCoder2 get --gelu-limit. Exit 1 when a case is off by more. Needs gguf and numpy.
 """
 import argparse
 import functools
@@ -20,7 +20,10 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
-# name: (architecture, vocabulary, sizes, extra metadata, extra tensors)
+# name: (architecture, vocabulary, sizes, extra metadata, extra tensors). Parts: output (untied), freqs (rope_freqs.weight),
+# bias (q, k, v), o_bias, norm (of query and key heads), wide (over all of them), post (norms after both halves), after (only
+# those), layer (layer norms), norm_bias, plain (no gate), mlp_bias, fused (qkv and gate_up), gate_up, long (LongRoPE),
+# parallel (one norm), experts, shared.
 E, F = 64, 96
 CASES = {
     "llama": ("llama", "llama-spm", dict(layers=3, heads=4, kv=2, head=16), {"rope.freq_base": 10000.0}, ()),
@@ -55,6 +58,40 @@ CASES = {
     "gemma3-flags": ("gemma3", "llama-spm", dict(layers=4, heads=4, kv=2, head=16),
                      {"rope.freq_base": 1e6, "attention.sliding_window": 32,
                       "attention.sliding_window_pattern": [True, False, False, True]}, ("norm", "post")),
+    "gemma2": ("gemma2", "llama-spm", dict(layers=4, heads=4, kv=2, head=16),
+               {"attention.sliding_window": 48, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}, ("post",)),
+    "phi3": ("phi3", "phi-3", dict(layers=3, heads=4, kv=2, head=16),
+             {"rope.dimension_count": 12, "rope.scaling.original_context_length": 2048, "rope.scaling.attn_factor": 1.1},
+             ("fused", "output", "long")),
+    "smollm3": ("smollm3", "llama-bpe", dict(layers=5, heads=4, kv=2, head=16), {"rope.freq_base": 5e6}, ()),
+    "granite": ("granite", "refact", dict(layers=3, heads=4, kv=2, head=16),
+                {"embedding_scale": 3.0, "residual_scale": 0.5, "attention.scale": 0.2, "logit_scale": 2.0}, ()),
+    "mistral3": ("mistral3", "llama-bpe", dict(layers=3, heads=4, kv=2, head=32), {"rope.freq_base": 1e9}, ("output",)),
+    "olmo2": ("olmo2", "gpt-2", dict(layers=3, heads=4, kv=4, head=16), {"rope.freq_base": 5e5}, ("wide", "after", "output")),
+    "olmo3": ("olmo2", "gpt-2", dict(layers=4, heads=4, kv=2, head=16),
+              {"rope.freq_base": 5e5, "attention.sliding_window": 48, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+               "rope.scaling.original_context_length": 128,
+               "attention.sliding_window_pattern": [True, True, True, False]}, ("wide", "after", "output")),
+    "starcoder2": ("starcoder2", "starcoder", dict(layers=3, heads=4, kv=2, head=16), {"rope.freq_base": 1e6},
+                   ("layer", "norm_bias", "bias", "o_bias", "plain", "mlp_bias")),
+    "command-r": ("command-r", "command-r", dict(layers=3, heads=4, kv=4, head=16),
+                  {"logit_scale": 0.5, "rope.scaling.type": "none"}, ("layer", "parallel")),
+    "cohere2": ("cohere2", "command-r", dict(layers=5, heads=4, kv=2, head=16),
+                {"logit_scale": 0.5, "attention.sliding_window": 48, "rope.scaling.type": "none"}, ("layer", "parallel")),
+    "chatglm": ("chatglm", "llama-bpe", dict(layers=3, heads=4, kv=2, head=16), {"rope.dimension_count": 8},
+                ("fused", "bias", "output")),
+    "glm4": ("glm4", "llama-bpe", dict(layers=3, heads=4, kv=2, head=16), {"rope.dimension_count": 8},
+             ("gate_up", "post", "bias", "output")),
+    "mixtral": ("llama", "llama-spm", dict(layers=3, heads=4, kv=2, head=16, experts=4),
+                {"expert_count": 4, "expert_used_count": 2}, ("experts", "output")),
+    "qwen3moe": ("qwen3moe", "qwen2", dict(layers=2, heads=4, kv=2, head=32, experts=8, inner=32),
+                 {"rope.freq_base": 1e6, "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 32},
+                 ("norm", "experts")),
+    "qwen2moe": ("qwen2moe", "qwen2", dict(layers=2, heads=4, kv=2, head=16, experts=6, inner=32, shared=80),
+                 {"rope.freq_base": 1e6, "expert_count": 6, "expert_used_count": 4, "expert_feed_forward_length": 32,
+                  "expert_shared_feed_forward_length": 80}, ("bias", "experts", "shared", "output")),
+    "olmoe": ("olmoe", "gpt-2", dict(layers=2, heads=4, kv=4, head=16, experts=8),
+              {"expert_count": 8, "expert_used_count": 3}, ("wide", "experts", "output")),
 }
 
 
@@ -85,6 +122,47 @@ def put(w, key, value):
         w.add_uint32(key, value)
 
 
+def norms_of(parts):
+    before = [] if "after" in parts else ["attn_norm"] if "parallel" in parts else ["attn_norm", "ffn_norm"]
+    return before + (["post_attention_norm", "post_ffw_norm"] if "post" in parts or "after" in parts else [])
+
+
+def attention(b, s, parts, tensor):
+    q, kv = s["heads"] * s["head"], s["kv"] * s["head"]
+    shapes = [("attn_qkv", q + 2 * kv)] if "fused" in parts else [("attn_q", q), ("attn_k", kv), ("attn_v", kv)]
+    for name, rows in shapes:
+        tensor(f"{b}{name}.weight", rows, E, scale=1.2 if name == "attn_v" else 2)
+        if "bias" in parts:
+            tensor(f"{b}{name}.bias", rows, scale=0.5)
+    tensor(f"{b}attn_output.weight", E, q, scale=1.2)
+    if "o_bias" in parts:
+        tensor(f"{b}attn_output.bias", E, scale=0.5)
+    if "norm" in parts or "wide" in parts:
+        tensor(f"{b}attn_q_norm.weight", q if "wide" in parts else s["head"], scale=0.3, offset=1.5)
+        tensor(f"{b}attn_k_norm.weight", kv if "wide" in parts else s["head"], scale=0.3, offset=1.5)
+
+
+def mlp(b, s, parts, tensor):
+    if "experts" in parts:
+        x, inner = s["experts"], s.get("inner", F)
+        tensor(f"{b}ffn_gate_inp.weight", x, E, scale=3)
+        for name, *shape in (("gate", inner, E), ("up", inner, E), ("down", E, inner)):
+            tensor(f"{b}ffn_{name}_exps.weight", x, *shape, scale=1.2)
+        if "shared" in parts:
+            tensor(f"{b}ffn_gate_inp_shexp.weight", E, scale=0.3)
+            for name, *shape in (("gate", s["shared"], E), ("up", s["shared"], E), ("down", E, s["shared"])):
+                tensor(f"{b}ffn_{name}_shexp.weight", *shape, scale=1.2)
+        return
+    double = "fused" in parts or "gate_up" in parts
+    shapes = [("ffn_up", 2 * F if double else F, E), ("ffn_down", E, F)]
+    if not double and "plain" not in parts:
+        shapes.append(("ffn_gate", F, E))
+    for name, rows, cols in shapes:
+        tensor(f"{b}{name}.weight", rows, cols, scale=1.2)
+        if "mlp_bias" in parts:
+            tensor(f"{b}{name}.bias", rows, scale=0.5)
+
+
 def write(path, case, vocabs):
     arch, vocab, s, extra, parts = case
     rng = np.random.default_rng(7)
@@ -92,7 +170,8 @@ def write(path, case, vocabs):
     n = copy_tokenizer(w, f"{vocabs}/ggml-vocab-{vocab}.gguf")
     keys = {"block_count": s["layers"], "context_length": 2048, "embedding_length": E, "feed_forward_length": F,
             "attention.head_count": s["heads"], "attention.head_count_kv": s["kv"], "attention.key_length": s["head"],
-            "attention.value_length": s["head"], "attention.layer_norm_rms_epsilon": 1e-5,
+            "attention.value_length": s["head"],
+            "attention.layer_norm_epsilon" if "layer" in parts else "attention.layer_norm_rms_epsilon": 1e-5,
             "rope.dimension_count": s["head"], **extra}
     for k, v in keys.items():
         put(w, f"{arch}.{k}", v)
@@ -101,29 +180,26 @@ def write(path, case, vocabs):
         a = offset + scale * rng.standard_normal(shape) / (np.sqrt(shape[-1]) if len(shape) > 1 else 1)
         w.add_tensor(name, a.astype(np.float32), raw_dtype=GGMLQuantizationType.F32)
 
+    def norm(name, width=E, offset=1.0, scale=0.2):
+        tensor(f"{name}.weight", width, scale=scale, offset=offset)
+        if "norm_bias" in parts:
+            tensor(f"{name}.bias", width, scale=0.3)
+
     tensor("token_embd.weight", n, E, scale=4)
-    tensor("output_norm.weight", E, scale=0.2, offset=1)
+    norm("output_norm")
     if "output" in parts:
         tensor("output.weight", n, E, scale=4)
+    rotated = extra.get("rope.dimension_count", s["head"]) // 2
     if "freqs" in parts:
-        w.add_tensor("rope_freqs.weight", np.linspace(1, 8, s["head"] // 2).astype(np.float32))
-    q, kv = s["heads"] * s["head"], s["kv"] * s["head"]
+        w.add_tensor("rope_freqs.weight", np.linspace(1, 8, rotated).astype(np.float32))
+    if "long" in parts:
+        w.add_tensor("rope_factors_short.weight", np.linspace(1, 2, rotated).astype(np.float32))
+        w.add_tensor("rope_factors_long.weight", np.linspace(1, 9, rotated).astype(np.float32))
     for i in range(s["layers"]):
-        b = f"blk.{i}."
-        for name, rows, cols in (("attn_q", q, E), ("attn_k", kv, E), ("attn_v", kv, E), ("attn_output", E, q),
-                                 ("ffn_gate", F, E), ("ffn_up", F, E), ("ffn_down", E, F)):
-            tensor(f"{b}{name}.weight", rows, cols, scale=2 if name in ("attn_q", "attn_k") else 1.2)
-        norms = ["attn_norm", "ffn_norm"] + (["post_attention_norm", "post_ffw_norm"] if "post" in parts else [])
-        for name in norms:
-            tensor(f"{b}{name}.weight", E, scale=0.2, offset=1)
-        if "norm" in parts:
-            tensor(f"{b}attn_q_norm.weight", s["head"], scale=0.3, offset=1.5)
-            tensor(f"{b}attn_k_norm.weight", s["head"], scale=0.3, offset=1.5)
-        if "bias" in parts:
-            for name, rows in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
-                tensor(f"{b}{name}.bias", rows, scale=0.5)
-        if "o_bias" in parts:
-            tensor(f"{b}attn_output.bias", E, scale=0.5)
+        attention(f"blk.{i}.", s, parts, tensor)
+        mlp(f"blk.{i}.", s, parts, tensor)
+        for name in norms_of(parts):
+            norm(f"blk.{i}.{name}")
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
@@ -179,7 +255,7 @@ def compare(name, args):
         worst = max([worst] + [abs(given[t] - p) for t, p in pairs if given[t] > given.min()])
         same += int(given[mine["top"][0][0]] == given.max())
         count += 1
-    limit = args.gelu_limit if CASES[name][0] == "gemma3" else args.limit
+    limit = args.gelu_limit if CASES[name][0] in ("gemma2", "gemma3", "starcoder2") else args.limit
     ok = worst <= limit and same == count
     print(f"{'ok' if ok else 'NOT OK':7} {name:16} largest difference {worst:.1e}, same best token {same} of {count}",
           flush=True)
