@@ -202,7 +202,7 @@ size_t pl_jit_store_files(const struct pl_jit_store *s, const char *suffix, stru
         n++;
     }
     closedir(d);
-    qsort(*out, n, n > 0 ? sizeof **out : 1, by_age);
+    if (n > 1) qsort(*out, n, sizeof **out, by_age);
     return n;
 }
 

@@ -313,7 +313,9 @@ static int child(const char *folder) {
     if (find_device(NULL) != 0 || kind == PL_DEVICE_KIND_COUNT) return 0;
     snprintf(dir, sizeof dir, "%s", folder);
     struct bench b = open_with(PL_JIT_ON, dir, 0);
-    return sequence(&b) && pl_jit_stats(b.j).damaged == 0 ? 0 : 1;
+    bool right = sequence(&b) && pl_jit_stats(b.j).damaged == 0;
+    close_bench(&b);
+    return right ? 0 : 1;
 }
 
 static void concurrent_processes(void **state) {
