@@ -75,6 +75,16 @@ static void ask_together(struct load *l) {
     l->side->failed = l->failed;
 }
 
+/* Few sequences with much behind them are what is split and merged: one more request, with nothing beside it. */
+static void ask_longest_alone(struct load *l, struct pl_peer *p) {
+    size_t longest = 0;
+    for (size_t i = 1; i < l->o->prompt_count; i++)
+        if (strlen(l->o->prompts[i]) > strlen(l->o->prompts[longest])) longest = i;
+    l->side->asked++;
+    ask_one(l, p, longest);
+    l->side->failed = l->failed;
+}
+
 static enum pl_status read_page(struct pl_peer *p, struct pl_metrics *out, long *status, struct pl_err *err) {
     struct pl_buf text = {0};
     enum pl_status st = pl_peer_call(p, "/metrics", NULL, status, &text, err);
@@ -117,6 +127,7 @@ static enum pl_status ask_server(const struct pl_counters_options *o, const stru
         if (pl_metrics_find(&s->before, "plumb_steps_total") != NULL) {
             s->asked = o->prompt_count * o->rounds;
             ask_together(&l);
+            ask_longest_alone(&l, &p);
         }
         st = read_after(&p, s, err);
         if (st != PL_OK && s->failed > 0) { /* it died: that is the finding, not our error */

@@ -96,7 +96,7 @@ static void cell(bool there, double v, struct pl_buf *out) {
 }
 
 void pl_counters_markdown(const struct pl_counters_options *o, const struct pl_counters_report *r, struct pl_buf *out) {
-    pl_buf_printf(out, "# Counters: %s\n\n%zu requests of %u tokens at each side, %u at a time.\n\n",
+    pl_buf_printf(out, "# Counters: %s\n\n%zu requests of %u tokens at each side, %u at a time, then one alone.\n\n",
                   pl_ab_verdict_name(r->verdict), o->prompt_count * o->rounds, o->n, o->concurrency);
     pl_buf_add_c(
         out, "| side | what | backend | requests | tokens | steps | with 2+ sequences | fused launches | gathered | merges "

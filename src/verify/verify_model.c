@@ -310,13 +310,18 @@ void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result
 void pl_verify_counters(const struct pl_verify_options *o, struct pl_verify_result *r) {
     struct pl_buf command = {0};
     struct pl_err err = {0};
+    const char *prompts[PL_VERIFY_PROMPTS + 1];
+    char longest[401]; /* several pages, so that there is something to split and merge */
+    for (int i = 0; i < PL_VERIFY_PROMPTS; i++) prompts[i] = pl_verify_prompts[i];
+    snprintf(longest, sizeof longest, "%.400s", pl_verify_text);
+    prompts[PL_VERIFY_PROMPTS] = longest;
     struct pl_counters_report *c = pl_calloc(1, sizeof *c);
     pl_verify_command(o, o->self, "serve", "-c 512 --parallel 4", &command);
     struct pl_ab_side side = {.command = pl_buf_cstr(&command)};
     struct pl_counters_options opt = {.base = side,
                                       .arm = side,
-                                      .prompts = pl_verify_prompts,
-                                      .prompt_count = PL_VERIFY_PROMPTS,
+                                      .prompts = prompts,
+                                      .prompt_count = PL_COUNT_OF(prompts),
                                       .n = o->quick ? 16 : 64,
                                       .concurrency = 4,
                                       .rounds = 2,

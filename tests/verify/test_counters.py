@@ -137,7 +137,7 @@ def merges_must_be_reached_where_they_are_counted():
 @case
 def gathered_on_the_arm_alone():
     gathered = kernels(set={("attention", "paged_gather"): 60})
-    expect(ab(serve(), serve(kernels=gathered)), 1, "gathered on the arm alone", "240")
+    expect(ab(serve(), serve(kernels=gathered)), 1, "gathered on the arm alone", "300")
     expect(ab(serve(kernels=gathered), serve(kernels=gathered)), 0)
 
 
@@ -184,7 +184,7 @@ def declined_reasons_do_not_hide_each_other():
 
 @case
 def requests_that_fail():
-    expect(ab(serve(), serve(fails=True)), 2, "4 of 4 requests failed", "out of luck")
+    expect(ab(serve(), serve(fails=True)), 2, "5 of 5 requests failed", "out of luck")
     out = ab(serve(), "http://127.0.0.1:1")
     expect(out, 2, "127.0.0.1:1")
 
