@@ -86,7 +86,7 @@ enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_
                                         "paged_merge", "paged_gather", "paged_dense"};
     struct pl_kernel *k = kernel_of(p, which);
     struct pl_jit_spec spec;
-    char name[40], tail[12] = "";
+    char name[64], tail[26] = "";
     if (k->jit != NULL) return PL_OK;
     if (which == PL_PAGED_V2 || which == PL_PAGED_MERGE) snprintf(tail, sizeof tail, "/h%u", p->heads_together);
     if (which == PL_PAGED_CASCADE) snprintf(tail, sizeof tail, "/h%ux%u", p->heads_together, p->rows / p->heads_together);
