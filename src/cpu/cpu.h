@@ -53,6 +53,11 @@ enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, 
 /* The tensor's bytes must outlive the weight (it may stay a view). *bytes_owned of it are private copies. */
 enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t, struct pl_cpu_weight **out,
                                     struct pl_err *err) PL_MUST_CHECK;
+/* From now on a weight of at least min_bytes only gets its memory when it is created: its first product packs each tile
+ * in scratch and forgets it again, its second one fills the memory. So the first answer waits for no copy, and nothing
+ * is held twice: when_packed is told of each weight once the tensor's bytes are not read any more. Same bits. */
+void pl_cpu_pack_later(struct pl_cpu *c, size_t min_bytes, void (*when_packed)(void *user, const struct pl_tensor *t),
+                       void *user);
 void pl_cpu_weight_destroy(struct pl_cpu_weight *w);
 size_t pl_cpu_weight_bytes_owned(const struct pl_cpu_weight *w);
 size_t pl_cpu_weight_bytes_read(const struct pl_cpu_weight *w); /* streamed from memory by one product of few rows */

@@ -23,6 +23,7 @@ struct pl_cpu_weight {
     enum cpu_kind kind;
     const struct cpu_tile_format *format; /* KIND_Q8 */
     unsigned char *tiles;                 /* KIND_Q8: owned */
+    bool packed, met;                     /* KIND_Q8: the tiles are filled; a product has been asked for */
     struct cpu_tile_layout layout;
     size_t bytes_owned, bytes_read;
 };
@@ -48,6 +49,9 @@ struct pl_cpu {
     size_t partial_floats;
     struct cpu_moe_scratch *moe;
     _Atomic size_t next; /* unit of work to be taken next */
+    size_t later_bytes;  /* weights of at least so many packed bytes wait for their second product */
+    void (*when_packed)(void *user, const struct pl_tensor *t);
+    void *when_packed_user;
 };
 
 /* moe.c */

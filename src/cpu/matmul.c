@@ -50,19 +50,34 @@ static void pack_worker(void *arg, int index, int count) {
             cpu_tile_pack(j->w->format, &j->w->layout, &j->w->t, i, j->w->tiles + i * j->w->layout.bytes);
 }
 
-static enum pl_status weight_pack(struct pl_cpu *c, struct pl_cpu_weight *w, struct pl_err *err) {
+/* Fills the weight's tiles, on all threads. */
+static void weight_pack(struct pl_cpu *c, struct pl_cpu_weight *w) {
+    /* About a huge page for each turn: two threads that touch the same new one at once would both have it cleared. */
+    const size_t tiles = (w->out + TILE_ROWS - 1) / TILE_ROWS,
+                 share = (tiles + (size_t)pl_pool_threads(c->pool) - 1) / (size_t)pl_pool_threads(c->pool);
+    struct pack_job j = {c, w, PL_MAX((size_t)1, PL_MIN(((size_t)2 << 20) / w->layout.bytes + 1, share))};
+    atomic_store(&c->next, 0);
+    pl_pool_run_any(c->pool, pack_worker, &j);
+    w->packed = true;
+    if (c->when_packed != NULL) c->when_packed(c->when_packed_user, &w->t);
+}
+
+static enum pl_status weight_hold(struct pl_cpu *c, struct pl_cpu_weight *w, struct pl_err *err) {
     size_t tiles = (w->out + TILE_ROWS - 1) / TILE_ROWS, total;
     w->layout = cpu_tile_layout(w->format, &w->t);
     if (!pl_mul_size(tiles, w->layout.bytes, &total)) PL_FAIL(err, PL_LIMIT, "tensor %s is too large to pack", w->t.name);
     w->tiles = cpu_huge_alloc(total);
     if (w->tiles == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu bytes of packed weights of %s", total, w->t.name);
     w->bytes_owned = w->bytes_read = total;
-    /* About a huge page for each turn: two threads that touch the same new one at once would both have it cleared. */
-    const size_t share = (tiles + (size_t)pl_pool_threads(c->pool) - 1) / (size_t)pl_pool_threads(c->pool);
-    struct pack_job j = {c, w, PL_MAX((size_t)1, PL_MIN(((size_t)2 << 20) / w->layout.bytes + 1, share))};
-    atomic_store(&c->next, 0);
-    pl_pool_run_any(c->pool, pack_worker, &j);
+    if (c->when_packed == NULL || total < c->later_bytes) weight_pack(c, w);
     return PL_OK;
+}
+
+void pl_cpu_pack_later(struct pl_cpu *c, size_t min_bytes, void (*when_packed)(void *user, const struct pl_tensor *t),
+                       void *user) {
+    c->later_bytes = min_bytes;
+    c->when_packed = when_packed;
+    c->when_packed_user = user;
 }
 
 enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t, struct pl_cpu_weight **out,
@@ -77,7 +92,7 @@ enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t,
     w->format = c->table->q8_tile != NULL ? cpu_tile_format(t) : NULL;
     w->kind = w->format != NULL ? KIND_Q8 : is_float(t->dtype) && c->table->float_tile != NULL ? KIND_FLOAT : KIND_PLAIN;
     if (w->kind == KIND_Q8) {
-        enum pl_status s = weight_pack(c, w, err);
+        enum pl_status s = weight_hold(c, w, err);
         if (s != PL_OK) {
             pl_cpu_weight_destroy(w);
             return s;
@@ -150,11 +165,12 @@ static void plain_tile(const struct product *p, size_t i, size_t tile, size_t be
 }
 
 /* A group of a fine product holds the first terms of its rows, then the second ones: their sums are the results. */
-static void fine_tile(const struct product *p, size_t i, size_t tile, const struct cpu_act_group *a, const float *bias) {
+static void fine_tile(const struct product *p, const struct pl_cpu_weight *w, size_t i, size_t tile,
+                      const struct cpu_act_group *a, const float *bias) {
     const struct pl_cpu_matmul *m = p->m;
     float terms[GROUP_MAX * TILE_ROWS];
-    size_t outs = PL_MIN((size_t)TILE_ROWS, m->w[i]->out - tile * TILE_ROWS), rows = a->rows / 2;
-    p->c->table->q8_tile(m->w[i], tile, a, terms, TILE_ROWS, NULL, false);
+    size_t outs = PL_MIN((size_t)TILE_ROWS, w->out - tile * TILE_ROWS), rows = a->rows / 2;
+    p->c->table->q8_tile(w, tile, a, terms, TILE_ROWS, NULL, false);
     for (size_t r = 0; r < rows; r++) {
         float *y = m->y[i] + (a->first / 2 + r) * m->y_stride[i] + tile * TILE_ROWS;
         for (size_t o = 0; o < outs; o++) {
@@ -167,6 +183,14 @@ static void fine_tile(const struct product *p, size_t i, size_t tile, const stru
 static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass, void *scratch) {
     const struct pl_cpu_matmul *m = p->m;
     const struct pl_cpu_weight *w = m->w[i];
+    struct pl_cpu_weight once;
+    if (w->kind == KIND_Q8 && !w->packed) { /* one tile of it, in scratch */
+        PL_ASSERT(w->layout.bytes <= p->c->scratch_each);
+        cpu_tile_pack(w->format, &w->layout, &w->t, tile, scratch);
+        once = *w;
+        once.tiles = (unsigned char *)scratch - tile * w->layout.bytes;
+        w = &once;
+    }
     if (w->kind == KIND_Q8) {
         const float *bias = m->bias != NULL && m->bias[i] != NULL ? m->bias[i] + tile * TILE_ROWS : NULL;
         size_t first = m->spans != NULL ? m->spans[i].group : 0, n = m->spans != NULL ? m->spans[i].groups : p->group_count;
@@ -174,7 +198,7 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
         for (size_t g = pass * p->groups_per_pass; g < last; g++) {
             const struct cpu_act_group *a = &p->c->groups[first + g];
             if (m->fine) {
-                fine_tile(p, i, tile, a, bias);
+                fine_tile(p, w, i, tile, a, bias);
                 continue;
             }
             float *y = m->y[i] + a->first * m->y_stride[i] + tile * TILE_ROWS;
@@ -278,12 +302,26 @@ static size_t most_rows(const struct pl_cpu_matmul *m) {
     return most;
 }
 
+/* Packs what was met before; true when a matrix is met for the first time and stays as it is. */
+static bool settle(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
+    bool first = false;
+    for (size_t i = 0; i < m->count; i++) {
+        struct pl_cpu_weight *w = (struct pl_cpu_weight *)(uintptr_t)m->w[i]; /* made by pl_cpu_weight_create, not const */
+        if (w->kind != KIND_Q8 || w->packed) continue;
+        if (w->met)
+            weight_pack(c, w);
+        else
+            first = w->met = true;
+    }
+    return first;
+}
+
 void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
     if (m->rows == 0 || m->count == 0) return;
     size_t in = m->w[0]->in;
     PL_ASSERT(m->rows <= c->max_rows && in <= c->max_in);
     struct product p = {.c = c, .m = m};
-    bool q8 = false;
+    bool q8 = false, first = settle(c, m);
     for (size_t i = 0; i < m->count; i++) {
         PL_ASSERT(m->w[i]->in == in);
         q8 = q8 || m->w[i]->kind == KIND_Q8;
@@ -296,6 +334,7 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
     if (q8) {
         plan_groups(&p, in);
         p.passes = PL_MAX(p.passes, (p.most_groups + p.groups_per_pass - 1) / p.groups_per_pass);
+        if (first) p.rows_per_pass = m->rows, p.groups_per_pass = p.group_count, p.passes = 1; /* a tile is made once */
         atomic_store_explicit(&c->next, 0, memory_order_relaxed);
         if (m->rows < 4)
             quantize_worker(&p, 0, 1);

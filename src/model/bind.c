@@ -18,6 +18,7 @@ struct binder {
     struct pl_map index; /* tensor name -> its number */
     bool *used;          /* [tensor count] */
     uint64_t done_bytes;
+    bool later; /* the backend tells when a copy is made */
     struct pl_err *err;
 };
 
@@ -158,7 +159,7 @@ static void keep(struct binder *d, const struct pl_binding *b, uint32_t layer, s
     uint64_t owned = pl_ops_weight_bytes_owned(m->ops, w);
     m->bytes_owned += owned;
     for (size_t i = 0; i < n; i++) {
-        if (owned > 0) pl_file_forget(d->f, &from[i]); /* held once: the copy is what products read */
+        if (owned > 0 && !d->later) pl_file_forget(d->f, &from[i]); /* held once: the copy is what products read */
         d->done_bytes += from[i].bytes;
     }
     if (d->opt->progress != NULL) d->opt->progress(d->opt->progress_user, d->done_bytes, pl_file_bytes(d->f));
@@ -307,6 +308,8 @@ static enum pl_status check_scales(const struct pl_file *f, struct pl_err *err) 
     return st;
 }
 
+static void forget(void *file, const struct pl_tensor *t) { pl_file_forget(file, t); }
+
 enum pl_status pl_model_bind(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,
                              struct pl_err *err) {
     struct binder d = {.m = m, .f = f, .opt = opt, .prefix = "", .err = err};
@@ -317,6 +320,7 @@ enum pl_status pl_model_bind(struct pl_model *m, const struct pl_file *f, const 
                     "no tensor model.embed_tokens.weight (nor one of the multimodal names): this is no %s checkpoint",
                     pl_arch_name(m->cfg.arch));
     }
+    d.later = pl_ops_pack_later(m->ops, forget, (void *)(uintptr_t)f);
     pl_map_init(&d.index);
     enum pl_status st = make_index(&d);
     if (st == PL_OK) st = check_scales(f, err);

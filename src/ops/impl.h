@@ -88,6 +88,7 @@ struct pl_ops_impl {
     void (*plan_begin)(struct pl_ops *o);
     enum pl_status (*plan_end)(struct pl_ops *o, struct pl_err *err);
     bool (*cache_state)(const struct pl_ops *o, struct pl_ops_cache *out);
+    void (*pack_later)(struct pl_ops *o, void (*when_packed)(void *user, const struct pl_tensor *t), void *user);
 };
 
 /* The common part of a backend's own struct. */

@@ -131,6 +131,11 @@ enum pl_status pl_ops_experts_create(struct pl_ops *o, const struct pl_tensor *e
 void pl_ops_weight_destroy(struct pl_ops *o, struct pl_weight *w) {
     if (w != NULL) o->impl->weight_destroy(o, w);
 }
+bool pl_ops_pack_later(struct pl_ops *o, void (*when_packed)(void *user, const struct pl_tensor *t), void *user) {
+    if (o->impl->pack_later == NULL) return false;
+    o->impl->pack_later(o, when_packed, user);
+    return true;
+}
 uint64_t pl_ops_weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *w) {
     return o->impl->weight_bytes_owned(o, w);
 }

@@ -106,6 +106,9 @@ static inline struct pl_tensor pl_expert_of(const struct pl_tensor *t, uint64_t 
 /* One matrix of each of `count` experts, all [out, in]. PL_UNSUPPORTED, naming the backend, where it has no port of moe. */
 enum pl_status pl_ops_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
                                      struct pl_err *err) PL_MUST_CHECK;
+/* Where true is returned, large weights created from now on are copied when they are used for the second time, and
+ * when_packed is told of each weight whose tensor is not read any more; t and user must live as long as o. */
+bool pl_ops_pack_later(struct pl_ops *o, void (*when_packed)(void *user, const struct pl_tensor *t), void *user);
 void pl_ops_weight_destroy(struct pl_ops *o, struct pl_weight *w);
 uint64_t pl_ops_weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *w); /* private copies, 0 for a view */
 /* The kernel a product of `rows` rows with this weight runs. Valid while o lives. */

@@ -162,6 +162,12 @@ static uint64_t weight_bytes_owned(const struct pl_ops *o, const struct pl_weigh
     return w->matrix != NULL ? pl_cpu_weight_bytes_owned(w->matrix) : 0;
 }
 
+enum { LATER_BYTES = 4 << 20 };
+
+static void pack_later(struct pl_ops *o, void (*when_packed)(void *user, const struct pl_tensor *t), void *user) {
+    pl_cpu_pack_later(cpu_of(o)->cpu, LATER_BYTES, when_packed, user);
+}
+
 /* The output product takes its inputs in two terms where products make them 8-bit. */
 static bool is_fine(const struct cpu_ops *c, const struct cpu_weight *w) {
     bool head = w->base.use == PL_WEIGHT_HEAD || w->base.use == PL_WEIGHT_TIED;
@@ -583,6 +589,7 @@ static const struct pl_ops_impl cpu_impl = {
     .weight_create = weight_create,
     .weight_destroy = weight_destroy,
     .weight_bytes_owned = weight_bytes_owned,
+    .pack_later = pack_later,
     .weight_kernel = weight_kernel,
     .activation_create = activation_create,
     .activation_destroy = activation_destroy,

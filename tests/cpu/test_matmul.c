@@ -221,6 +221,45 @@ static void threads_and_rows_change_nothing(void **state) {
     }
 }
 
+static void count_packed(void *user, const struct pl_tensor *t) {
+    assert_non_null(t->data);
+    ++*(size_t *)user;
+}
+
+/* Packed at once, or multiplied from the file first and packed at the second product: the same bits every time. */
+static void packed_at_the_second_product(void **state) {
+    (void)state;
+    enum { OUT = 83, ROWS = 300, TIMES = 3 };
+    FOR_EACH_ISA(isa) {
+        for (size_t k = 0; k < WEIGHT_CASES; k++) {
+            const size_t in = 2 * case_grain(&weight_cases[k]), rows[TIMES] = {k % 2 ? 1 : ROWS, 5, 2};
+            struct pl_cpu *c = cpu_make(isa, 3);
+            struct pl_err err = {0};
+            assert_int_equal(pl_cpu_reserve(c, ROWS, in, 128, &err), PL_OK);
+            struct pl_tensor t = tensor_random(&weight_cases[k], OUT, in, k);
+            struct pl_cpu_weight *now = weight_make(c, &t);
+            size_t packed = 0;
+            pl_cpu_pack_later(c, 0, count_packed, &packed);
+            struct pl_cpu_weight *later = weight_make(c, &t);
+            bool waits = pl_cpu_weight_bytes_owned(later) > 0;
+            uint64_t rng = k + 1;
+            float *x = malloc(ROWS * in * sizeof *x), *a = malloc(ROWS * OUT * sizeof *a),
+                  *b = malloc(ROWS * OUT * sizeof *b);
+            rng_fill(&rng, x, ROWS * in);
+            for (size_t i = 0; i < TIMES; i++) {
+                multiply(c, now, NULL, x, in, rows[i], false, k % 3 == 0, a, OUT);
+                multiply(c, later, NULL, x, in, rows[i], false, k % 3 == 0, b, OUT);
+                assert_memory_equal(a, b, rows[i] * OUT * sizeof *a);
+                assert_int_equal(packed, waits && i > 0);
+            }
+            pl_cpu_weight_destroy(now), pl_cpu_weight_destroy(later);
+            free(x), free(a), free(b);
+            tensor_free(&t);
+            pl_cpu_destroy(c);
+        }
+    }
+}
+
 static void several_matrices_share_the_activations(void **state) {
     (void)state;
     FOR_EACH_ISA(isa) {
@@ -293,6 +332,7 @@ int main(void) {
         cmocka_unit_test(fine_products),
         cmocka_unit_test(fine_rows_stand_alone),
         cmocka_unit_test(threads_and_rows_change_nothing),
+        cmocka_unit_test(packed_at_the_second_product),
         cmocka_unit_test(several_matrices_share_the_activations),
         cmocka_unit_test(embedding_rows),
     };
