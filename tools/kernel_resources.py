@@ -47,7 +47,10 @@ def main():
             v = {"GROUP": "256u", "PER_WARP": "2u", "ROWS": f"{n}u", f"WTYPE_{w}": 1}
             rows.append((f"gemv {w.lower()}, {n} row{'s' if n > 1 else ''}", resources("cuda/gemv.k.c", v, "pk_gemv")))
     for w in ("Q4_K", "Q6_K"):
-        for most, n, wm, wk, depth, x in ((8, 1, 1, 8, 2, None), (16, 2, 2, 8, 2, None), (32, 4, 8, 1, 3, 3), (64, 8, 8, 1, 4, 3)):
+        few = [(8, 1, 1, 8, 2, None), (16, 2, 2, 8, 2, None)]
+        bulk = [(32, 4, 8, 1, 3, 3), (64, 8, 8, 1, 4, 3)]  # copies by the engine of sm_90
+        registers = [(32, 4, 4, 4, 2, None), (64, 8, 4, 2, 2, None)]
+        for most, n, wm, wk, depth, x in few + (bulk if int(TARGET[3:]) >= 90 else registers):
             v = {"GROUP": f"{32 * wm * wk}u", "ROWS_8": f"{n}u", "WM": wm, "WK": wk, "EACH": "1u", "DEPTH": f"{depth}u",
                  "HOLD": "8u" if n == 1 else "2u", f"WTYPE_{w}": 1}
             if x is not None:
