@@ -119,17 +119,17 @@ static void only_cuda(struct gate *g) {
         }
     }
     static const enum pl_dtype strips[] = {PL_Q4_K, PL_Q6_K};
-    for (size_t i = 0; i < 2 * PL_COUNT_OF(strips); i++) {
-        struct pl_device_weight w = {.dtype = strips[i / 2]};
-        struct pl_jit_spec s = spec("cuda/mma.k.c", "pk_mma", i % 2 == 0 ? 512 : 256),
+    for (size_t i = 0; i < PL_COUNT_OF(strips); i++) { /* few rows from registers, many by bulk copies */
+        struct pl_device_weight w = {.dtype = strips[i]};
+        struct pl_jit_spec s = spec("cuda/mma.k.c", "pk_mma", i == 0 ? 512 : 256),
                            r = spec("cuda/retile.k.c", "pk_retile", 128);
-        pl_jit_set_u32(&s, "ROWS_8", i % 2 == 0 ? 1 : 8);
-        pl_jit_set(&s, "WM", i % 2 == 0 ? "2" : "8");
-        pl_jit_set(&s, "WK", i % 2 == 0 ? "8" : "1");
+        pl_jit_set_u32(&s, "ROWS_8", i == 0 ? 1 : 4);
+        pl_jit_set(&s, "WM", i == 0 ? "2" : "8");
+        pl_jit_set(&s, "WK", i == 0 ? "8" : "1");
         pl_jit_set_u32(&s, "EACH", 1);
         pl_jit_set_u32(&s, "DEPTH", 2);
         pl_jit_set_u32(&s, "HOLD", 2);
-        if (strcmp(g->target, "sm_80") != 0) pl_jit_set(&s, "BULK", "1"), pl_jit_set(&s, "X_STAGES", i % 2 == 0 ? "0" : "2");
+        if (i == 1 && strcmp(g->target, "sm_80") != 0) pl_jit_set(&s, "BULK", "1"), pl_jit_set(&s, "X_STAGES", "2");
         pl_jit_set_weight(&s, &w);
         pl_jit_set_weight(&r, &w);
         compile(g, &s);
