@@ -51,7 +51,14 @@ static double time_products(struct pl_cpu *c, struct pl_cpu_weight **w, size_t c
         for (size_t i = 0; i < count; i++) {
             const struct pl_cpu_weight *one = w[i];
             size_t y_stride = 1 << 16;
-            struct pl_cpu_matmul m = {1, rows, &one, NULL, x, 1 << 16, &y, &y_stride, false, o->fine};
+            struct pl_cpu_matmul m = {.count = 1,
+                                      .rows = rows,
+                                      .w = &one,
+                                      .x = x,
+                                      .x_stride = 1 << 16,
+                                      .y = &y,
+                                      .y_stride = &y_stride,
+                                      .fine = o->fine};
             pl_cpu_matmul(c, &m);
         }
         t = (bench_now() - t) / (double)count;
