@@ -87,6 +87,7 @@ $(BUILD)/plumb: $(O)/plumb
 	@ln -sfn $(VARIANT)/plumb $@
 $(BUILD)/libplumb.so: $(O)/libplumb.so
 	@ln -sfn $(VARIANT)/libplumb.so $@
+	@ln -sfn $(VARIANT)/libplumb.so $@.0
 
 Q := $(if $(V),,@)
 $(O)/plumb: $(O)/src/cmd/main.o $(O)/libplumb.a

@@ -119,7 +119,13 @@ static void print_help(const struct pl_args *a) {
         for (const struct pl_arg *o = *g; o->name != NULL; o++) print_option(o);
     }
     pl_out_printf("  -h, --help                       this text\n");
-    if (a->examples != NULL) pl_out_printf("\nExamples:\n%s", a->examples);
+    if (a->examples == NULL) return;
+    pl_out_printf("\nExamples:\n");
+    for (const char *line = a->examples; *line != '\0';) { /* each two spaces in, each ended */
+        size_t lead = strspn(line, " "), len = strcspn(line + lead, "\n");
+        pl_out_printf("  %.*s\n", (int)len, line + lead);
+        line += lead + len + (line[lead + len] == '\n');
+    }
 }
 
 static int parse_long(const struct pl_args *a, char **argv, int argc, int *i) {

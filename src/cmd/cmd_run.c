@@ -75,18 +75,26 @@ static enum pl_status do_quit(struct run *r, const char *arg, struct pl_err *err
 }
 static enum pl_status do_reset(struct run *r, const char *arg, struct pl_err *err) {
     (void)arg, (void)err;
-    return pl_chat_reset(&r->chat);
+    PL_TRY(pl_chat_reset(&r->chat));
+    fprintf(stderr, "plumb: the conversation starts anew\n");
+    return PL_OK;
 }
 static enum pl_status do_system(struct run *r, const char *arg, struct pl_err *err) {
-    return pl_chat_system(&r->chat, arg, err);
+    PL_TRY(pl_chat_system(&r->chat, arg, err));
+    fprintf(stderr, "plumb: %s; the conversation starts anew\n", arg[0] != '\0' ? "system text set" : "no system text");
+    return PL_OK;
 }
 static enum pl_status do_save(struct run *r, const char *arg, struct pl_err *err) {
     if (arg[0] == '\0') PL_FAIL(err, PL_INVALID, "/save needs a file name");
-    return pl_chat_save(&r->chat, arg, err);
+    PL_TRY(pl_chat_save(&r->chat, arg, err));
+    fprintf(stderr, "plumb: saved as %s\n", arg);
+    return PL_OK;
 }
 static enum pl_status do_load(struct run *r, const char *arg, struct pl_err *err) {
     if (arg[0] == '\0') PL_FAIL(err, PL_INVALID, "/load needs a file name");
-    return pl_chat_load(&r->chat, arg, err);
+    PL_TRY(pl_chat_load(&r->chat, arg, err));
+    fprintf(stderr, "plumb: loaded %s\n", arg);
+    return PL_OK;
 }
 
 static enum pl_status do_set(struct run *r, const char *arg, struct pl_err *err) {
@@ -152,7 +160,12 @@ static enum pl_status talk(struct run *r, struct pl_err *err) {
     pl_line_init(r->history);
     while (s == PL_OK) {
         clear_interrupt(r);
-        if (!pl_line_read("> ", &line)) break;
+        bool got = pl_line_read("> ", &line);
+        if (atomic_load(&r->chat.stop)) { /* Ctrl-C at the prompt drops the line, not the talk */
+            fputc('\n', stderr);
+            continue;
+        }
+        if (!got) break;
         if (line.len == 0) continue;
         *err = (struct pl_err){0};
         s = line.data[0] == '/' ? slash(r, line.data, err) : ask(r, line.data, line.len, err);

@@ -71,6 +71,8 @@ static enum pl_status need_model(const struct pl_model_opts *o, struct pl_err *e
     PL_FAIL(err, PL_USAGE, "-m MODEL is missing: a file, a directory, a stored name or hf:owner/repo[:file]");
 }
 
+static const char *const jit_caches[] = {"on", "off", "verify", NULL};
+
 static enum pl_status check_name(const char *option, const char *value, const char *const *known, struct pl_err *err) {
     char list[128] = "";
     if (value == NULL) return PL_OK;
@@ -79,7 +81,7 @@ static enum pl_status check_name(const char *option, const char *value, const ch
         size_t len = strlen(list);
         snprintf(list + len, sizeof list - len, "%s%s", i == 0 ? "" : ", ", known[i]);
     }
-    PL_FAIL(err, PL_USAGE, "--%s is '%.40s' but must be one of %s", option, value, list);
+    PL_FAIL(err, PL_USAGE, "%s is '%.40s' but must be one of %s", option, value, list);
 }
 
 /* Values that no model could make right are wrong usage, said before anything is opened. */
@@ -89,13 +91,12 @@ static enum pl_status check_values(const struct plumb_engine_options *e, struct 
     static const char *const kv_dtypes[] = {"f16", "bf16", "f32", NULL};
     static const char *const layouts[] = {"auto", "paged", "dense", NULL};
     static const char *const forms[] = {"auto", "v1", "v2", "cascade", "gather", NULL};
-    static const char *const caches[] = {"on", "off", "verify", NULL};
-    PL_TRY(check_name("isa", e->isa, isas, err));
-    PL_TRY(check_name("backend", e->backend, backends, err));
-    PL_TRY(check_name("kv-dtype", e->kv_dtype, kv_dtypes, err));
-    PL_TRY(check_name("jit-cache", e->jit_cache, caches, err));
-    PL_TRY(check_name("attn", e->attention, forms, err));
-    PL_TRY(check_name("kv", e->kv_layout, layouts, err));
+    PL_TRY(check_name("--isa", e->isa, isas, err));
+    PL_TRY(check_name("--backend", e->backend, backends, err));
+    PL_TRY(check_name("--kv-dtype", e->kv_dtype, kv_dtypes, err));
+    PL_TRY(check_name("--jit-cache", e->jit_cache, jit_caches, err));
+    PL_TRY(check_name("--attn", e->attention, forms, err));
+    PL_TRY(check_name("--kv", e->kv_layout, layouts, err));
     if (e->page_tokens != 0 && e->page_tokens != 16 && e->page_tokens != 32 && e->page_tokens != 64)
         PL_FAIL(err, PL_USAGE, "--page-tokens is %u but must be 16, 32 or 64", e->page_tokens);
     return PL_OK;
@@ -110,7 +111,10 @@ enum pl_status pl_cmd_check_model(const struct pl_model_opts *o, struct pl_err *
 static enum pl_status read_environment(struct pl_model_opts *o, struct pl_err *err) {
     const char *kernel = getenv("PLUMB_KERNEL"), *cache = getenv("PLUMB_JIT_CACHE"), *off = getenv("PLUMB_ATTN_OFF");
     if (kernel != NULL && kernel[0] != 0) PL_TRY(add_forced(o, kernel, err));
-    if (o->engine.jit_cache == NULL && cache != NULL && cache[0] != 0) o->engine.jit_cache = cache;
+    if (o->engine.jit_cache == NULL && cache != NULL && cache[0] != 0) {
+        PL_TRY(check_name("the environment variable PLUMB_JIT_CACHE", cache, jit_caches, err));
+        o->engine.jit_cache = cache;
+    }
     if (o->engine.attention_off == NULL && off != NULL && off[0] != 0) o->engine.attention_off = off;
     o->engine.force_kernels = o->force;
     o->engine.disable_kernels = o->disable;

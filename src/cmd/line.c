@@ -1,5 +1,7 @@
 #include "cmd/line.h"
 
+#include <langinfo.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,11 @@ enum { HISTORY_LINES = 1000 };
 
 static struct termios found; /* the terminal's settings as the user left them */
 static bool have_found;
+
+/* The editor drops what the locale calls no character, and programs start in the C locale. plumb's text is UTF-8. */
+static void read_utf8(void) {
+    if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0) (void)setlocale(LC_CTYPE, "C.UTF-8");
+}
 
 static void restore_terminal(void) {
     if (have_found) tcsetattr(STDIN_FILENO, TCSADRAIN, &found);
@@ -36,6 +43,7 @@ static void await_quietly(void) {
 
 void pl_line_init(const char *history_file) {
     if (!interactive()) return;
+    read_utf8();
     have_found = tcgetattr(STDIN_FILENO, &found) == 0;
     atexit(restore_terminal);
     rl_initialize();

@@ -69,6 +69,11 @@ int main(int argc, char **argv) {
         return PL_EXIT_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        for (size_t i = 0; argc > 2 && argv[1][0] == 'h' && i < PL_COUNT_OF(commands); i++) {
+            char *help[] = {argv[2], "--help", NULL};
+            if (strcmp(commands[i].name, argv[2]) == 0) return commands[i].run(2, help);
+        }
+        if (argc > 2 && argv[1][0] == 'h') return unknown_command(argv[2]);
         print_commands();
         return pl_out_close();
     }

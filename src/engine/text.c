@@ -36,7 +36,9 @@ static enum pl_status need_template(struct plumb_engine *e, struct pl_err *err) 
     struct pl_str source;
     if (!pl_file_chat_template(e->file, NULL, &source))
         PL_FAIL(err, PL_UNSUPPORTED,
-                "%.300s has no chat template: use plain completion, or render with a template of your own", e->model_path);
+                "%.300s has no chat template, so it completes text only (plumb generate -m MODEL -p TEXT); plumb render "
+                "shows a template of your own",
+                e->model_path);
     enum pl_status s = pl_template_parse(source.data, source.len, &e->tmpl, err);
     if (s != PL_OK) pl_err_note(err, "reading the chat template of %.200s", e->model_path);
     return s;

@@ -161,7 +161,7 @@ enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char 
                                struct pl_err *err) {
     struct pl_choice c = {.strict = strict, .attn = PL_IMPL_NONE};
     for (int op = 0; op < PL_OP_COUNT; op++) c.forced[op] = PL_IMPL_NONE;
-    PL_TRY(add_list("--force-kernel", b, force, true, &c, err));
+    PL_TRY(add_list("--force-kernel (or PLUMB_KERNEL)", b, force, true, &c, err));
     PL_TRY(add_list("--disable-kernel", b, disable, false, &c, err));
     for (int i = 0; i < PL_OP_COUNT; i++) {
         enum pl_op op = (enum pl_op)i, leader = pl_op_leader(op);

@@ -14,7 +14,7 @@ WORK = tempfile.mkdtemp(prefix="plumb-cmd-")
 atexit.register(shutil.rmtree, WORK, ignore_errors=True)
 
 
-def run(*args, stdin=b"", timeout=120, check=None, **more):
+def run(*args, stdin=b"", timeout=400, check=None, **more):
     """Bytes in and out; check: the exit code that must come."""
     argv = [PLUMB] + [a if isinstance(a, bytes) else str(a) for a in args]
     out = subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout, **more)

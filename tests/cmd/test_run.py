@@ -138,6 +138,41 @@ def control_c_stops_the_answer_and_not_the_program():
 
 
 @case
+def characters_beyond_ascii_are_kept():
+    t = Terminal(*FIXED)
+    t.until(rb"> ")
+    t.type("Grüße 日é🙂".encode() + b"\x7f!\n")
+    t.until(rb"answer \d+ tokens")
+    t.type(b"/save " + path("typed.json").encode() + b"\n")
+    t.until(rb"saved as")
+    assert t.close() == 0
+    said = json.load(open(path("typed.json")))
+    said = said["messages"] if isinstance(said, dict) else said
+    assert said[0]["content"] == "Grüße 日é!", said
+
+
+@case
+def control_c_at_the_prompt_drops_the_line():
+    t = Terminal(*FIXED)
+    t.until(rb"> ")
+    t.type(b"\x03")
+    t.until(rb"> (.|\n)*\n> ")
+    t.type(b"half typed")
+    t.until(rb"half typed")
+    t.seen = b""
+    t.type(b"\x03")
+    t.until(rb"\n> ")
+    t.type(b"hello\n")
+    t.until(rb"answer 12 tokens")
+    t.type(b"/save " + path("kept.json").encode() + b"\n")
+    t.until(rb"saved as")
+    assert t.close() == 0
+    said = json.load(open(path("kept.json")))
+    said = said["messages"] if isinstance(said, dict) else said
+    assert said[0]["content"] == "hello", said
+
+
+@case
 def control_d_typed_ahead_ends_the_talk_after_the_answer():
     slow = tiny("slow", context=4096)
     t = Terminal("--temp", "1", "--seed", "3", "-n", "1500", "--context", "4096", *BAN, model=slow)
