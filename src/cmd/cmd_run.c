@@ -157,7 +157,7 @@ static enum pl_status slash(struct run *r, const char *line, struct pl_err *err)
 static enum pl_status talk(struct run *r, struct pl_err *err) {
     struct pl_buf line = {0};
     enum pl_status s = PL_OK;
-    pl_line_init(r->history);
+    pl_line_init(r->history, &r->chat.stop);
     while (s == PL_OK) {
         clear_interrupt(r);
         bool got = pl_line_read("> ", &line);

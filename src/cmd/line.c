@@ -1,7 +1,9 @@
 #include "cmd/line.h"
 
+#include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,42 @@ enum { HISTORY_LINES = 1000 };
 
 static struct termios found; /* the terminal's settings as the user left them */
 static bool have_found;
+
+static const atomic_bool *stop_flag; /* raised by Ctrl-C */
+
+static bool stopped(void) { return stop_flag != NULL && atomic_load(stop_flag); }
+
+/* One byte, or -1 at the end of input and after Ctrl-C, whichever thread the signal reached. */
+static int read_byte(void) {
+    enum { LOOK_MS = 100 };
+    for (;;) {
+        struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+        if (stopped()) return -1;
+        int n = poll(&p, 1, LOOK_MS);
+        if (n == 0 || (n < 0 && errno == EINTR)) continue;
+        unsigned char c;
+        ssize_t got = n < 0 ? -1 : read(STDIN_FILENO, &c, 1);
+        if (got == 1) return c;
+        if (got == 0 || errno != EINTR) return -1;
+    }
+}
+
+/* The editor takes whole characters from its reader. Bytes that are no UTF-8 come as U+FFFD. */
+static int read_character(FILE *unused) {
+    (void)unused;
+    int c = read_byte();
+    if (c < 0x80) return c;
+    int more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : c >= 0xc2 ? 1 : -1;
+    if (more < 0 || c > 0xf4) return 0xfffd;
+    c &= 0x3f >> more;
+    for (int i = 0; i < more; i++) {
+        int b = read_byte();
+        if (b < 0) return b;
+        if ((b & 0xc0) != 0x80) return 0xfffd;
+        c = c << 6 | (b & 0x3f);
+    }
+    return c;
+}
 
 /* The editor drops what the locale calls no character, and programs start in the C locale. plumb's text is UTF-8. */
 static void read_utf8(void) {
@@ -41,8 +79,10 @@ static void await_quietly(void) {
     tcsetattr(STDIN_FILENO, TCSADRAIN, &quiet);
 }
 
-void pl_line_init(const char *history_file) {
+void pl_line_init(const char *history_file, const atomic_bool *stop) {
     if (!interactive()) return;
+    stop_flag = stop;
+    rl_getc_function = read_character;
     read_utf8();
     have_found = tcgetattr(STDIN_FILENO, &found) == 0;
     atexit(restore_terminal);
@@ -66,7 +106,7 @@ static char *read_edited(const char *prompt) {
     return line;
 }
 #else
-void pl_line_init(const char *history_file) { (void)history_file; }
+void pl_line_init(const char *history_file, const atomic_bool *stop) { (void)history_file, (void)stop; }
 void pl_line_deinit(const char *history_file) { (void)history_file; }
 #endif
 
