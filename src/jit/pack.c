@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,7 +164,8 @@ static void make_worker(void *arg, int index, int count) {
     (void)index;
     (void)count;
     struct job *j = arg;
-    for (size_t i; (i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->count;) j->status[i] = make_one(j, i);
+    for (size_t i; (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->count;)
+        j->status[i] = make_one(j, i);
 }
 
 static enum pl_status write_pack(const struct job *j, const char *path, struct pl_err *err) {
