@@ -295,7 +295,7 @@ enum pl_status pl_ops_end_decision(struct pl_ops *o, enum pl_op op, const struct
     pl_outcomes_end(&o->outcomes, &how, n);
     if (!none) return PL_OK;
     snprintf(o->refusal, sizeof o->refusal, "%s: %s%s%s on %s cannot take its %s implementation %s: %s",
-             o->choice.forced[op] != PL_IMPL_NONE ? "--force-kernel (or PLUMB_KERNEL)" : "--strict", pl_op_name(op),
+             o->choice.forced[op] != PL_IMPL_NONE ? "--force-kernel" : "--strict", pl_op_name(op),
              shape[0] != 0 ? " of " : "", shape, pl_backend_name(o->impl->backend),
              o->choice.forced[op] != PL_IMPL_NONE ? "forced" : "planned", pl_impl_name(p->planned), p->reason);
     return PL_UNSUPPORTED;

@@ -655,7 +655,7 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
     *p = pl_choose(&c->base.choice, op, list, n);
     if (p->taken == PL_IMPL_NONE) {
         PL_FAIL(err, PL_UNSUPPORTED, "%s: %s cannot take %s: %s",
-                c->base.choice.forced[op] != PL_IMPL_NONE ? "--force-kernel (or PLUMB_KERNEL)" : "--strict", pl_op_name(op),
+                c->base.choice.forced[op] != PL_IMPL_NONE ? "--force-kernel" : "--strict", pl_op_name(op),
                 pl_impl_name(p->planned), p->reason);
     }
     snprintf(c->kernel[op], KERNEL_NAME, "%s/%s", pl_impl_name(p->taken), pl_op_name(op));

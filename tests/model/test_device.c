@@ -25,6 +25,7 @@ static const struct {
     {"gemma3-mlx6", "gemma3-mlx6", true},
     {"gemma3-nested", "gemma3-nested", false},
     {"gemma2", "gemma2", false},
+#ifndef __SANITIZE_ADDRESS__ /* minutes more, for the host's code that the models above go through */
     {"phi3", "phi3", false},
     {"smollm3", "smollm3", false},
     {"granite", "granite", false},
@@ -34,6 +35,7 @@ static const struct {
     {"cohere2", "cohere2", false},
     {"glm4", "glm4", false},
     {"mistral3", "mistral3", false},
+#endif
 };
 
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
