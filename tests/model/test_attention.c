@@ -1,6 +1,8 @@
 /* Forms of decode attention in whole models, on every device present: each form forced gives the golden logits; layer
  * steps add up to layers x steps; sequences that share pages run as a cascade; switches and refusals; invariant mode.
- * test-timeout: 900 */
+ * test-timeout: 900
+ * test-variants: release (the forms are kernels of the OpenCL driver, which no sanitizer sees; model/test_device takes the
+ * host code they go through to it sanitized) */
 #include "golden.h"
 
 #include <unistd.h>
