@@ -186,7 +186,8 @@ enum pl_status pl_pull_run(const struct pl_http *h, const struct pl_pull_plan *p
     int fd = st == PL_OK ? open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644) : -1;
     if (st == PL_OK && fd < 0) st = pl_err_set(err, __FILE__, __LINE__, PL_IO, "%.300s: %s", lock, strerror(errno));
     if (st == PL_OK && flock(fd, LOCK_EX | LOCK_NB) != 0)
-        st = pl_err_set(err, __FILE__, __LINE__, PL_BUSY, "%.200s is being pulled by another process", plan->name);
+        st = pl_err_set(err, __FILE__, __LINE__, PL_BUSY,
+                        "%.200s is being pulled by another process: wait for it and try again", plan->name);
     if (st == PL_OK) st = run_locked(h, plan, dir, path, err);
     if (fd >= 0) close(fd);
     pl_progress_end();
