@@ -1,5 +1,6 @@
 """The test runner itself: what it must call a failure."""
 import importlib.util
+import types
 
 from tests.tap import case, main
 
@@ -36,6 +37,32 @@ def crashes_and_hangs_are_failures():
     assert verdicts("1..1\nok 1 - a\n", -11) == [("a", "passed"), ("(process)", "failed")]
     assert verdicts("1..1\nok 1 - a\n", 1) == [("a", "passed"), ("(process)", "failed")]  # a leak found at exit
     assert verdicts("1..1\nok 1 - a\n", -9, timed_out=True)[-1] == ("(process)", "failed")
+
+
+def ran(*outcomes):
+    """How often a program with these outputs and exit codes runs, and the verdicts that stand."""
+    program, runs = runner.Program("p", [], "none"), []
+
+    def once(program, args):
+        text, code = outcomes[len(runs)]
+        runs.append(code)
+        runner.judge(program, code, text, False, 5)
+
+    real, runner.run_once = runner.run_once, once
+    try:
+        runner.run(program, types.SimpleNamespace())
+    finally:
+        runner.run_once = real
+    return len(runs), [v for _, v, _ in program.cases]
+
+
+@case
+def only_a_broken_leak_checker_gets_a_second_run():
+    broke = "1..1\nok 1 - a\n==9==LeakSanitizer has encountered a fatal error.\n"
+    assert ran((broke, 1), ("1..1\nok 1 - a\n", 0)) == (2, ["passed"])
+    assert ran((broke, 1), (broke, 1)) == (2, ["passed", "failed"])
+    assert ran(("1..1\nok 1 - a\nERROR: LeakSanitizer: detected memory leaks\n", 1)) == (1, ["passed", "failed"])
+    assert ran((broke.replace("ok 1", "not ok 1"), 1)) == (1, ["failed"])
 
 
 @case
