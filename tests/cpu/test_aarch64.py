@@ -1,6 +1,6 @@
 """The aarch64 table: src/cpu and what it needs, built by the cross compiler and run through its own tests under qemu's
 user mode, on a CPU with the dot product and, for the choice of a table, on one without.
-"""
+test-timeout: 900"""
 import concurrent.futures
 import glob
 import os
