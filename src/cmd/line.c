@@ -91,6 +91,7 @@ void pl_line_init(const char *history_file, const atomic_bool *stop) {
     using_history();
     stifle_history(HISTORY_LINES);
     if (history_file != NULL) read_history(history_file);
+    await_quietly(); /* what is typed before the first prompt is the editor's too */
 }
 
 void pl_line_deinit(const char *history_file) {
