@@ -11,6 +11,7 @@
 
 #include "bench/bandwidth.h"
 #include "cpu/internal.h"
+#define PL_TEST_REAL_ONLY
 #include "tests/cpu/support.h"
 
 struct options {

@@ -60,7 +60,9 @@ static void quantize(const float *x, size_t stride, size_t rows, size_t in, unsi
     }
 }
 
-static void q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+void avx512_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                    const float *bias, bool accumulate);
+void avx512_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                     const float *bias, bool accumulate) {
     kernel_of(w->format)(w, tile, g, y, y_stride, bias, accumulate);
 }
@@ -70,5 +72,5 @@ const struct cpu_table cpu_table_avx512 = {.isa = PL_ISA_AVX512,
                                            .dot = dot,
                                            .float_tile = avx512_float_tile,
                                            .quantize = quantize,
-                                           .q8_tile = q8_tile,
+                                           .q8_tile = avx512_q8_tile,
                                            ROW_KERNELS};

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/mem.h"
+#include "cpu/amx.h"
 #include "cpu/internal.h"
 #include "cpu/tile.h"
 
@@ -40,11 +41,19 @@ static enum pl_isa probe(void) { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) !=
 static enum pl_isa probe(void) { return PL_ISA_SCALAR; }
 #endif
 
-enum pl_isa pl_cpu_best_isa(void) { return probe(); }
-bool pl_cpu_isa_available(enum pl_isa isa) {
-    if (probe() == PL_ISA_NEON) return isa == PL_ISA_NEON || isa == PL_ISA_SCALAR;
-    return isa <= probe();
+enum pl_isa pl_cpu_best_isa(void) {
+    enum pl_isa best = probe();
+    return best == PL_ISA_AVX512 && cpu_amx_available() ? PL_ISA_AMX : best;
 }
+bool pl_cpu_isa_available(enum pl_isa isa) {
+    enum pl_isa best = pl_cpu_best_isa();
+    if (best >= PL_ISA_NEON) return isa == PL_ISA_SCALAR || (isa >= PL_ISA_NEON && isa <= best);
+    return isa <= best;
+}
+const char *pl_cpu_isa_declined(enum pl_isa isa) {
+    return isa == PL_ISA_AMX && probe() == PL_ISA_AVX512 ? cpu_amx_declined() : NULL;
+}
+void pl_cpu_emulate_amx(bool on) { cpu_amx_emulate(on); }
 
 static const char *const isa_names[] = {
 #define ISA_TEXT(name, text) text,
@@ -66,6 +75,7 @@ static const struct cpu_table *table_of(enum pl_isa isa) {
 #if defined(__x86_64__)
     if (isa == PL_ISA_AVX2) return &cpu_table_avx2;
     if (isa == PL_ISA_AVX512) return &cpu_table_avx512;
+    if (isa == PL_ISA_AMX) return cpu_amx_table();
 #elif defined(__aarch64__)
     if (isa == PL_ISA_NEON) return &cpu_table_neon;
 #endif
@@ -76,7 +86,7 @@ enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, 
     if (isa >= PL_ISA_COUNT || !pl_cpu_isa_available(isa))
         PL_FAIL(err, PL_UNSUPPORTED,
                 "this CPU offers instruction sets up to %s, not %s: choose one of those or leave it to be chosen",
-                pl_isa_name(probe()), pl_isa_name(isa));
+                pl_isa_name(pl_cpu_best_isa()), pl_isa_name(isa));
     struct pl_cpu *c = pl_alloc_aligned(sizeof *c, 64);
     if (c == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the CPU kernels' context");
     memset(c, 0, sizeof *c);
@@ -99,11 +109,12 @@ static void take_products(struct cpu_table *to, const struct cpu_table *from) {
     to->float_tile = from->float_tile;
     to->quantize = from->quantize;
     to->q8_tile = from->q8_tile;
+    to->q8_groups = from->q8_groups;
 }
 
 enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_isa isa, struct pl_err *err) {
     if (isa >= PL_ISA_COUNT || !pl_cpu_isa_available(isa))
-        PL_FAIL(err, PL_UNSUPPORTED, "this CPU offers instruction sets up to %s, not %s", pl_isa_name(probe()),
+        PL_FAIL(err, PL_UNSUPPORTED, "this CPU offers instruction sets up to %s, not %s", pl_isa_name(pl_cpu_best_isa()),
                 pl_isa_name(isa));
     const struct cpu_table *from = table_of(isa);
     struct cpu_table m = *c->table;

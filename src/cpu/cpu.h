@@ -10,9 +10,10 @@
 #include "base/pool.h"
 #include "tensor/tensor.h"
 
-/* Ascending: each includes the ones before on its architecture. NEON is the only one of aarch64. */
-#define PL_ISA_LIST(X) \
-    X(PL_ISA_SCALAR, "scalar") X(PL_ISA_AVX2, "avx2") X(PL_ISA_AVX512, "avx512-vnni") X(PL_ISA_NEON, "neon-dotprod")
+/* Ascending: each includes the ones before on its architecture; the last is aarch64's. */
+#define PL_ISA_LIST(X)         \
+    X(PL_ISA_SCALAR, "scalar") \
+    X(PL_ISA_AVX2, "avx2") X(PL_ISA_AVX512, "avx512-vnni") X(PL_ISA_AMX, "avx512-amx") X(PL_ISA_NEON, "neon-dotprod")
 enum pl_isa {
 #define PL_ISA_ENUM(name, text) name,
     PL_ISA_LIST(PL_ISA_ENUM)
@@ -25,6 +26,10 @@ struct pl_cpu_weight; /* a matrix [out, in] prepared for the table (repacked, or
 
 enum pl_isa pl_cpu_best_isa(void); /* probed, not assumed */
 bool pl_cpu_isa_available(enum pl_isa isa);
+/* NULL, or why an instruction set that this CPU names is not used here: static text. */
+const char *pl_cpu_isa_declined(enum pl_isa isa);
+/* Tests: the AMX table with its tile instructions in C counts as available wherever AVX-512 is. */
+void pl_cpu_emulate_amx(bool on);
 const char *pl_isa_name(enum pl_isa isa);
 bool pl_isa_from_name(const char *name, enum pl_isa *out);
 

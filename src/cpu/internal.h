@@ -10,6 +10,9 @@
 /* Activations whose largest magnitude is below this are taken as zeros: the inverse scale must stay finite. */
 #define PL_CPU_ACT_TINY 1e-30f
 
+/* Fewer rows than this in a group: AVX-512, with the same bits. */
+enum { CPU_AMX_ROWS_MIN = 8 };
+
 /* How a weight is held and multiplied. */
 enum cpu_kind {
     KIND_PLAIN, /* a view, rows widened to f32 one by one: any dtype, any table */

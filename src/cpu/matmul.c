@@ -120,6 +120,7 @@ const char *pl_cpu_weight_declines(const struct pl_cpu *c, const struct pl_cpu_w
 #define SCALAR_F32(n, text, e, b, g) [n] = {"scalar/" text "xf32/gemv", "scalar/" text "xf32/gemm"},
 #define AVX2_F32(n, text, e, b, g)   [n] = {"avx2/" text "xf32/gemv", "avx2/" text "xf32/gemm"},
 #define AVX512_F32(n, text, e, b, g) [n] = {"avx512/" text "xf32/gemv", "avx512/" text "xf32/gemm"},
+#define AMX_Q8(n, text, e, b, g)     [n] = {"avx512-amx/" text "xq8/gemm"},
 #define NEON_F32(n, text, e, b, g)   [n] = {"neon/" text "xf32/gemv", "neon/" text "xf32/gemm"},
 #define NEON_Q8(n, text, e, b, g)    [n] = {"neon-dotprod/" text "xq8/gemv", "neon-dotprod/" text "xq8/gemm"},
 #define AVX2_Q8(n, text, e, b, g)    [n] = {"avx2/" text "xq8/gemv", "avx2/" text "xq8/gemm"},
@@ -131,11 +132,14 @@ static const char *const names_neon[][2] = NAMES(NEON, F32);
 static const char *const names_neon_q8[][2] = NAMES(NEON, Q8);
 static const char *const names_avx2_q8[][2] = NAMES(AVX2, Q8);
 static const char *const names_avx512_q8[][2] = NAMES(AVX512, Q8);
+static const char *const names_amx_q8[][1] = NAMES(AMX, Q8);
 
 const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows) {
     size_t many = rows > 1;
     bool q8 = w->kind == KIND_Q8;
-    if (c->table->isa == PL_ISA_AVX512) return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
+    if (c->table->isa == PL_ISA_AMX && q8 && rows >= CPU_AMX_ROWS_MIN) return names_amx_q8[w->t.dtype][0];
+    if (c->table->isa == PL_ISA_AVX512 || c->table->isa == PL_ISA_AMX)
+        return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
     if (c->table->isa == PL_ISA_NEON) return q8 ? names_neon_q8[w->t.dtype][many] : names_neon[w->t.dtype][many];
     if (c->table->isa == PL_ISA_AVX2) return q8 ? names_avx2_q8[w->t.dtype][many] : names_avx2[w->t.dtype][many];
     return names_scalar[w->t.dtype][many];
@@ -170,7 +174,11 @@ static void fine_tile(const struct product *p, const struct pl_cpu_weight *w, si
     const struct pl_cpu_matmul *m = p->m;
     float terms[GROUP_MAX * TILE_ROWS];
     size_t outs = PL_MIN((size_t)TILE_ROWS, w->out - tile * TILE_ROWS), rows = a->rows / 2;
-    p->c->table->q8_tile(w, tile, a, terms, TILE_ROWS, NULL, false);
+    const struct cpu_act_group here = {0, a->rows, a->data};
+    if (p->c->table->q8_groups != NULL)
+        p->c->table->q8_groups(w, tile, &here, 1, terms, TILE_ROWS, NULL, false);
+    else
+        p->c->table->q8_tile(w, tile, a, terms, TILE_ROWS, NULL, false);
     for (size_t r = 0; r < rows; r++) {
         float *y = m->y[i] + (a->first / 2 + r) * m->y_stride[i] + tile * TILE_ROWS;
         for (size_t o = 0; o < outs; o++) {
@@ -195,6 +203,12 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
         const float *bias = m->bias != NULL && m->bias[i] != NULL ? m->bias[i] + tile * TILE_ROWS : NULL;
         size_t first = m->spans != NULL ? m->spans[i].group : 0, n = m->spans != NULL ? m->spans[i].groups : p->group_count;
         size_t last = PL_MIN(n, (pass + 1) * p->groups_per_pass);
+        if (p->c->table->q8_groups != NULL && !m->fine && pass * p->groups_per_pass < last) {
+            const struct cpu_act_group *a = &p->c->groups[first + pass * p->groups_per_pass];
+            p->c->table->q8_groups(w, tile, a, last - pass * p->groups_per_pass, m->y[i] + tile * TILE_ROWS, m->y_stride[i],
+                                   bias, m->accumulate);
+            return;
+        }
         for (size_t g = pass * p->groups_per_pass; g < last; g++) {
             const struct cpu_act_group *a = &p->c->groups[first + g];
             if (m->fine) {

@@ -82,10 +82,11 @@ static inline vf gelu_tanh(vf g) {
     vf u2 = vf_mul(vf_mul(vf_set1(1.5957691216f), g), vf_fma(vf_mul(g, g), vf_set1(0.044715f), vf_set1(1.0f)));
     return vf_mul(g, vf_sigmoid(u2));
 }
+/* 0.5 g (1 + erf(g / sqrt 2)), without the difference that loses every digit where g is far below zero */
 static inline vf gelu_erf(vf g) {
     float t[VW];
     vf_store(t, g);
-    for (size_t i = 0; i < VW; i++) t[i] = 0.5f * t[i] * (1.0f + erff(t[i] * 0.70710678f));
+    for (size_t i = 0; i < VW; i++) t[i] = 0.5f * t[i] * erfcf(t[i] * -0.70710678f);
     return vf_load(t);
 }
 static inline vf relu2(vf g) {

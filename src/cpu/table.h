@@ -39,6 +39,9 @@ struct cpu_table {
     void (*quantize)(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst);
     void (*q8_tile)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                     const float *bias, bool accumulate);
+    /* NULL, or n groups at once, y being row 0 of the activations; the same bits as q8_tile for each. */
+    void (*q8_groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
+                      size_t y_stride, const float *bias, bool accumulate);
     void (*norm)(const struct pl_cpu_norm *n, size_t begin, size_t end);
     void (*add)(float *x, const float *add, size_t cols);
     void (*scale)(float *x, float scale, size_t cols);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "ops/impl.h"
@@ -16,6 +17,7 @@ enum { ALIGN = 64, KERNEL_NAME = 40 };
 struct cpu_ops {
     struct pl_ops base;
     struct pl_cpu *cpu;
+    bool best;               /* the instruction set was not asked for by name */
     struct pl_cpu_seq *seqs; /* of the current step */
     size_t seqs_cap;
     size_t reserved_rows, reserved_cols, reserved_tokens;
@@ -621,12 +623,14 @@ static const struct pl_ops_impl cpu_impl = {
     .moe_reserve = moe_reserve,
 };
 
+#define ISA_NAME(name, text) ", " text
 static enum pl_status pick_isa(const char *name, enum pl_isa *isa, struct pl_err *err) {
     *isa = pl_cpu_best_isa();
     if (name == NULL || strcmp(name, "auto") == 0) return PL_OK;
     if (!pl_isa_from_name(name, isa))
-        PL_FAIL(err, PL_INVALID, "instruction set '%s' is unknown; known: auto, scalar, avx2, avx512-vnni, neon-dotprod",
-                name);
+        PL_FAIL(err, PL_INVALID, "instruction set '%s' is unknown; known: auto" PL_ISA_LIST(ISA_NAME), name);
+    const char *declined = pl_cpu_isa_declined(*isa);
+    if (declined != NULL) PL_FAIL(err, PL_UNSUPPORTED, "%s is not used here: %s", name, declined);
     if (!pl_cpu_isa_available(*isa))
         PL_FAIL(err, PL_UNSUPPORTED, "this machine lacks %s; its best is %s", name, pl_isa_name(pl_cpu_best_isa()));
     return PL_OK;
@@ -643,11 +647,14 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
     struct pl_candidate list[PL_IMPL_COUNT + 1];
     enum pl_impl ranked[PL_IMPL_COUNT];
     size_t n = pl_impl_ranked(PL_BACKEND_CPU, op, ranked);
+    const bool products = pl_op_leader(op) == PL_OP_linear; /* what a declined set would have been for */
     for (size_t i = 0; i < n; i++) {
         bool isa = ranked[i] >= PL_IMPL_ISA;
         enum pl_isa level = isa ? (enum pl_isa)(ranked[i] - PL_IMPL_ISA) : PL_ISA_SCALAR;
-        list[i] = (struct pl_candidate){ranked[i], level <= base && ranked[i] != PL_IMPL_WIDENED,
-                                        pl_cpu_isa_available(level) ? NULL : "this machine lacks the instruction set"};
+        const char *declined = isa && products ? pl_cpu_isa_declined(level) : NULL;
+        bool wanted = level <= base || (declined != NULL && c->best); /* what was to be the best and is not */
+        if (declined == NULL && !pl_cpu_isa_available(level)) declined = "this machine lacks the instruction set";
+        list[i] = (struct pl_candidate){ranked[i], wanted && ranked[i] != PL_IMPL_WIDENED, declined};
     }
     if (op == PL_OP_attention && c->base.choice.attn != PL_IMPL_NONE)
         list[n++] = (struct pl_candidate){c->base.choice.attn, false, "no port"};
@@ -665,6 +672,12 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
 
 static enum pl_status open_cpu(struct cpu_ops *c, enum pl_isa isa, const struct pl_ops_options *opt, struct pl_err *err) {
     PL_TRY(pl_ops_set_choice(&c->base, opt, err));
+    c->best = opt->isa == NULL || strcmp(opt->isa, "auto") == 0;
+    for (int i = 0; c->best && i < PL_ISA_COUNT; i++) {
+        const char *why = pl_cpu_isa_declined((enum pl_isa)i);
+        if (why != NULL)
+            pl_log(PL_LOG_WARN, "%s runs instead of %s: %s", pl_isa_name(isa), pl_isa_name((enum pl_isa)i), why);
+    }
     PL_TRY(pl_cpu_create(isa, opt->threads, &c->cpu, err));
     for (int op = 0; op < PL_OP_COUNT; op++) PL_TRY(pick_impl(c, (enum pl_op)op, isa, err));
     return PL_OK;

@@ -34,6 +34,7 @@ static const struct configuration matrix[] = {
     {"scalar", "--backend cpu --isa scalar", true, false},
     {"AVX2", "--backend cpu --isa avx2", true, true},
     {"AVX-512", "--backend cpu --isa avx512-vnni", true, false},
+    {"AMX", "--backend cpu --isa avx512-amx", true, false},
     {"CPU", "--backend cpu", true, false},
     {"CUDA", "--backend cuda", true, true},
     {"ROCm", "--backend rocm", true, true},

@@ -34,6 +34,13 @@ static inline void rng_fill(uint64_t *s, float *x, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = rng_value(s);
 }
 
+/* Where the CPU has no tiles, the AMX table runs with its instructions in C, so that it is tested everywhere. */
+#ifndef PL_TEST_REAL_ONLY
+__attribute__((constructor)) static void emulate_amx(void) {
+    if (!pl_cpu_isa_available(PL_ISA_AMX)) pl_cpu_emulate_amx(true);
+}
+#endif
+
 /* A matrix of floats between two guards, poisoned: a write outside and an element left out are both seen. */
 enum { GUARD = 64 };
 #define POISON 12345.678f

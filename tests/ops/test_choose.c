@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
+#include "cpu/amx.h"
 #include "ops/choose.h"
 
 static struct pl_err err;
@@ -196,9 +198,49 @@ static void cpu_tables_by_name(void **state) {
     assert_non_null(strstr(err.text, "--strict: linear"));
 }
 
+static char warning[300];
+static void keep_warning(const char *line, void *user) {
+    (void)user;
+    snprintf(warning, sizeof warning, "%s", line);
+}
+
+/* A CPU that has tiles, whose products with them came out wrong: told, counted, refused under --strict and by name. */
+static void tiles_that_were_declined(void **state) {
+    (void)state;
+    if (!pl_cpu_isa_available(PL_ISA_AVX512)) skip();
+    float matrix[5 * 32] = {0}, y[15];
+    struct pl_tensor t = {
+        .name = "w", .dtype = PL_F32, .ndim = 2, .shape = {5, 32, 1, 1}, .data = matrix, .bytes = sizeof matrix};
+    cpu_amx_pretend_declined("its product of q4_k is wrong");
+    pl_log_set_sink(keep_warning, NULL);
+    struct pl_ops *o = cpu(NULL, NULL, false);
+    pl_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(warning, "avx512-vnni runs instead of avx512-amx: its product of q4_k is wrong"));
+    char kernel[64];
+    product(o, &t, kernel, y);
+    struct pl_ops_decision list[16];
+    const struct pl_ops_decision *d = decision_of(o, "linear", list);
+    assert_string_equal(d->outcome, "fallback");
+    assert_string_equal(d->planned, "avx512-amx");
+    assert_string_equal(d->taken, "avx512-vnni");
+    assert_string_equal(d->reason, "its product of q4_k is wrong");
+    assert_string_equal(decision_of(o, "embed", list)->outcome, "chosen");
+    assert_true(pl_ops_decisions_add_up(o));
+    pl_ops_destroy(o);
+    struct pl_ops_options opt = {.backend = PL_BACKEND_CPU, .strict = true};
+    assert_int_equal(pl_ops_create(&opt, &o, &err), PL_UNSUPPORTED);
+    opt = (struct pl_ops_options){.backend = PL_BACKEND_CPU, .isa = "avx512-amx"};
+    assert_int_equal(pl_ops_create(&opt, &o, &err), PL_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "its product of q4_k is wrong"));
+    opt = (struct pl_ops_options){.backend = PL_BACKEND_CPU, .isa = "avx512-vnni", .strict = true};
+    assert_int_equal(pl_ops_create(&opt, &o, &err), PL_OK); /* asked for: no fallback */
+    pl_ops_destroy(o);
+    cpu_amx_pretend_declined(NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_ranked_name_can_be_forced),
                                        cmocka_unit_test(unknown_names_list_the_known), cmocka_unit_test(the_pick),
-                                       cmocka_unit_test(cpu_tables_by_name)};
+                                       cmocka_unit_test(cpu_tables_by_name), cmocka_unit_test(tiles_that_were_declined)};
     return cmocka_run_group_tests_name("choosing", tests, NULL, NULL);
 }

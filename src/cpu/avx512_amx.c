@@ -1,0 +1,3 @@
+/* Products with the tile instructions. Only runs where cpu/amx.c has found, asked for and tried them. */
+#define AMX_NAME(name) avx512_amx_##name
+#include "cpu/avx512_amx_body.h"
