@@ -176,9 +176,20 @@ FN void unpack(const struct strip *s, const struct factors *f, u32 w, u32 *a, u3
 #define AHEAD  (ROWS_8 == 1 ? 8u : ROWS_8 == 2 ? 4u : 1u)
 #define CHAINS (ROWS_8 <= 2 ? 2u : 1u)
 
+/* Where a thread's inputs stand in the pieces. Columns of the product that belong to no row are computed from the last
+ * row's inputs and thrown away: that is cheaper than to ask. */
+FN void inputs_of(u32 *at, const struct pl_args_mma *a) {
+    u32 lane = LOCAL_X % 32u, g = lane >> 2;
+#pragma unroll
+    for (u32 n = 0; n < ROWS_8; n++) {
+        u32 row = PL_MIN(8u * n + g, a->rows - 1u);
+        at[n] = row / 8u * PIECE_BYTES + 16u * (4u * (row % 8u) + (lane & 3u));
+    }
+}
+
 /* acc += EACH strips times the 256 inputs of piece x. */
-FN void multiply(const struct strip *s, const u8 *x, u32 rows, f32 (*acc)[ROWS_8][4]) {
-    u32 lane = LOCAL_X % 32u, g = lane >> 2, t = lane & 3u;
+FN void multiply(const struct strip *s, const u8 *x, const u32 *at, f32 (*acc)[ROWS_8][4]) {
+    u32 lane = LOCAL_X % 32u, t = lane & 3u;
     f32 part[CHAINS][EACH][ROWS_8][4];
     struct factors f[EACH];
 #pragma unroll
@@ -197,8 +208,7 @@ FN void multiply(const struct strip *s, const u8 *x, u32 rows, f32 (*acc)[ROWS_8
         for (u32 w = 0; w < AHEAD; w++) {
 #pragma unroll
             for (u32 n = 0; n < ROWS_8; n++) {
-                e[w][n] = make_uint4(0u, 0u, 0u, 0u);
-                if (8u * n + g < rows) e[w][n] = *(const uint4 *)(x + n * PIECE_BYTES + 512u * (w0 + w) + 16u * lane);
+                e[w][n] = *(const uint4 *)(x + at[n] + 512u * (w0 + w));
             }
         }
 #pragma unroll
@@ -224,10 +234,9 @@ FN void multiply(const struct strip *s, const u8 *x, u32 rows, f32 (*acc)[ROWS_8
     }
 #pragma unroll
     for (u32 n = 0; n < ROWS_8; n++) {
-        float2 top = make_float2(0.0f, 0.0f);
-        u32 e = 0u;
-        if (8u * n + 2u * t < rows) top = *(const float2 *)(x + n * PIECE_BYTES + PIECE_SCALE + 8u * t);
-        if (8u * n + g < rows) e = *(const u32 *)(x + n * PIECE_BYTES + PIECE_SUMS + 4u * lane);
+        u32 piece = at[n] / PIECE_BYTES * PIECE_BYTES;
+        float2 top = *(const float2 *)(x + piece + PIECE_SCALE + 8u * t);
+        u32 e = *(const u32 *)(x + piece + PIECE_SUMS + (at[n] - piece) / 4u);
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
 #ifdef WTYPE_Q6_K
@@ -258,6 +267,30 @@ FN void finish(const struct place *p, u32 i, f32 v, const struct pl_args_mma *a)
     if ((a->flags & PL_LINEAR_ADD) != 0u) v += p->y[at];
     p->y[at] = v;
 }
+/* A warp's own sums are complete: v[e] is sum warp * SUMS + 32 e + lane. What is added to is fetched before anything is stored. */
+#define OWN (EACH * ROWS_8 * 4u)
+FN void finish_own(const struct place *p, f32 *v, const struct pl_args_mma *a) {
+    u32 lane = LOCAL_X % 32u, o0 = (p->m + LOCAL_X / 32u / WK * EACH) * 16u + (lane >> 2), row0 = 2u * (lane & 3u);
+    f32 *y = p->y + (u64)(a->row0 + row0) * p->out + o0;
+#define OWN_ROW(e)  (8u * ((e) / 4u % ROWS_8) + ((e) & 1u))
+#define OWN_OUT(e)  (16u * ((e) / (4u * ROWS_8)) + 8u * ((e) >> 1 & 1u))
+#define OWN_LIVE(e) (row0 + OWN_ROW(e) < a->rows && o0 + OWN_OUT(e) < p->out)
+    if (p->bias != nullptr) {
+#pragma unroll
+        for (u32 e = 0; e < OWN; e++) v[e] += OWN_LIVE(e) ? p->bias[o0 + OWN_OUT(e)] : 0.0f;
+    }
+    if ((a->flags & PL_LINEAR_ADD) != 0u) {
+        f32 old[OWN];
+#pragma unroll
+        for (u32 e = 0; e < OWN; e++) old[e] = OWN_LIVE(e) ? y[(u64)OWN_ROW(e) * p->out + OWN_OUT(e)] : 0.0f;
+#pragma unroll
+        for (u32 e = 0; e < OWN; e++) v[e] += old[e];
+    }
+#pragma unroll
+    for (u32 e = 0; e < OWN; e++) {
+        if (OWN_LIVE(e)) y[(u64)OWN_ROW(e) * p->out + OWN_OUT(e)] = v[e];
+    }
+}
 FN f32 *partial_of(f32 *partial, u32 group_x, bool second) { return partial + ((u64)group_x * 2u + (second ? 1u : 0u)) * (WM * SUMS); }
 /* The last of the groups that share these outputs adds up what all of them left. */
 FN void join(const struct place *p, f32 *partial, u32 *arrived, u32 chunks, const struct pl_args_mma *a) {
@@ -269,11 +302,23 @@ FN void join(const struct place *p, f32 *partial, u32 *arrived, u32 chunks, cons
     BARRIER();
     if (before != last - first) return;
     __threadfence();
+#if WK > 1
     for (u32 i = LOCAL_X; i < WM * SUMS; i += GROUP) {
         f32 v = 0.0f;
         for (u32 c = first; c <= last; c++) v += __ldcg(partial_of(partial, c, p->group * chunks > c * a->span) + i);
         finish(p, i, v, a);
     }
+#else
+    f32 v[OWN];
+#pragma unroll
+    for (u32 e = 0; e < OWN; e++) v[e] = 0.0f;
+    for (u32 c = first; c <= last; c++) {
+        const f32 *from = partial_of(partial, c, p->group * chunks > c * a->span) + LOCAL_X / 32u * SUMS + LOCAL_X % 32u;
+#pragma unroll
+        for (u32 e = 0; e < OWN; e++) v[e] += __ldcg(from + 32u * e);
+    }
+    finish_own(p, v, a);
+#endif
     if (LOCAL_X == 0u) arrived[p->group] = 0u;
 }
 /* Whether this group of threads has all inputs of a group of outputs. */
@@ -319,18 +364,22 @@ FN void flush(u32 first, u32 held, const struct matrices *all, f32 *partial, u32
     BARRIER();
 }
 #else
-FN void flush(const struct place *p, f32 (*acc)[ROWS_8][4], f32 *partial, u32 *arrived, u32 chunks, const struct pl_args_mma *a) {
+FN void flush(u32 group, const struct matrices *all, f32 (*acc)[ROWS_8][4], f32 *partial, u32 *arrived, u32 chunks,
+              const struct pl_args_mma *a) {
     u32 lane = LOCAL_X % 32u, warp = LOCAL_X / 32u;
-    bool whole = is_whole(p->group, chunks, a);
-    f32 *left = partial_of(partial, GROUP_X, p->group * chunks > GROUP_X * a->span);
+    bool whole = is_whole(group, chunks, a);
+    struct place of, *p = &of;
+    at_group(p, all, group, 0u, a);
+    f32 *v = &acc[0][0][0];
+    if (whole) {
+        finish_own(p, v, a);
+    } else {
+        f32 *left = partial_of(partial, GROUP_X, p->group * chunks > GROUP_X * a->span) + warp * SUMS + lane;
 #pragma unroll
-    for (u32 e = 0; e < EACH * ROWS_8 * 4u; e++) {
-        f32 *from = &acc[e / (ROWS_8 * 4u)][e / 4u % ROWS_8][e % 4u];
-        u32 i = warp * SUMS + e * 32u + lane;
-        if (whole) finish(p, i, *from, a);
-        else left[i] = *from;
-        *from = 0.0f;
+        for (u32 e = 0; e < OWN; e++) left[32u * e] = v[e];
     }
+#pragma unroll
+    for (u32 e = 0; e < OWN; e++) v[e] = 0.0f;
     if (!whole) join(p, partial, arrived, chunks, a);
 }
 #endif
@@ -359,15 +408,17 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
     const struct matrices all = {{w0, w1, w2}, {b0, b1, b2}, {y0, y1, y2}};
     u32 lane = LOCAL_X % 32u, k_warp = LOCAL_X / 32u % WK, blocks = a.in / 256u, chunks = (blocks + WK - 1u) / WK;
     u32 groups = groups_of(a.out0) + groups_of(a.out1) + groups_of(a.out2);
+    u32 at[ROWS_8];
+    inputs_of(at, &a);
     u32 unit = GROUP_X * a.span, end = PL_MIN(unit + a.span, groups * chunks);
-    struct place p, next;
+    u32 group = unit / chunks, chunk = unit % chunks; /* of `unit` */
+    struct place next;
     f32 acc[EACH][ROWS_8][4];
 #pragma unroll
     for (u32 i = 0; i < EACH * ROWS_8 * 4u; i++) acc[i / (ROWS_8 * 4u)][i / 4u % ROWS_8][i % 4u] = 0.0f;
-    at_group(&p, &all, unit / chunks, unit % chunks, &a);
-    next = p;
+    at_group(&next, &all, group, chunk, &a);
 #if WK > 1
-    u32 held = 0u, held_first = p.group;
+    u32 held = 0u, held_first = group;
 #endif
 #ifdef BULK
     u64 *full = (u64 *)(shared + BARRIERS_AT) + LOCAL_X / 32u * DEPTH; /* this warp's */
@@ -391,16 +442,16 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
     }
     count_launch(witness);
 #if X_STAGES > 0
-    if (LOCAL_X == 0u) bring_inputs(x_full, x, p.chunk, blocks, pieces, 0u, &a);
+    if (LOCAL_X == 0u) bring_inputs(x_full, x, chunk, blocks, pieces, 0u, &a);
 #endif
     for (; unit < end; unit++) {
-        u32 n = unit - first, s = n % DEPTH, block = p.chunk * WK + k_warp;
+        u32 n = unit - first, s = n % DEPTH, block = chunk * WK + k_warp;
         bool live = block < blocks;
         struct strip now[EACH];
 #if X_STAGES > 0
         if (LOCAL_X == 0u && unit + 1u < end) { /* the next inputs, into the stage that all have left */
             if (n + 1u >= X_STAGES) barrier_wait(x_free + (n + 1u) % X_STAGES, ((n + 1u) / X_STAGES - 1u) & 1u);
-            bring_inputs(x_full, x, p.chunk + 1u == chunks ? 0u : p.chunk + 1u, blocks, pieces, (n + 1u) % X_STAGES, &a);
+            bring_inputs(x_full, x, chunk + 1u == chunks ? 0u : chunk + 1u, blocks, pieces, (n + 1u) % X_STAGES, &a);
         }
         const u8 *from = shared + RING_BYTES + (n % X_STAGES) * X_BYTES + k_warp * ROWS_8 * PIECE_BYTES;
 #else
@@ -420,12 +471,12 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
 #if X_STAGES > 0
         barrier_wait(x_full + n % X_STAGES, (n / X_STAGES) & 1u);
 #endif
-        if (live) multiply(now, from, a.rows, acc);
+        if (live) multiply(now, from, at, acc);
 #if X_STAGES > 0
         WARP_SYNC();
         if (lane == 0u) barrier_arrive(x_free + n % X_STAGES);
 #endif
-        if (p.chunk + 1u == chunks || unit + 1u == end) {
+        if (chunk + 1u == chunks || unit + 1u == end) {
 #if WK > 1
             hold(held++, acc);
             if (held == HOLD || unit + 1u == end) {
@@ -434,10 +485,10 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
                 held = 0u;
             }
 #else
-            flush(&p, acc, partial, arrived, chunks, &a);
+            flush(group, &all, acc, partial, arrived, chunks, &a);
 #endif
         }
-        advance(&p, &all, chunks, groups, &a);
+        if (++chunk == chunks) chunk = 0u, group++;
     }
 #else
     struct strip ring[DEPTH];
@@ -452,20 +503,20 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
 #pragma unroll
         for (u32 s = 0; s < DEPTH; s++) {
             if (unit + s >= end) continue; /* the same for all threads */
-            u32 block = p.chunk * WK + k_warp;
-            if (block < blocks) multiply(&ring[s], x + ((u64)block * a.pieces + a.piece0) * PIECE_BYTES, a.rows, acc);
+            u32 block = chunk * WK + k_warp;
+            if (block < blocks) multiply(&ring[s], x + ((u64)block * a.pieces + a.piece0) * PIECE_BYTES, at, acc);
             if (unit + s + DEPTH < end) {
                 if (next.chunk * WK + k_warp < blocks) fetch(&ring[s], next.strip, lane);
                 advance(&next, &all, chunks, groups, &a);
             }
-            if (p.chunk + 1u == chunks || unit + s + 1u == end) {
+            if (chunk + 1u == chunks || unit + s + 1u == end) {
 #if WK > 1
                 hold(held++, acc);
 #else
-                flush(&p, acc, partial, arrived, chunks, &a);
+                flush(group, &all, acc, partial, arrived, chunks, &a);
 #endif
             }
-            advance(&p, &all, chunks, groups, &a);
+            if (++chunk == chunks) chunk = 0u, group++;
         }
 #if WK > 1
         if (held >= HOLD || unit + DEPTH >= end) {

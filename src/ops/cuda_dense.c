@@ -57,7 +57,10 @@ void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense) {
     pl_device_free(ks->device, &dense->w);
 }
 
-size_t pl_dense_rows(const struct pl_device_weight *w) { return w->strips ? PL_DENSE_ROWS_STRIPS : PL_DENSE_ROWS; }
+size_t pl_dense_rows(const struct pl_device_weight *w) {
+    if (w->strips) return PL_DENSE_ROWS_STRIPS;
+    return w->dtype == PL_BF16 ? PL_DENSE_ROWS_PLAIN : PL_DENSE_ROWS;
+}
 
 const char *pl_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows) {
     if (!pl_cuda_has_units(ks)) return "no bf16 matrix units";

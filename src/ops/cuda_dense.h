@@ -7,7 +7,8 @@
 #include "ops/launch.h"
 
 enum {
-    PL_DENSE_ROWS = 9, /* up to eight stream the weights once through gemv; unpacking costs less than a second pass */
+    PL_DENSE_ROWS = 9,       /* up to eight stream the weights once through gemv; unpacking costs less than a second pass */
+    PL_DENSE_ROWS_PLAIN = 3, /* bf16 weights, read by the library as fast for 3 rows as by gemv for 2 */
     PL_DENSE_ROWS_STRIPS = 129, /* rearranged weights meet up to so many rows in cuda_mma */
     PL_DENSE_TILE = 256 << 20,  /* bytes of unpacked weights at a time */
     PL_TILES_ROWS = 16          /* rows of one sequence from which tiles pay */

@@ -75,6 +75,7 @@ struct dev_ops {
     uint64_t steps;
     struct pl_attn_table attn_table;
     bool exact;                       /* asked for: products never take dense */
+    bool plain;                       /* there are bf16 weights, which dense takes from fewer rows on */
     uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */
     struct pl_mma_room mma;
     struct pl_kernel prepare[PL_PREPARE_COUNT];

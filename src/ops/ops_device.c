@@ -119,6 +119,7 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
     }
     if (pl_dense_declines(&d->ks, &w->w, SIZE_MAX) == NULL) {
         d->dense_cols = PL_MAX(d->dense_cols, w->w.cols);
+        d->plain |= w->w.dtype == PL_BF16;
         d->dense_bytes = PL_MAX(d->dense_bytes, pl_dense_unpacked_bytes(&w->w));
     }
     PL_TRY(format_of(d, &w->w, &w->format, err));
@@ -384,7 +385,7 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     if (b->rows == 0) return PL_OK;
     enum pl_status st = upload_step(d, b);
     if (st != PL_OK) return report(d, st);
-    bool many = b->rows >= PL_DENSE_ROWS || forced(d, PL_OP_linear, PL_IMPL_CUBLASLT);
+    bool many = b->rows >= (d->plain ? PL_DENSE_ROWS_PLAIN : PL_DENSE_ROWS) || forced(d, PL_OP_linear, PL_IMPL_CUBLASLT);
     if (many && d->dense_cols > 0 && !d->exact) { /* now: nothing may be allocated while launches are collected */
         st = pl_dense_ready(&d->ks, &d->dense, 2 * d->dense_cols * d->stride, d->dense_bytes, &d->ks.err);
         if (st != PL_OK) return report(d, st);

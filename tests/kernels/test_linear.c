@@ -301,6 +301,8 @@ static void dense(void) {
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         one_dense(types[i], 72, 512, 40, i % 2 == 0, false);
         one_dense(types[i], 200, 768, 65, false, true);
+        if (types[i] == PL_BF16)
+            one_dense(types[i], 136, 512, 3, true, false), one_dense(types[i], 136, 512, 8, false, true);
     }
 }
 static void test_dense(void **state) {
