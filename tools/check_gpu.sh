@@ -1,47 +1,96 @@
 #!/usr/bin/env bash
-# check_gpu.sh - everything that needs a GPU, on the machine that has one: device, cache, kernel and model tests on every
-# device present (CUDA, and the same card again through its OpenCL driver), compute-sanitizer on the small ones, the
-# measured bandwidth. Figures of models when PLUMB_GPU_MODELS names GGUF files. No network.
+# check_gpu.sh - everything that needs a GPU, on the machine that has one: device, cache, kernel and model tests through CUDA and
+# again through NVIDIA's OpenCL; each kernel and cache test shuffled; compute-sanitizer on small grids; what happens without NVRTC
+# or cuBLASLt, with two processes at once, when the cache goes away or Ctrl-C comes (needs python3). Figures of models when
+# PLUMB_GPU_MODELS names GGUF files. No network, no compiler: a folder of programs built elsewhere will do.
 #
-#   make check-gpu        or        sh tools/check_gpu.sh [folder of the build]
+#   make check-gpu        or        bash tools/check_gpu.sh [folder of the build]
+#
+# PLUMB_GPU_JOBS programs at a time (4); PLUMB_GPU_ONLY: only steps whose name contains this; logs stay in PLUMB_GPU_LOGS.
 set -u
-B=${1:-build/release}
-fail=0
-note() { printf '%s\n' "$*"; }
-run() { # name, command...
-    name=$1; shift
-    if "$@" > /tmp/plumb-check-gpu.$$ 2>&1; then
-        note "ok   $name"
-        grep -E "^# |SKIPPED \]" /tmp/plumb-check-gpu.$$ | sort | uniq | sed 's/^/     /'
-    else
-        note "FAIL $name"; tail -40 /tmp/plumb-check-gpu.$$; fail=$((fail + 1))
-    fi
-    rm -f /tmp/plumb-check-gpu.$$
+B=$(cd "${1:-build/release}" && pwd) || exit 1
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+JOBS=${PLUMB_GPU_JOBS:-4} ONLY=${PLUMB_GPU_ONLY:-}
+W=$(mktemp -d) LOGS=${PLUMB_GPU_LOGS:-}
+[ -n "$LOGS" ] && mkdir -p "$LOGS"
+export XDG_CACHE_HOME=$W/cache CMOCKA_MESSAGE_OUTPUT=TAP PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 TMPDIR=$W PLUMB=$B/plumb
+mkdir -p "$W/done"
+trap 'rm -rf "$W"' EXIT
+
+# Reads a program's TAP: how many cases passed, failed, were skipped; a program that broke off counts as one failed.
+judge() { # name rc seconds, output in $W/name
+    local out=$W/$1 passed failed skipped planned mark=ok
+    skipped=$(grep -cE '^(not )?ok .*# SKIP' "$out")
+    passed=$(grep -E '^ok\b' "$out" | grep -cv '# SKIP')
+    failed=$(grep -E '^not ok\b' "$out" | grep -cv '# SKIP')
+    planned=$(grep -oE '^1\.\.[0-9]+' "$out" | head -1 | cut -c4-)
+    if [ "$2" != 0 ] && [ "$failed" = 0 ]; then failed=1; fi
+    if [ "$2" = 0 ] && [ "$((passed + failed + skipped))" != "${planned:-0}" ]; then failed=$((failed + 1)); fi
+    [ "$failed" != 0 ] && mark=FAIL
+    {
+        echo "$mark $1: $passed passed, $failed failed, $skipped skipped ($3 s)"
+        if [ "$failed" != 0 ]; then
+            [ "$2" = 124 ] && echo "     ran out of time"
+            grep -vE '^ok\b' "$out" | tail -25 | sed 's/^/     | /'
+        fi
+    } > "$W/line.$1"
+    cat "$W/line.$1"
+    echo "$passed $failed $skipped" > "$W/done/$1"
+    [ -n "$LOGS" ] && cp "$out" "$LOGS/$1.txt"
+    return 0
 }
-XDG_CACHE_HOME=$(mktemp -d); export XDG_CACHE_HOME
+step() { # name, limit in seconds, command...
+    local name=$1 limit=$2
+    shift 2
+    case $name in *"$ONLY"*) ;; *) return ;; esac
+    while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
+    (
+        start=$SECONDS
+        timeout -k 5 "$limit" "$@" > "$W/$name" 2>&1
+        judge "$name" $? $((SECONDS - start))
+    ) &
+}
+
 "$B/plumb" devices --measure || exit 1
-if ! "$B/plumb" devices --json | grep -q '"kind": "cuda"' || "$B/plumb" devices --json | grep -q 'CUDA library .* was not found'; then
-    note "no CUDA driver here: nothing was checked"; exit 1
+"$B/plumb" devices > "$W/devices" 2>&1
+if ! grep -qE '^cuda +[0-9]' "$W/devices"; then
+    echo "no CUDA device here: nothing was checked"
+    exit 1
 fi
-TESTS="device/test_device jit/test_jit kernels/test_rows kernels/test_linear kernels/test_attention model/test_device"
-for t in $TESTS; do run "cuda   $t" env PLUMB_TEST_DEVICE=cuda "$B/tests/$t"; done
-for t in kernels/test_rows kernels/test_linear kernels/test_attention; do
-    run "opencl $t" env PLUMB_TEST_DEVICE=opencl "$B/tests/$t"
+CL=$(awk '$1 == "opencl" && /NVIDIA/ { print $2; exit }' "$W/devices")
+KERNELS="kernels/test_rows kernels/test_linear kernels/test_attention kernels/test_paged"
+OTHERS="device/test_device jit/test_jit ops/test_witness model/test_device model/test_attention model/test_device_faults"
+name() { local n=${1//test_/} && echo "${n//\//-}"; }
+
+for t in $KERNELS $OTHERS; do
+    step "cuda-$(name "$t")" 400 env PLUMB_TEST_DEVICE=cuda "$B/tests/$t"
+    if [ -n "$CL" ]; then step "opencl-$(name "$t")" 400 env PLUMB_TEST_DEVICE=opencl:"$CL" "$B/tests/$t"; fi
 done
+[ -n "$CL" ] || echo "skip NVIDIA's OpenCL: it lists no device here"
+if command -v python3 > /dev/null; then
+    step cuda-trials 300 env PLUMB_TEST_DEVICE=cuda python3 tests/device/test_trials.py
+else
+    echo "skip trials: no python3"
+fi
+wait # what ran so far has compiled everything: from here on only the order and the checker differ
+for t in $KERNELS jit/test_jit ops/test_witness; do
+    step "shuffled-$(name "$t")" 300 env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SHUFFLE=$RANDOM PLUMB_TEST_SMALL=1 "$B/tests/$t"
+done
+sanitize() { # tool, test, patterns of cases...
+    step "$1-$(name "$2")" 400 env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SMALL=1 ${3:+PLUMB_TEST_ONLY="$3"} compute-sanitizer \
+        --tool "$1" --error-exitcode 7 --report-api-errors no "$B/tests/$2"
+}
 if command -v compute-sanitizer > /dev/null; then
-    for t in kernels/test_rows kernels/test_attention; do
-        for tool in memcheck racecheck; do
-            run "compute-sanitizer $tool $t" env PLUMB_TEST_DEVICE=cuda compute-sanitizer --tool "$tool" --error-exitcode 7 \
-                "$B/tests/$t"
-        done
+    for tool in memcheck racecheck; do
+        for t in $KERNELS; do sanitize $tool "$t"; done
+        sanitize $tool model/test_device cuda
     done
 else
-    note "skip compute-sanitizer: not installed"
+    echo "skip compute-sanitizer: not installed"
 fi
+wait
 for m in ${PLUMB_GPU_MODELS:-}; do
-    note "== $m"
-    "$B/plumb" bench -m "$m" --backend cuda -p 512 -n 128 -r 3 || fail=$((fail + 1))
+    echo "== $m"
+    "$B/plumb" bench -m "$m" --backend cuda -p 512 -n 128 -r 3 || echo "0 1 0" > "$W/done/bench-$(basename "$m")"
 done
-rm -rf "$XDG_CACHE_HOME"
-note "$fail failed"
-[ "$fail" = 0 ]
+cat "$W"/done/* 2> /dev/null | awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'

@@ -201,6 +201,28 @@ void pl_device_free(struct pl_device *d, struct pl_device_buffer *b) {
     *b = (struct pl_device_buffer){0};
 }
 
+static enum pl_status in_range(const struct pl_device_buffer *b, uint64_t offset, uint64_t bytes, struct pl_err *err) {
+    if (offset <= b->bytes && bytes <= b->bytes - offset) return PL_OK;
+    PL_FAIL(err, PL_INVALID, "%" PRIu64 " bytes at offset %" PRIu64 " do not fit a device buffer of %" PRIu64, bytes, offset,
+            b->bytes);
+}
+
+enum pl_status pl_device_view(struct pl_device *d, const struct pl_device_buffer *parent, uint64_t offset, uint64_t bytes,
+                              struct pl_device_buffer *out, struct pl_err *err) {
+    PL_ASSERT(bytes > 0 && offset % PL_DEVICE_VIEW_ALIGN == 0);
+    PL_TRY(in_range(parent, offset, bytes, err));
+    PL_TRY(admit(d, "make a part of a buffer", false, err));
+    struct pl_device_buffer v = {NULL, bytes};
+    int code = d->drv->view(d->state, parent->handle, offset, bytes, &v.handle);
+    if (code != 0) return failed(d, err, "make a part of a buffer", code, false);
+    *out = v;
+    return PL_OK;
+}
+void pl_device_view_drop(struct pl_device *d, struct pl_device_buffer *v) {
+    if (v->handle != NULL && d->drv->view_drop != NULL) d->drv->view_drop(d->state, v->handle);
+    *v = (struct pl_device_buffer){0};
+}
+
 enum pl_status pl_device_host_alloc(struct pl_device *d, uint64_t bytes, void **out, struct pl_err *err) {
     PL_TRY(admit(d, "allocate staging memory", true, err));
     int code = d->drv->host_alloc(d->state, bytes, out);
@@ -251,12 +273,6 @@ enum pl_status pl_device_stream_after(struct pl_device *d, struct pl_device_stre
 enum pl_status pl_device_event_elapsed_us(struct pl_device *d, struct pl_device_event *from, struct pl_device_event *to,
                                           double *us, struct pl_err *err) {
     FORWARD("time two events", d->drv->event_elapsed_us(d->state, from->handle, to->handle, us));
-}
-
-static enum pl_status in_range(const struct pl_device_buffer *b, uint64_t offset, uint64_t bytes, struct pl_err *err) {
-    if (offset <= b->bytes && bytes <= b->bytes - offset) return PL_OK;
-    PL_FAIL(err, PL_INVALID, "a copy of %" PRIu64 " bytes at offset %" PRIu64 " does not fit a device buffer of %" PRIu64,
-            bytes, offset, b->bytes);
 }
 
 enum pl_status pl_device_upload(struct pl_device *d, struct pl_device_stream s, const struct pl_device_buffer *to,

@@ -26,7 +26,7 @@ struct pl_device_info {
     enum pl_device_kind kind;
     int index;
     char name[128];
-    char target[160]; /* what code is compiled for: "sm_90", "gfx90a:sramecc+:xnack-", or platform, device and driver */
+    char target[240]; /* what code is compiled for: "sm_90", "gfx90a:sramecc+:xnack-", or platform, device and driver */
     char driver[128];
     uint64_t memory_bytes, alloc_max_bytes;
     uint32_t units;     /* multiprocessors, compute units */
@@ -84,6 +84,12 @@ enum pl_status pl_device_drain(struct pl_device *d, struct pl_err *err) PL_MUST_
 enum pl_status pl_device_alloc(struct pl_device *d, uint64_t bytes, struct pl_device_buffer *out,
                                struct pl_err *err) PL_MUST_CHECK;
 void pl_device_free(struct pl_device *d, struct pl_device_buffer *b); /* a zeroed buffer is allowed; zeroes *b */
+/* A part of a buffer as a buffer of its own; offset is a multiple of PL_DEVICE_VIEW_ALIGN. It dies before its parent, and
+ * with pl_device_view_drop, never pl_device_free. */
+enum { PL_DEVICE_VIEW_ALIGN = 512 };
+enum pl_status pl_device_view(struct pl_device *d, const struct pl_device_buffer *parent, uint64_t offset, uint64_t bytes,
+                              struct pl_device_buffer *out, struct pl_err *err) PL_MUST_CHECK;
+void pl_device_view_drop(struct pl_device *d, struct pl_device_buffer *v);
 /* Host memory that copies run fastest from (pinned where the kind has it). */
 enum pl_status pl_device_host_alloc(struct pl_device *d, uint64_t bytes, void **out, struct pl_err *err) PL_MUST_CHECK;
 void pl_device_host_free(struct pl_device *d, void *p);

@@ -22,6 +22,8 @@ struct pl_driver {
     int (*sync)(void *state);
     int (*alloc)(void *state, uint64_t bytes, void **out);
     void (*free)(void *state, void *p);
+    int (*view)(void *state, void *parent, uint64_t offset, uint64_t bytes, void **out);
+    void (*view_drop)(void *state, void *v); /* NULL: a view is only an address */
     int (*host_alloc)(void *state, uint64_t bytes, void **out);
     void (*host_free)(void *state, void *p);
     int (*stream_create)(void *state, void **out);
@@ -67,6 +69,7 @@ struct pl_library {
     const char *const *names;   /* file names, best first, NULL-terminated */
     const char *const *folders; /* further folders, searched after the loader's own, NULL-terminated; may be NULL */
     const char *env;            /* an environment variable naming a folder searched first; may be NULL */
+    const char *off;            /* an environment variable that leaves it out when it says off; may be NULL */
     const char *pip;            /* folder pattern inside Python package folders, such as nvidia/cu13; may be NULL */
 };
 /* Fills every slot or fails naming the library or the symbol that is missing. *handle stays open for good. */

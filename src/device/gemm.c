@@ -60,6 +60,7 @@ static enum pl_status open_library(struct pl_err *err) {
         .names = names,
         .folders = folders,
         .env = "PLUMB_CUDA_PATH",
+        .off = "PLUMB_CUBLASLT",
         .pip = "nvidia/*",
     };
     static const struct pl_library_symbol symbols[] = {

@@ -80,6 +80,10 @@ static void *find(const struct pl_library *lib) {
 
 enum pl_status pl_library_open(const struct pl_library *lib, const struct pl_library_symbol *symbols, size_t count,
                                void **handle, struct pl_err *err) {
+    const char *off = lib->off != NULL ? getenv(lib->off) : NULL; /* to try what happens without it */
+    if (off != NULL && strcmp(off, "off") == 0) {
+        PL_FAIL(err, PL_NOT_FOUND, "%s is switched off by %s: %s", lib->what, lib->off, lib->help);
+    }
     void *h = find(lib);
     if (h == NULL) PL_FAIL(err, PL_NOT_FOUND, "%s (%s) was not found: %s", lib->what, lib->names[0], lib->help);
     for (size_t i = 0; i < count; i++) {

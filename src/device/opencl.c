@@ -21,6 +21,7 @@ enum { /* OpenCL's numbers */
        CL_DEVICE_VERSION = 0x102F,
        CL_PLATFORM_VERSION = 0x0901,
        CL_MEM_READ_WRITE = 1,
+       CL_REGION = 0x1220,
        CL_QUEUE_PROFILING = 2,
        CL_PROGRAM_BINARY_SIZES = 0x1165,
        CL_PROGRAM_BINARIES = 0x1166,
@@ -43,6 +44,7 @@ static struct {
     int (*flush)(void *q);
     int (*finish)(void *q);
     void *(*buffer)(void *c, uint64_t flags, size_t size, void *host, int *code);
+    void *(*part)(void *b, uint64_t flags, unsigned type, const void *region, int *code);
     int (*buffer_release)(void *b);
     int (*write)(void *q, void *b, unsigned blocking, size_t offset, size_t size, const void *from, unsigned n,
                  void *const *wait, void **event);
@@ -86,6 +88,7 @@ static const struct pl_library_symbol symbols[] = {
     SYMBOL("clFlush", flush),
     SYMBOL("clFinish", finish),
     SYMBOL("clCreateBuffer", buffer),
+    SYMBOL("clCreateSubBuffer", part),
     SYMBOL("clReleaseMemObject", buffer_release),
     SYMBOL("clEnqueueWriteBuffer", write),
     SYMBOL("clEnqueueReadBuffer", read),
@@ -219,7 +222,7 @@ static int describe(int index, struct pl_device_info *info) {
     info->lanes = 1;
     info->is_cpu = (type & CL_TYPE_CPU) != 0;
     snprintf(info->driver, sizeof info->driver, "%.60s, driver %.30s", version, driver);
-    snprintf(info->target, sizeof info->target, "%.100s | %.50s", platform, version);
+    snprintf(info->target, sizeof info->target, "%.70s | %.80s | %.80s", info->name, platform, version);
     return code;
 }
 
@@ -268,6 +271,13 @@ static int alloc(void *state, uint64_t bytes, void **out) {
 static void free_buffer(void *state, void *p) {
     (void)state;
     cl.buffer_release(p);
+}
+static int view(void *state, void *parent, uint64_t offset, uint64_t bytes, void **out) {
+    (void)state;
+    size_t region[2] = {offset, bytes};
+    int code = 0;
+    *out = cl.part(parent, CL_MEM_READ_WRITE, CL_REGION, region, &code);
+    return *out == NULL && code == 0 ? -4 : code;
 }
 static int host_alloc(void *state, uint64_t bytes, void **out) {
     (void)state;
@@ -476,6 +486,8 @@ const struct pl_driver pl_driver_opencl = {
     .sync = sync_device,
     .alloc = alloc,
     .free = free_buffer,
+    .view = view,
+    .view_drop = free_buffer,
     .host_alloc = host_alloc,
     .host_free = host_free,
     .stream_create = stream_create,

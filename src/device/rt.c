@@ -27,6 +27,12 @@ void pl_rt_free(void *state, void *p) {
     struct pl_rt *rt = state;
     if (rt->make_current(rt) == 0) rt->api->free(p);
 }
+int pl_rt_view(void *state, void *parent, uint64_t offset, uint64_t bytes, void **out) {
+    (void)state;
+    (void)bytes;
+    *out = (char *)parent + offset;
+    return 0;
+}
 int pl_rt_host_alloc(void *state, uint64_t bytes, void **out) {
     ENTER(state);
     return rt->api->host_alloc(out, bytes, 0);

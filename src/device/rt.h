@@ -77,6 +77,7 @@ int pl_rt_memory_free(void *state, uint64_t *bytes);
 int pl_rt_sync(void *state);
 int pl_rt_alloc(void *state, uint64_t bytes, void **out);
 void pl_rt_free(void *state, void *p);
+int pl_rt_view(void *state, void *parent, uint64_t offset, uint64_t bytes, void **out);
 int pl_rt_host_alloc(void *state, uint64_t bytes, void **out);
 void pl_rt_host_free(void *state, void *p);
 int pl_rt_stream_create(void *state, void **out);
@@ -103,15 +104,15 @@ int pl_rt_capture_end(void *state, void *s, void **out);
 int pl_rt_graph_launch(void *state, void *s, void *g);
 void pl_rt_graph_destroy(void *state, void *g);
 
-#define PL_RT_FUNCTIONS                                                                                           \
-    .memory_free = pl_rt_memory_free, .sync = pl_rt_sync, .alloc = pl_rt_alloc, .free = pl_rt_free,               \
-    .host_alloc = pl_rt_host_alloc, .host_free = pl_rt_host_free, .stream_create = pl_rt_stream_create,           \
-    .stream_destroy = pl_rt_stream_destroy, .stream_wait = pl_rt_stream_wait, .event_create = pl_rt_event_create, \
-    .event_destroy = pl_rt_event_destroy, .event_record = pl_rt_event_record, .event_wait = pl_rt_event_wait,     \
-    .stream_after = pl_rt_stream_after, .event_elapsed_us = pl_rt_event_elapsed_us, .upload = pl_rt_upload,       \
-    .download = pl_rt_download, .copy = pl_rt_copy, .fill = pl_rt_fill, .module_load = pl_rt_module_load,         \
-    .module_unload = pl_rt_module_unload, .function = pl_rt_function, .function_release = pl_rt_function_release, \
-    .function_info = pl_rt_function_info, .launch = pl_rt_launch, .capture_begin = pl_rt_capture_begin,           \
+#define PL_RT_FUNCTIONS                                                                                                 \
+    .memory_free = pl_rt_memory_free, .sync = pl_rt_sync, .alloc = pl_rt_alloc, .free = pl_rt_free, .view = pl_rt_view, \
+    .host_alloc = pl_rt_host_alloc, .host_free = pl_rt_host_free, .stream_create = pl_rt_stream_create,                 \
+    .stream_destroy = pl_rt_stream_destroy, .stream_wait = pl_rt_stream_wait, .event_create = pl_rt_event_create,       \
+    .event_destroy = pl_rt_event_destroy, .event_record = pl_rt_event_record, .event_wait = pl_rt_event_wait,           \
+    .stream_after = pl_rt_stream_after, .event_elapsed_us = pl_rt_event_elapsed_us, .upload = pl_rt_upload,             \
+    .download = pl_rt_download, .copy = pl_rt_copy, .fill = pl_rt_fill, .module_load = pl_rt_module_load,               \
+    .module_unload = pl_rt_module_unload, .function = pl_rt_function, .function_release = pl_rt_function_release,       \
+    .function_info = pl_rt_function_info, .launch = pl_rt_launch, .capture_begin = pl_rt_capture_begin,                 \
     .capture_end = pl_rt_capture_end, .graph_launch = pl_rt_graph_launch, .graph_destroy = pl_rt_graph_destroy
 
 #endif

@@ -1,6 +1,5 @@
 /* Run-time compilers: NVRTC (to machine code for one exact target) and hipRTC. They share their shape, not their names. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -34,6 +33,7 @@ static enum pl_status open_nvrtc(struct pl_err *err) {
         .names = names,
         .folders = folders,
         .env = "PLUMB_CUDA_PATH",
+        .off = "PLUMB_NVRTC",
         .pip = "nvidia/*",
     };
     static const struct pl_library_symbol symbols[] = {
@@ -49,10 +49,6 @@ static enum pl_status open_nvrtc(struct pl_err *err) {
         {"nvrtcDestroyProgram", (void **)(void *)&nvrtc.destroy, false},
         {"nvrtcGetErrorString", (void **)(void *)&nvrtc.error, false},
     };
-    const char *off = getenv("PLUMB_NVRTC"); /* tests of what happens without it */
-    if (off != NULL && strcmp(off, "off") == 0) {
-        PL_FAIL(err, PL_NOT_FOUND, "%s is switched off by PLUMB_NVRTC: %s", lib.what, lib.help);
-    }
     return pl_library_open(&lib, symbols, PL_COUNT_OF(symbols), &nvrtc.library, err);
 }
 

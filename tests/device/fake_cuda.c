@@ -1,10 +1,12 @@
 /* fake_cuda - a CUDA driver that computes nothing, for tests of what happens around a driver: built as libcuda.so.1 by
  * tests/device/test_fake_driver.py. Device memory is the host's. The environment says how it misbehaves:
  *   FAKE_CUDA_VERSION 12040   FAKE_CUDA_INIT code   FAKE_CUDA_DEVICES 1   FAKE_CUDA_MEMORY bytes (all the device has)
- *   FAKE_CUDA_LOG file: a line for each module that is loaded, "ptx" or "code". */
+ *   FAKE_CUDA_SLEEP cuMemAlloc_v2: that call never returns   FAKE_CUDA_LOG file: a line for each module that is loaded,
+ * "ptx" or "code". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default"))) int
 
@@ -36,6 +38,8 @@ static size_t memory(void) { return (size_t)setting("FAKE_CUDA_MEMORY", 1L << 30
 API cuDeviceTotalMem_v2(size_t *bytes, int dev) { return (void)dev, *bytes = (size_t)1 << 33, 0; }
 API cuMemGetInfo_v2(size_t *free_bytes, size_t *total) { return *free_bytes = memory() - used, *total = (size_t)1 << 33, 0; }
 API cuMemAlloc_v2(void **p, size_t bytes) {
+    const char *still = getenv("FAKE_CUDA_SLEEP");
+    while (still != NULL && strcmp(still, __func__) == 0) pause();
     if (used + bytes > memory()) return 2; /* CUDA_ERROR_OUT_OF_MEMORY */
     size_t *block = calloc(1, bytes + 64);
     if (block == NULL) return 2;

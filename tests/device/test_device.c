@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/device.h"
+#include "tests/devices.h"
 
 static const char *const opencl_text = "__kernel void add(__global const float *a, __global float *b, const float by) {\n"
                                        "    b[get_global_id(0)] = a[get_global_id(0)] + by;\n}\n";
@@ -16,6 +16,7 @@ static const char *const cuda_text = "extern \"C\" __global__ void add(const flo
                                      "    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;\n    b[i] = a[i] + by;\n}\n";
 
 enum { N = 256 };
+static int device_index;
 
 static enum pl_status run_kernel(struct pl_device *d, struct pl_device_stream s, struct pl_device_module m,
                                  struct pl_device_buffer *a, struct pl_device_buffer *b, struct pl_err *err) {
@@ -51,7 +52,7 @@ static enum pl_status scenario(enum pl_device_kind kind, float *out, struct pl_e
     struct pl_device_event from = {0}, to = {0};
     float *in = NULL;
     double us = 0;
-    enum pl_status st = pl_device_open(kind, 0, &d, err);
+    enum pl_status st = pl_device_open(kind, device_index, &d, err);
     if (st != PL_OK) return st;
     if ((st = pl_device_stream_create(d, &s, err)) != PL_OK) goto done;
     if ((st = pl_device_event_create(d, &from, err)) != PL_OK) goto done;
@@ -88,6 +89,8 @@ done:
 }
 
 static bool present(enum pl_device_kind kind) {
+    if (getenv("PLUMB_TEST_DEVICE") != NULL && test_device_of(kind) < 0) return false;
+    device_index = PL_MAX(test_device_of(kind), 0);
     int n = 0;
     struct pl_err err = {0};
     if (pl_device_count(kind, &n, &err) == PL_OK && n > 0) return true;
@@ -130,6 +133,27 @@ static void rocm(void **state) {
     one_kind(PL_DEVICE_ROCM);
 }
 
+/* What is written to a part lands in the whole, there and nowhere else. */
+static void parts_of_buffers(struct pl_device *d, struct pl_device_stream s) {
+    enum { AT = PL_DEVICE_VIEW_ALIGN, LEN = 40 };
+    struct pl_err err = {0};
+    struct pl_device_buffer whole = {0}, part = {0};
+    unsigned char text[LEN], got[3 * AT];
+    memset(text, 7, sizeof text);
+    assert_int_equal(pl_device_alloc(d, sizeof got, &whole, &err), PL_OK);
+    assert_int_equal(pl_device_fill(d, s, &whole, 1, &err), PL_OK);
+    assert_int_equal(pl_device_view(d, &whole, 3 * AT, 1, &part, &err), PL_INVALID);
+    assert_int_equal(pl_device_view(d, &whole, AT, sizeof got, &part, &err), PL_INVALID);
+    assert_int_equal(pl_device_view(d, &whole, AT, LEN, &part, &err), PL_OK);
+    assert_int_equal(pl_device_upload(d, s, &part, 0, text, LEN + 1, &err), PL_INVALID);
+    assert_int_equal(pl_device_upload(d, s, &part, 0, text, LEN, &err), PL_OK);
+    assert_int_equal(pl_device_download(d, s, got, &whole, 0, sizeof got, &err), PL_OK);
+    assert_int_equal(pl_device_stream_wait(d, s, &err), PL_OK);
+    for (size_t i = 0; i < sizeof got; i++) assert_int_equal(got[i], i >= AT && i < AT + LEN ? 7 : 1);
+    pl_device_view_drop(d, &part);
+    pl_device_free(d, &whole);
+}
+
 static void refusals(void **state) {
     (void)state;
     for (int k = 0; k < PL_DEVICE_KIND_COUNT; k++) {
@@ -140,7 +164,7 @@ static void refusals(void **state) {
         assert_null(d);
         if (!present(kind)) continue;
         assert_non_null(strstr(err.text, "9999"));
-        assert_int_equal(pl_device_open(kind, 0, &d, &err), PL_OK);
+        assert_int_equal(pl_device_open(kind, device_index, &d, &err), PL_OK);
         struct pl_device_buffer b = {0};
         struct pl_device_stream s = {0};
         assert_int_equal(pl_device_alloc(d, UINT64_C(1) << 60, &b, &err), PL_NO_MEMORY);
@@ -150,6 +174,7 @@ static void refusals(void **state) {
         char bytes[32] = {0};
         assert_int_equal(pl_device_upload(d, s, &b, 8, bytes, 9, &err), PL_INVALID);
         assert_int_equal(pl_device_download(d, s, bytes, &b, UINT64_MAX, 2, &err), PL_INVALID);
+        parts_of_buffers(d, s);
         struct pl_buf image = {0}, log = {0};
         struct pl_device_source src = {"bad.k", "this is no kernel", NULL, 0};
         assert_int_equal(pl_device_compile(d, kind, NULL, &src, &image, &log, &err), PL_DEVICE);
@@ -166,7 +191,7 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opencl), cmocka_unit_test(cuda), cmocka_unit_test(rocm),
-                                       cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests_name("device", tests, NULL, NULL);
+    struct CMUnitTest tests[] = {cmocka_unit_test(opencl), cmocka_unit_test(cuda), cmocka_unit_test(rocm),
+                                 cmocka_unit_test(refusals)};
+    return TEST_RUN("device", tests);
 }

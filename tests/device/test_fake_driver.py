@@ -117,6 +117,27 @@ def a_driver_that_computes_nothing_is_seen():
 
 
 @case
+def one_device_is_listed_alone():
+    e = env(build("fake"), FAKE_CUDA_DEVICES="3")
+    listed = json.loads(run("devices", "--json", "--only", "cuda", env=e, check=0).stdout)
+    assert [k["kind"] for k in listed] == ["cuda"] and [d["index"] for d in listed[0]["devices"]] == [0, 1, 2]
+    listed = json.loads(run("devices", "--json", "--only", "cuda:1", env=e, check=0).stdout)
+    assert [d["index"] for d in listed[0]["devices"]] == [1]
+    assert b"no device 7, only 0 to 2" in run("devices", "--only", "cuda:7", env=e, check=0).stdout
+    assert b"cuda, rocm, opencl" in run("devices", "--only", "metal", env=e, check=64).stderr
+
+
+@case
+def a_driver_that_stands_still_is_given_up():
+    """Measured in a process of its own: the list goes on."""
+    e = env(build("fake"), FAKE_CUDA_SLEEP="cuMemAlloc_v2")
+    if not has_nvrtc(env(build("fake"))):
+        raise Skip("no NVRTC here")
+    out = run("devices", "--measure", "--limit", 1, "--only", "cuda", env=e, check=0).stdout
+    assert b"Fake GPU" in out and b"not measured: not finished after 1 s" in out, out
+
+
+@case
 def fallbacks_are_counted_and_strict_refuses_them():
     """Heads of 16 have no fast attention on CUDA, and the fake has no cuBLASLt: said, counted, and refused at load."""
     e = env(build("fake"))

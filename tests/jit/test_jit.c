@@ -21,6 +21,7 @@
 #include "base/mem.h"
 #include "jit/store.h"
 #include "tensor/convert.h"
+#include "tests/devices.h"
 
 static const char *const text = "#include \"kv.h\"\n"
                                 "KERNEL(widen)(GLOBAL const KV_TYPE *p, GLOBAL f32 *out) {\n"
@@ -28,6 +29,7 @@ static const char *const text = "#include \"kv.h\"\n"
                                 "}\n";
 enum { N = 32 };
 static enum pl_device_kind kind;
+static int device_index;
 static struct pl_err err;
 static char dir[64];
 static int warnings;
@@ -40,9 +42,9 @@ static void count_warnings(const char *line, void *user) {
 static int find_device(void **state) {
     (void)state;
     for (int k = 0; k < PL_DEVICE_KIND_COUNT; k++) {
-        int n = 0;
         kind = (enum pl_device_kind)k;
-        if (pl_device_count(kind, &n, &err) == PL_OK && n > 0) return 0;
+        device_index = test_device_of(kind);
+        if (device_index >= 0) return 0;
     }
     kind = PL_DEVICE_KIND_COUNT;
     return 0;
@@ -89,7 +91,7 @@ struct bench {
 static struct bench open_with(enum pl_jit_mode mode, const char *folder, uint64_t max_bytes) {
     struct bench b = {0};
     struct pl_jit_options opt = {mode, folder, max_bytes};
-    assert_int_equal(pl_device_open(kind, 0, &b.d, &err), PL_OK);
+    assert_int_equal(pl_device_open(kind, device_index, &b.d, &err), PL_OK);
     assert_int_equal(pl_jit_create(b.d, &opt, &b.j, &err), PL_OK);
     assert_int_equal(pl_device_stream_create(b.d, &b.s, &err), PL_OK);
     return b;
@@ -505,17 +507,6 @@ static void every_kernel_file_is_embedded(void **state) {
 
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, fresh_dir, remove_dir)
 
-/* No test may lean on what an earlier one left: tests/jit/test_order.py runs this shuffled, and each test alone. */
-static void shuffle(struct CMUnitTest *tests, size_t count, unsigned seed) {
-    for (size_t i = count - 1; i > 0; i--) {
-        seed = seed * 1103515245u + 12345u;
-        size_t k = seed / 65536u % (i + 1);
-        struct CMUnitTest t = tests[i];
-        tests[i] = tests[k];
-        tests[k] = t;
-    }
-}
-
 int main(void) {
     struct CMUnitTest tests[] = {
         CASE(concurrent_processes),
@@ -533,8 +524,5 @@ int main(void) {
         cmocka_unit_test(every_kernel_file_is_embedded),
     };
     if (getenv("PLUMB_TEST_CHILD") != NULL) return child(getenv("PLUMB_TEST_CHILD"));
-    const char *seed = getenv("PLUMB_TEST_SHUFFLE"), *only = getenv("PLUMB_TEST_ONLY");
-    if (seed != NULL) shuffle(tests, PL_COUNT_OF(tests), (unsigned)strtoul(seed, NULL, 10));
-    if (only != NULL) cmocka_set_test_filter(only);
-    return cmocka_run_group_tests_name("jit", tests, NULL, NULL);
+    return TEST_RUN("jit", tests); /* tests/jit/test_order.py runs this shuffled, and each test alone */
 }

@@ -1,4 +1,4 @@
-/* kit - what kernel tests share: every device present, buffers with a poisoned body and a sentinel tail, random data. */
+/* kit - what kernel tests share: every device present, buffers with a poisoned body between two sentinels, random data. */
 #ifndef KIT_H
 #define KIT_H
 
@@ -16,8 +16,9 @@
 #include "ref/ref.h"
 #include "tensor/convert.h"
 #include "tensor/quant.h"
+#include "tests/devices.h"
 
-enum { KIT_TAIL = 64 * 4 };
+enum { KIT_HEAD = PL_DEVICE_VIEW_ALIGN, KIT_TAIL = 64 * 4, KIT_BUFFERS = 64 };
 
 static struct pl_kernels ks; /* the device under test */
 static struct pl_err err;
@@ -46,18 +47,31 @@ static inline float *kit_random(size_t n, float scale) {
     return p;
 }
 
-/* A device copy of host bytes, followed by a sentinel. */
+/* What kernels get is the middle of an allocation. */
+static struct {
+    void *view;
+    struct pl_device_buffer whole;
+} kit_whole[KIT_BUFFERS];
+
+/* A device copy of host bytes between two sentinels. The last KIT_TAIL bytes of the buffer given back are the second. */
 static inline struct pl_device_buffer kit_up(const void *p, size_t bytes) {
     struct pl_device_buffer b = {0};
-    unsigned char tail[KIT_TAIL];
-    memset(tail, 0xA5, sizeof tail);
-    CHECK(pl_device_alloc(ks.device, bytes + KIT_TAIL, &b, &err));
-    CHECK(pl_device_upload(ks.device, ks.stream, &b, 0, p, bytes, &err));
-    CHECK(pl_device_upload(ks.device, ks.stream, &b, bytes, tail, sizeof tail, &err));
+    unsigned char guard[KIT_HEAD];
+    size_t slot = 0;
+    memset(guard, 0xA5, sizeof guard);
+    while (slot < KIT_BUFFERS && kit_whole[slot].view != NULL) slot++;
+    assert_true(slot < KIT_BUFFERS);
+    struct pl_device_buffer *whole = &kit_whole[slot].whole;
+    CHECK(pl_device_alloc(ks.device, KIT_HEAD + bytes + KIT_TAIL, whole, &err));
+    CHECK(pl_device_upload(ks.device, ks.stream, whole, 0, guard, KIT_HEAD, &err));
+    CHECK(pl_device_upload(ks.device, ks.stream, whole, KIT_HEAD, p, bytes, &err));
+    CHECK(pl_device_upload(ks.device, ks.stream, whole, KIT_HEAD + bytes, guard, KIT_TAIL, &err));
     CHECK(pl_device_stream_wait(ks.device, ks.stream, &err));
+    CHECK(pl_device_view(ks.device, whole, KIT_HEAD, bytes + KIT_TAIL, &b, &err));
+    kit_whole[slot].view = b.handle;
     return b;
 }
-/* An output of NaNs, followed by a sentinel. */
+/* An output of NaNs between two sentinels. */
 static inline struct pl_device_buffer kit_out(size_t bytes) {
     void *p = malloc(bytes + 1);
     assert_non_null(p);
@@ -66,14 +80,23 @@ static inline struct pl_device_buffer kit_out(size_t bytes) {
     free(p);
     return b;
 }
-/* What a buffer holds now; fails when its sentinel was touched. Frees the buffer. */
+/* What a buffer holds now; fails when a sentinel was touched. Frees the buffer. */
 static inline void *kit_down(struct pl_device_buffer *b) {
-    unsigned char *p = malloc(b->bytes);
+    size_t slot = 0;
+    while (slot < KIT_BUFFERS && kit_whole[slot].view != b->handle) slot++;
+    assert_true(slot < KIT_BUFFERS);
+    struct pl_device_buffer *whole = &kit_whole[slot].whole;
+    size_t size = whole->bytes;
+    unsigned char *p = malloc(size);
     assert_non_null(p);
-    CHECK(pl_device_download(ks.device, ks.stream, p, b, 0, b->bytes, &err));
+    CHECK(pl_device_download(ks.device, ks.stream, p, whole, 0, size, &err));
     CHECK(pl_device_stream_wait(ks.device, ks.stream, &err));
-    for (size_t i = b->bytes - KIT_TAIL; i < b->bytes; i++) assert_int_equal(p[i], 0xA5);
-    pl_device_free(ks.device, b);
+    for (size_t i = 0; i < KIT_HEAD; i++) assert_int_equal(p[i], 0xA5);
+    for (size_t i = size - KIT_TAIL; i < size; i++) assert_int_equal(p[i], 0xA5);
+    pl_device_view_drop(ks.device, b);
+    pl_device_free(ks.device, whole);
+    kit_whole[slot].view = NULL;
+    memmove(p, p + KIT_HEAD, size - KIT_HEAD);
     return p;
 }
 static inline void kit_drop(struct pl_device_buffer *b) { free(kit_down(b)); }
@@ -93,13 +116,10 @@ static inline void kit_near(const char *what, const float *got, const float *wan
 static inline void kit_each(void (*fn)(void)) {
     int ran = 0;
     for (int kind = 0; kind < PL_DEVICE_KIND_COUNT; kind++) {
-        int n = 0;
-        struct pl_err why = {0};
-        const char *only = getenv("PLUMB_TEST_DEVICE");
-        if (only != NULL && strcmp(only, pl_device_kind_name((enum pl_device_kind)kind)) != 0) continue;
-        if (pl_device_count((enum pl_device_kind)kind, &n, &why) != PL_OK || n == 0) continue;
+        int index = test_device_of((enum pl_device_kind)kind);
+        if (index < 0) continue;
         struct pl_jit_options jit = {.mode = PL_JIT_ON, .dir = "build/test-jit"};
-        CHECK(pl_kernels_open((enum pl_device_kind)kind, 0, &jit, &ks, &err));
+        CHECK(pl_kernels_open((enum pl_device_kind)kind, index, &jit, &ks, &err));
         fn();
         pl_kernels_close(&ks);
         ran++;

@@ -13,10 +13,10 @@
 #include <string.h>
 
 #include "base/pool.h"
-#include "device/device.h"
 #include "jit/jit.h"
 #include "ops/launch.h"
 #include "ops/paged.h"
+#include "tests/devices.h"
 
 static struct pl_err err;
 
@@ -227,7 +227,7 @@ static void gfx1030(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sm_80), cmocka_unit_test(sm_90), cmocka_unit_test(sm_100),
-                                       cmocka_unit_test(gfx90a), cmocka_unit_test(gfx1030)};
-    return cmocka_run_group_tests_name("compile gates", tests, NULL, NULL);
+    struct CMUnitTest tests[] = {cmocka_unit_test(sm_80), cmocka_unit_test(sm_90), cmocka_unit_test(sm_100),
+                                 cmocka_unit_test(gfx90a), cmocka_unit_test(gfx1030)};
+    return TEST_RUN("compile gates", tests);
 }

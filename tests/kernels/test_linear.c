@@ -1,4 +1,4 @@
-/* Products and embeddings of every weight type against src/ref: rows 1..64, odd widths, sentinels, poisoned outputs.
+/* Products and embeddings of every weight type against src/ref: rows 1..64, widths 1..1025, sentinels, poisoned outputs.
  *
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
  * through is sanitized in tests/device, tests/jit and tests/model)
@@ -137,7 +137,7 @@ static void one_type(enum pl_dtype dtype, size_t out, size_t in, uint32_t bits, 
     struct made m = make_tensor(dtype, out, in, bits, group, scales);
     struct pl_device_weight w = upload(&m);
     struct pl_kernel k[PL_TILE_COUNT] = {0};
-    for (size_t rows = 1; rows <= max_rows; rows++) {
+    for (size_t rows = 1; rows <= max_rows; rows += test_small() && rows < max_rows ? PL_MIN(3, max_rows - rows) : 1) {
         uint32_t tile_rows, tile = pl_tile_of(rows, &tile_rows);
         if (k[tile].jit == NULL) CHECK(pl_kernel_linear(&ks, &w, tile, &k[tile], &err));
         check(&m, &w, &k[tile], rows, rows % 3 == 1, rows % 2 == 0);
@@ -152,13 +152,16 @@ static void one_type(enum pl_dtype dtype, size_t out, size_t in, uint32_t bits, 
 }
 
 static void plain_types(void) {
-    static const size_t widths[] = {1, 31, 33, 64, 127, 1021, 1025};
-    one_type(PL_F32, 37, 96, 0, 0, 0, 64); /* every row count */
+    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16};
+    enum { WIDEST = 1025 };
+    for (size_t cols = 1; cols <= WIDEST; cols += test_small() ? 256 : 1) /* every width, and each type at most of them */
+        one_type(types[cols % 3], 1 + cols % 19, cols, 0, 0, 0, 1 + cols % 2);
+    if (test_small()) return;
+    static const size_t widths[] = {1, 31, 32, 33, 64, 127, 1021, 1025};
     for (size_t i = 0; i < PL_COUNT_OF(widths); i++) {
-        one_type(PL_F32, 19, widths[i], 0, 0, 0, 3);
-        one_type(PL_F16, 17, widths[i], 0, 0, 0, 2);
-        one_type(PL_BF16, 1 + i * 5, widths[i], 0, 0, 0, 2);
+        for (size_t t = 0; t < PL_COUNT_OF(types); t++) one_type(types[t], 1 + i * 5, widths[i], 0, 0, 0, 3);
     }
+    one_type(PL_F32, 37, 96, 0, 0, 0, 64); /* every row count */
     one_type(PL_BF16, 67, 256, 0, 0, 0, 64);
     one_type(PL_F16, 5, 64, 0, 0, 0, 64);
 }
@@ -167,18 +170,18 @@ static void block_types(void) {
                                           PL_Q5_K, PL_Q6_K, PL_IQ4_NL, PL_IQ4_XS, PL_MXFP4, PL_TQ1_0, PL_TQ2_0};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         size_t block = pl_dtype_info(types[i])->block_elems;
-        one_type(types[i], 33, block * 3, 0, 0, 0, 9); /* every tile, and a rest behind the largest */
+        one_type(types[i], 33, block * (test_small() ? 1 : 3), 0, 0, 0, test_small() ? 8 : 64);
+        for (size_t n = 1; n <= 1024 / block && !test_small(); n++)
+            one_type(types[i], 1 + n % 7, block * n, 0, 0, 0, 1 + n % 3);
     }
-    one_type(PL_Q4_K, 50, 512, 0, 0, 0, 64);
-    one_type(PL_Q4_1, 23, 32, 0, 0, 0, 20);
 }
 static void mlx_types(void) {
     static const uint32_t bits[] = {2, 3, 4, 5, 6, 8};
     static const uint32_t sizes[] = {32, 64, 128};
     static const enum pl_dtype scales[] = {PL_F16, PL_BF16, PL_F32};
     for (size_t i = 0; i < PL_COUNT_OF(bits); i++) {
-        for (size_t k = 0; k < PL_COUNT_OF(sizes); k++) {
-            one_type(PL_MLX, 21, 256, bits[i], sizes[k], scales[(i + k) % 3], k == i % 3 ? 9 : 1);
+        for (size_t k = 0; k < (test_small() ? 1 : PL_COUNT_OF(sizes)); k++) {
+            one_type(PL_MLX, 21, 256, bits[i], sizes[k], scales[(i + k) % 3], test_small() ? 4 : k == i % 3 ? 64 : 1);
         }
     }
 }
@@ -229,12 +232,12 @@ static void gemv_types(void) {
     static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q6_K};
     static const size_t widths[] = {256, 768, 1024, 2304, 4096};
     for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
-        for (size_t i = 0; i < PL_COUNT_OF(widths); i++) {
+        for (uint32_t rows = 1; rows <= PL_GEMV_ROWS_MAX; rows += test_small() ? 7 : 1) {
+            size_t i = (t + rows) % (test_small() ? 2 : PL_COUNT_OF(widths));
             struct made m = make_tensor(types[t], 37, widths[i], 0, 0, 0);
             struct pl_device_weight w = upload(&m);
-            uint32_t rows = (uint32_t)((t + i) % 8 + 1);
             const char *why = pl_gemv_declines(&ks, &w, rows);
-            if (why == NULL) check_gemv(&m, &w, rows, i % 2 == 0, i % 3 == 0), check_gemv(&m, &w, 1, false, true);
+            if (why == NULL) check_gemv(&m, &w, rows, i % 2 == 0, rows % 3 == 1);
             if (pl_device_info(ks.device)->kind == PL_DEVICE_CUDA) assert_null(why);
             kit_drop(&w.data);
             free(m.data);
@@ -300,6 +303,7 @@ static void dense(void) {
     static const enum pl_dtype types[] = {PL_BF16, PL_F16, PL_Q4_0, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_IQ4_XS};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         one_dense(types[i], 72, 512, 40, i % 2 == 0, false);
+        if (test_small()) continue;
         one_dense(types[i], 200, 768, 65, false, true);
         if (types[i] == PL_BF16)
             one_dense(types[i], 136, 512, 3, true, false), one_dense(types[i], 136, 512, 8, false, true);
@@ -395,6 +399,7 @@ static void mma_types(void) {
                  {272, 512, 32, 2}, {144, 2304, 33, 1}, {1040, 1024, 64, 3}, {48, 512, 100, 2}};
     for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
         for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+            if (test_small() && cases[i].out * cases[i].in > 160000) continue;
             struct pl_device_weight w = {.dtype = types[t], .rows = cases[i].out, .cols = cases[i].in};
             const char *why = pl_strips_decline(&ks, &w);
             if (pl_device_info(ks.device)->kind == PL_DEVICE_CUDA) assert_null(why);
@@ -402,6 +407,12 @@ static void mma_types(void) {
             struct strips s = strips_of(types[t], cases[i].out, cases[i].in, cases[i].rows);
             assert_null(pl_mma_declines(&ks, &s.w));
             check_mma(&s, cases[i].rows, cases[i].matrices, i % 2 == 0, i % 3 == 0, NULL);
+            strips_drop(&s);
+        }
+        struct pl_device_weight w = {.dtype = types[t], .rows = 48, .cols = 512};
+        for (size_t rows = 1; rows <= 64 && pl_strips_decline(&ks, &w) == NULL && !test_small(); rows++) {
+            struct strips s = strips_of(types[t], w.rows, w.cols, rows);
+            check_mma(&s, rows, 1 + rows % 3, rows % 2 == 0, rows % 3 == 0, NULL);
             strips_drop(&s);
         }
     }
@@ -506,10 +517,10 @@ static void prepares(void) {
     struct pl_device_weight w = {.dtype = PL_Q4_K, .rows = 48, .cols = 256};
     if (pl_strips_decline(&ks, &w) != NULL) return;
     one_merge(1, 4, 64, 1);
-    one_merge(3, 32, 128, 8);
-    one_merge(9, 5, 256, 3);
+    if (!test_small()) one_merge(3, 32, 128, 8), one_merge(9, 5, 256, 3);
     for (int i = PL_PREPARE_NORM; i < PL_PREPARE_MERGE; i++) {
         one_prepare((enum pl_prepare)i, 1, 256);
+        if (test_small()) continue;
         one_prepare((enum pl_prepare)i, 11, 4096);
         one_prepare((enum pl_prepare)i, 3, 5120);
     }
@@ -557,9 +568,8 @@ static void test_unpack(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),    cmocka_unit_test(test_prepare),
-                                       cmocka_unit_test(test_unpack), cmocka_unit_test(test_dense),
-                                       cmocka_unit_test(test_plain),  cmocka_unit_test(test_blocks),
-                                       cmocka_unit_test(test_mlx),    cmocka_unit_test(test_gemv)};
-    return cmocka_run_group_tests_name("products", tests, NULL, NULL);
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),   cmocka_unit_test(test_prepare), cmocka_unit_test(test_unpack),
+                                 cmocka_unit_test(test_dense), cmocka_unit_test(test_plain),   cmocka_unit_test(test_blocks),
+                                 cmocka_unit_test(test_mlx),   cmocka_unit_test(test_gemv)};
+    return TEST_RUN("products", tests);
 }

@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#include "device/device.h"
+#include "tests/devices.h"
 
 enum { SEQS = 5 };
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX], other[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
@@ -15,15 +15,13 @@ enum { PLAIN = 3 }; /* the first so many have no quantised weights */
 static const char *const models[] = {"llama3.gguf", "gemma3.gguf", "qwen2-window", "llama2-q.gguf", "llama3-mlx4"};
 static const char *const goldens[] = {"llama3", "gemma3", "qwen2-window", "llama2-q", "llama3-mlx4"};
 
+static int device_index;
 static bool present(enum pl_backend *backend) {
     static const enum pl_backend backends[] = {PL_BACKEND_CUDA, PL_BACKEND_ROCM, PL_BACKEND_OPENCL};
     static const enum pl_device_kind kinds[] = {PL_DEVICE_CUDA, PL_DEVICE_ROCM, PL_DEVICE_OPENCL};
     for (size_t i = 0; i < PL_COUNT_OF(kinds); i++) {
-        int n = 0;
-        struct pl_err err = {0};
-        const char *only = getenv("PLUMB_TEST_DEVICE");
-        if (only != NULL && strcmp(only, pl_device_kind_name(kinds[i])) != 0) continue;
-        if (pl_device_count(kinds[i], &n, &err) != PL_OK || n == 0) continue;
+        device_index = test_device_of(kinds[i]);
+        if (device_index < 0) continue;
         *backend = backends[i];
         return true;
     }
@@ -34,6 +32,7 @@ static void open_model(struct rig *r, struct pl_ops_options oo, size_t model, en
     char path[256];
     snprintf(path, sizeof path, "tests/golden/model/%s", models[model]);
     oo.exact = true;
+    oo.device = device_index;
     rig_open_with(r, &oo, path, kv, GOLD_TOKENS_MAX);
 }
 
@@ -59,7 +58,7 @@ static uint64_t steps_of(const struct rig *r, const char *form, const char *reas
 static void forms_give_the_golden_logits(void **state) {
     (void)state;
     static const char *const forms[] = {"v1", "v2", "gather", "auto"};
-    enum pl_backend backend;
+    enum pl_backend backend = PL_BACKEND_CPU;
     if (!present(&backend)) skip();
     for (size_t m = 0; m < PLAIN; m++) {
         static struct gold g;
@@ -110,7 +109,7 @@ static void step(struct rig *r, struct world *w, const uint32_t *list, const uin
 
 static void cascade_of_shared_pages(void **state) {
     (void)state;
-    enum pl_backend backend;
+    enum pl_backend backend = PL_BACKEND_CPU;
     if (!present(&backend)) skip();
     static struct gold g;
     assert_true(gold_read(goldens[0], &g));
@@ -152,7 +151,7 @@ static void cascade_of_shared_pages(void **state) {
 
 static void switches(void **state) {
     (void)state;
-    enum pl_backend backend;
+    enum pl_backend backend = PL_BACKEND_CPU;
     struct pl_err err = {0};
     struct pl_ops *o = NULL;
     if (!present(&backend)) skip();
@@ -242,14 +241,14 @@ static bool neighbours_change_nothing(enum pl_backend backend, size_t model, boo
 }
 static void invariant_on_device(void **state) {
     (void)state;
-    enum pl_backend backend;
+    enum pl_backend backend = PL_BACKEND_CPU;
     if (!present(&backend)) skip();
     for (size_t m = 0; m < PL_COUNT_OF(models); m++) assert_true(neighbours_change_nothing(backend, m, true));
 }
 /* The control: without it prompts and single tokens run other kernels, and the comparison sees that. */
 static void neighbours_are_seen_without(void **state) {
     (void)state;
-    enum pl_backend backend;
+    enum pl_backend backend = PL_BACKEND_CPU;
     if (!present(&backend)) skip();
     assert_false(neighbours_change_nothing(backend, 0, false));
 }
@@ -286,12 +285,12 @@ int main(void) {
     if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
     strcat(cache, "/build/test-cache");
     setenv("XDG_CACHE_HOME", cache, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_form_on_the_cpu),
-                                       cmocka_unit_test(invariant_on_the_cpu),
-                                       cmocka_unit_test(switches),
-                                       cmocka_unit_test(cascade_of_shared_pages),
-                                       cmocka_unit_test(forms_give_the_golden_logits),
-                                       cmocka_unit_test(invariant_on_device),
-                                       cmocka_unit_test(neighbours_are_seen_without)};
-    return cmocka_run_group_tests_name("decode attention in models", tests, NULL, NULL);
+    struct CMUnitTest tests[] = {cmocka_unit_test(one_form_on_the_cpu),
+                                 cmocka_unit_test(invariant_on_the_cpu),
+                                 cmocka_unit_test(switches),
+                                 cmocka_unit_test(cascade_of_shared_pages),
+                                 cmocka_unit_test(forms_give_the_golden_logits),
+                                 cmocka_unit_test(invariant_on_device),
+                                 cmocka_unit_test(neighbours_are_seen_without)};
+    return TEST_RUN("decode attention in models", tests);
 }

@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "device/device.h"
+#include "tests/devices.h"
 
 static const struct {
     const char *path, *expected;
@@ -55,19 +55,17 @@ static void witness_names_device(struct rig *r, const char *kind) {
 static void one_backend(enum pl_backend backend, enum pl_device_kind kind, bool exact_products, enum pl_dtype kv,
                         double exact, double quantised) {
     static const uint32_t chunks[] = {GOLD_TOKENS_MAX, 7, 1};
-    int devices = 0;
-    struct pl_err err = {0};
+    int index = test_device_of(kind);
     bool good = true;
-    const char *only = getenv("PLUMB_TEST_DEVICE");
-    if (only != NULL && strcmp(only, pl_device_kind_name(kind)) != 0) skip();
-    if (pl_device_count(kind, &devices, &err) != PL_OK || devices == 0) skip();
-    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+    if (index < 0) skip();
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i += test_small() ? 5 : 1) {
         static struct gold g;
         char path[256];
         snprintf(path, sizeof path, "tests/golden/model/%s", cases[i].path);
         if (!gold_read(cases[i].expected, &g)) fail_msg("cannot read tests/golden/model/%s.bin", cases[i].expected);
         struct rig r;
-        rig_open_on(&r, backend, exact_products, path, NULL, kv, GOLD_TOKENS_MAX);
+        struct pl_ops_options oo = {.backend = backend, .device = index, .threads = 2, .exact = exact_products};
+        rig_open_with(&r, &oo, path, kv, GOLD_TOKENS_MAX);
         double limit = cases[i].quantised ? quantised : exact, worst = 0;
         for (size_t c = 0; c < PL_COUNT_OF(chunks); c++) {
             rig_run(&r, g.ids, g.tokens, chunks[c], got);
@@ -110,13 +108,13 @@ static void cuda_tensor_cores(void **state) {
 /* An operation without a port on the backend stops the model from loading, by name. */
 static void experts_are_refused_by_name(void **state) {
     (void)state;
-    int devices = 0;
     struct pl_err err = {0};
-    if (pl_device_count(PL_DEVICE_OPENCL, &devices, &err) != PL_OK || devices == 0) skip();
+    int index = test_device_of(PL_DEVICE_OPENCL);
+    if (index < 0) skip();
     struct pl_file *f = NULL;
     struct pl_ops *o = NULL;
     struct pl_model *m = NULL;
-    struct pl_ops_options oo = {.backend = PL_BACKEND_OPENCL};
+    struct pl_ops_options oo = {.backend = PL_BACKEND_OPENCL, .device = index};
     struct pl_model_options mo = {.max_context = 64, .max_rows = 4};
     RIG_OK(pl_file_open("tests/golden/model/mixtral.gguf", &f, &err), err);
     RIG_OK(pl_ops_create(&oo, &o, &err), err);
@@ -154,12 +152,12 @@ int main(void) {
     if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
     strcat(cache, "/build/test-cache");
     setenv("XDG_CACHE_HOME", cache, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opencl),
-                                       cmocka_unit_test(opencl_half),
-                                       cmocka_unit_test(cuda),
-                                       cmocka_unit_test(cuda_half),
-                                       cmocka_unit_test(cuda_tensor_cores),
-                                       cmocka_unit_test(absent_is_an_error),
-                                       cmocka_unit_test(experts_are_refused_by_name)};
-    return cmocka_run_group_tests_name("models on devices", tests, NULL, NULL);
+    struct CMUnitTest tests[] = {cmocka_unit_test(opencl),
+                                 cmocka_unit_test(opencl_half),
+                                 cmocka_unit_test(cuda),
+                                 cmocka_unit_test(cuda_half),
+                                 cmocka_unit_test(cuda_tensor_cores),
+                                 cmocka_unit_test(absent_is_an_error),
+                                 cmocka_unit_test(experts_are_refused_by_name)};
+    return TEST_RUN("models on devices", tests);
 }

@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-#include "device/device.h"
+#include "tests/devices.h"
 
 static struct gold g;
 static float out[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
@@ -100,6 +100,6 @@ int main(void) {
     if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
     strcat(cache, "/build/test-cache");
     setenv("XDG_CACHE_HOME", cache, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opencl), cmocka_unit_test(cuda)};
-    return cmocka_run_group_tests_name("device faults", tests, NULL, NULL);
+    struct CMUnitTest tests[] = {cmocka_unit_test(opencl), cmocka_unit_test(cuda)};
+    return TEST_RUN("device faults", tests);
 }
