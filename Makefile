@@ -24,7 +24,7 @@ endif
 
 # --- Optional libraries: tools/configure.sh looks once and says what is left out. ------------------------------------
 CONFIG := $(BUILD)/gen/config.mk
-NO_BUILD_GOALS := help clean deps deps-check demo check soak fuzz format format-check
+NO_BUILD_GOALS := help clean deps deps-check demo check check-order soak fuzz format format-check
 NEEDS_CONFIG := $(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD_GOALS),$(MAKECMDGOALS)),all)
 ifneq ($(NEEDS_CONFIG),)
 -include $(CONFIG)
@@ -210,6 +210,11 @@ demo:
 ## make check        every test that needs no GPU: sanitized and optimised, in parallel; TESTS=text picks by name
 check: deps-check
 	@sh tools/check.sh "$(BUILD)" "$(JOBS)" "$(TESTS)"
+
+## make check-order  does a test depend on its predecessors? The optimised suite in order, shuffled, and each test alone
+check-order: deps-check
+	@$(MAKE) --no-print-directory -j$(JOBS) all tests
+	@sh tools/check_order.sh "$(BUILD)" "$(JOBS)" "$(TESTS)"
 
 ## make check-gpu    the tests that need a GPU
 check-gpu:

@@ -73,6 +73,7 @@ struct plumb_engine_options {
     const char *attention_off;   /* forms of it that are switched off: "cascade,v2"; NULL: none */
     const char *kv_layout;       /* "paged", "dense" (one run of memory a session, nothing shared), "auto" (NULL) */
     bool invariant;              /* a session's logits do not depend on what else runs in a step; slower */
+    bool no_graphs;              /* devices: kernels are launched one by one instead of as a graph; slower */
 };
 PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
                                   struct plumb_error *err);

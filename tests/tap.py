@@ -1,7 +1,9 @@
 """Test Anything Protocol for Python tests: decorate functions with @case, end with main().
 
 A case passes when it returns, fails when it raises, and is skipped when it raises Skip with the reason.
+PLUMB_TEST_ONLY=NAME runs that case alone.
 """
+import os
 import sys
 import traceback
 
@@ -18,9 +20,10 @@ def case(function):
 
 
 def main():
-    failed = 0
-    print(f"1..{len(_cases)}")
-    for number, function in enumerate(_cases, 1):
+    failed, only = 0, os.environ.get("PLUMB_TEST_ONLY")
+    chosen = [f for f in _cases if only in (None, f.__name__)]
+    print(f"1..{len(chosen)}")
+    for number, function in enumerate(chosen, 1):
         name = function.__name__
         try:
             function()

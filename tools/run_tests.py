@@ -4,6 +4,9 @@
 Programs are C tests (build/<variant>/tests/<folder>/test_*), fuzz corpora replayed (build/<variant>/fuzz/replay_*) and
 Python tests (tests/<folder>/test_*.py). A process that crashes, runs out of time, prints no plan or fewer results than
 planned has failed. The last line is exactly "N passed, N failed", with ", N skipped" when there are any.
+
+--alone runs every case of every program in a process of its own (cmocka's test filter, set by a small library that is loaded
+before; PLUMB_TEST_ONLY in Python tests): a case that needs what another one left behind fails here.
 """
 import argparse
 import glob
@@ -161,6 +164,48 @@ def run_once(program, args):
     judge(program, proc.returncode, out.decode("utf-8", "replace"), timed_out, limit)
 
 
+FILTER = """#include <stdlib.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+__attribute__((constructor)) static void only(void) {
+    const char *name = getenv("PLUMB_TEST_ONLY");
+    if (name != NULL) cmocka_set_test_filter(name);
+}
+"""
+
+
+def filter_library(build):
+    """A library that tells cmocka which test to run."""
+    source, library = os.path.join(build, "tmp", "only_one.c"), os.path.join(build, "tmp", "only_one.so")
+    os.makedirs(os.path.dirname(source), exist_ok=True)
+    with open(source, "w", encoding="utf-8") as f:
+        f.write(FILTER)
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source, "-lcmocka"], check=True)
+    return library
+
+
+def run_alone(program, args):
+    """Every case by itself, under the name it has among the others. Programs of one case, and fuzz corpora, as they are."""
+    run(program, args)
+    names = [n for n, v, _ in program.cases if n not in ("(all)", "(process)")]
+    if len(names) < 2 or "/fuzz/" in program.name or len(set(names)) < len(names):
+        return
+    cases, seconds, said = [], program.seconds, ""
+    for name in names:
+        python = program.source.endswith(".py")
+        env = dict(program.env, PLUMB_TEST_ONLY=name, **({} if python else {"LD_PRELOAD": args.only_library}))
+        one = Program(program.name, program.argv, program.source, env)
+        run(one, args)
+        mine = [c for c in one.cases if c[0] in (name, "(process)")]
+        cases += mine if any(c[0] == name for c in mine) else mine + [(name, "failed", "did not run when it was alone")]
+        seconds += one.seconds
+        said += one.output if any(v == "failed" for _, v, _ in mine) else ""
+    program.cases, program.seconds, program.output = cases, seconds, said
+
+
 def report(program, lock):
     failed = [c for c in program.cases if c[1] == "failed"]
     with lock:
@@ -215,6 +260,7 @@ def main():
     ap.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     ap.add_argument("--timeout", type=int, default=240, help="seconds for each program (default 240)")
     ap.add_argument("--shuffle", type=int, metavar="SEED", help="random order from this seed")
+    ap.add_argument("--alone", action="store_true", help="every case of every program in a process of its own")
     ap.add_argument("--report", default=None, help="JUnit XML (default BUILD/test-report.xml)")
     args = ap.parse_args()
     os.chdir(ROOT)
@@ -227,6 +273,8 @@ def main():
         random.Random(args.shuffle).shuffle(programs)
     else:  # the long ones first, so that no core waits at the end
         programs.sort(key=lambda p: -times.get(p.name, 30.0))
+    if args.alone:
+        args.only_library = filter_library(args.build)
     queue, lock, started = list(programs), threading.Lock(), time.monotonic()
 
     def worker():
@@ -235,7 +283,7 @@ def main():
                 if not queue:
                     return
                 program = queue.pop(0)
-            run(program, args)
+            (run_alone if args.alone else run)(program, args)
             report(program, lock)
 
     threads = [threading.Thread(target=worker) for _ in range(max(1, args.jobs))]

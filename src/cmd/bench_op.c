@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "cmd/bench_linear.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
 #include "cmd/out.h"
@@ -17,7 +18,7 @@
 void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_ROWS]) {
     *o = (struct pl_bench_op){.batch = 1, .len = 4096, .page = 32, .heads = 32, .kv_heads = 8, .dim = 128};
     const struct pl_arg list[PL_BENCH_OP_ARG_ROWS] = {
-        {0, "op", "NAME", PL_ARG_STR, &o->op, "measure one operation instead of a model: paged-decode", 0, 0, NULL},
+        {0, "op", "NAME", PL_ARG_STR, &o->op, "measure one operation instead of a model: paged-decode, linear", 0, 0, NULL},
         {0, "batch", "N", PL_ARG_U32, &o->batch, "--op: sequences (1)", 1, 4096, NULL},
         {0, "len", "N", PL_ARG_U32, &o->len, "--op: tokens of each (4096)", 1, 1 << 24, NULL},
         {0, "shared", "N", PL_ARG_U32, &o->shared, "--op: of them in pages that all share (0)", 0, 1 << 24, NULL},
@@ -26,7 +27,12 @@ void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_
         {0, "kv-heads", "N", PL_ARG_U32, &o->kv_heads, "--op: key and value heads (8)", 1, 65535, NULL},
         {0, "dim", "N", PL_ARG_U32, &o->dim, "--op: head size (128)", 1, 576, NULL},
         {0, "chunk", "N", PL_ARG_U32, &o->pages_per_chunk, "--op: pages of a chunk (0 = planned)", 0, 1 << 20, NULL},
-        {0, "compare", "LIST", PL_ARG_STR, &o->compare, "--op: of v1,v2,cascade,gather,dense (all)", 0, 0, NULL},
+        {0, "compare", "LIST", PL_ARG_STR, &o->compare, "--op: of v1,v2,cascade,gather,dense; of implementations (all)", 0,
+         0, NULL},
+        {0, "types", "LIST", PL_ARG_STR, &o->types, "--op linear: weight types (f16,q8_0,q4_0,q4_k)", 0, 0, NULL},
+        {0, "rows", "LIST", PL_ARG_STR, &o->rows, "--op linear: rows of the product (1,2,4,8,16,32,64,128)", 0, 0, NULL},
+        {0, "shape", "OUTxIN", PL_ARG_STR, &o->shape, "--op linear: of each matrix (4096x4096; CPU 1024x4096)", 0, 0, NULL},
+        {0, "quick", NULL, PL_ARG_FLAG, &o->quick, "--op linear: fewer repeats", 0, 0, NULL},
         {0, "sweep", NULL, PL_ARG_FLAG, &o->sweep, "--op: lengths from 64 doubling to --len", 0, 0, NULL},
         {0, "svg", "FILE", PL_ARG_STR, &o->svg, "--op --sweep: time over length as a picture", 0, 0, NULL},
         {0},
@@ -240,7 +246,7 @@ static enum pl_status write_svg(const struct pl_bench_op *o, const struct table 
 /* --- running --- */
 
 static enum pl_status check(const struct pl_bench_op *o, enum pl_dtype *kv, struct pl_err *err) {
-    if (strcmp(o->op, "paged-decode") != 0) PL_FAIL(err, PL_USAGE, "--op '%.40s' is not known: paged-decode", o->op);
+    if (strcmp(o->op, "paged-decode") != 0) PL_FAIL(err, PL_USAGE, "--op '%.40s' is not known: paged-decode, linear", o->op);
     if (o->heads % o->kv_heads != 0)
         PL_FAIL(err, PL_USAGE, "--heads %u is no multiple of --kv-heads %u", o->heads, o->kv_heads);
     if (o->svg != NULL && !o->sweep) PL_FAIL(err, PL_USAGE, "--svg needs --sweep");
@@ -276,6 +282,7 @@ int pl_bench_op_run(struct pl_bench_op *o) {
     struct pl_err err = {0};
     static struct table t;
     enum pl_dtype kv = PL_F16;
+    if (strcmp(o->op, "linear") == 0) return pl_bench_linear_run(o);
     t = (struct table){0};
     enum pl_status st = check(o, &kv, &err);
     if (st == PL_OK) st = parse_forms(o->compare, &t.forms, &err);

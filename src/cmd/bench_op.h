@@ -1,4 +1,4 @@
-/* bench_op - one operation on one device: `plumb bench --op paged-decode`. */
+/* bench_op - one operation on one device: `plumb bench --op paged-decode`, `--op linear`. */
 #ifndef PL_CMD_BENCH_OP_H
 #define PL_CMD_BENCH_OP_H
 
@@ -7,11 +7,13 @@
 #include "device/device.h"
 
 struct pl_bench_op {
-    const char *op, *backend, *compare, *svg, *kv_dtype;
+    const char *op, *backend, *compare, *svg, *kv_dtype, *force;
+    const char *types, *rows, *shape; /* of products */
+    int threads;
     uint32_t device, batch, len, shared, page, heads, kv_heads, dim, pages_per_chunk;
-    bool sweep, json;
+    bool sweep, quick, json;
 };
-#define PL_BENCH_OP_ARG_ROWS 13
+#define PL_BENCH_OP_ARG_ROWS 17
 void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_ROWS]);
 /* backend NULL: what is there, OpenCL last. Prints the table or JSON; returns the exit code. */
 int pl_bench_op_run(struct pl_bench_op *o);

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/mem.h"
 #include "base/philox.h"
@@ -12,8 +11,9 @@
 #include "cmd/cmd.h"
 #include "cmd/common.h"
 #include "cmd/out.h"
+#include "tune/host_bandwidth.h"
 
-enum { REPEATS_MAX = 100, CEILING_PASSES = 24 };
+enum { REPEATS_MAX = 100 };
 
 struct bench {
     struct pl_model_opts model;
@@ -74,55 +74,13 @@ static enum pl_status time_decode(struct bench *b, double *tok_s, struct pl_err 
     return PL_OK;
 }
 
-struct read_job {
-    const uint64_t *data;
-    size_t count;
-    _Atomic uint64_t sink;
-};
-
-static void read_share(void *arg, int index, int count) {
-    struct read_job *j = arg;
-    size_t begin, end;
-    uint64_t sum[8] = {0};
-    pl_pool_share(j->count, 4096, index, count, &begin, &end);
-    for (size_t i = begin; i + 8 <= end; i += 8) {
-        __builtin_prefetch(j->data + i + 512); /* as the kernels do */
-        for (size_t k = 0; k < 8; k++) sum[k] ^= j->data[i + k];
-    }
-    for (size_t k = 1; k < 8; k++) sum[0] ^= sum[k];
-    j->sink ^= sum[0];
-}
-
-/* Best of a few passes over as many bytes as one token reads, so that caches help both alike. */
+/* Over as many bytes as one token reads, so that caches help both alike. */
 static enum pl_status measure_ceiling(struct bench *b, struct pl_err *err) {
     static const enum pl_device_kind kinds[PL_BACKEND_COUNT] = {
         [PL_BACKEND_CUDA] = PL_DEVICE_CUDA, [PL_BACKEND_ROCM] = PL_DEVICE_ROCM, [PL_BACKEND_OPENCL] = PL_DEVICE_OPENCL};
     enum pl_backend backend = pl_ops_backend(b->engine->ops);
-    if (backend != PL_BACKEND_CPU) {
-        return pl_cmd_read_bandwidth(kinds[backend], b->engine->opt.device, &b->ceiling, err);
-    }
-    size_t bytes = (size_t)b->bytes_per_token;
-    bytes = PL_MAX(bytes, (size_t)1 << 20);
-    struct pl_pool *pool = NULL;
-    PL_TRY(pl_pool_create(b->threads, &pool, err));
-    enum { HUGE_PAGE = 2 << 20 }; /* what packed weights lie in too */
-    bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    struct read_job job = {.data = pl_alloc_aligned(bytes, HUGE_PAGE), .count = bytes / 8};
-    if (job.data == NULL) {
-        pl_pool_destroy(pool);
-        PL_FAIL(err, PL_NO_MEMORY, "out of memory for the bandwidth measurement (%zu bytes)", bytes);
-    }
-    (void)madvise((void *)job.data, bytes, MADV_HUGEPAGE);
-    memset((void *)job.data, 1, bytes);
-    for (int i = 0; i < CEILING_PASSES; i++) {
-        uint64_t start = pl_clock_ns();
-        pl_pool_run(pool, read_share, &job);
-        double rate = (double)bytes * 1e9 / (double)(pl_clock_ns() - start);
-        b->ceiling = PL_MAX(b->ceiling, rate);
-    }
-    pl_free((void *)job.data);
-    pl_pool_destroy(pool);
-    return PL_OK;
+    if (backend != PL_BACKEND_CPU) return pl_cmd_read_bandwidth(kinds[backend], b->engine->opt.device, &b->ceiling, err);
+    return pl_host_read_bandwidth(b->threads, (size_t)b->bytes_per_token, &b->ceiling, err);
 }
 
 /* Large weights are copied when they are used for the second time: outside every repeat. */
@@ -303,6 +261,8 @@ static int run(struct bench *b) {
 static int run_op(const struct bench *b, struct pl_bench_op *o) {
     if (b->model.model != NULL) return pl_cmd_usage("bench", "-m and --op exclude each other");
     o->json = b->json;
+    o->threads = b->model.engine.threads;
+    o->force = b->model.engine.force_kernels;
     o->backend = b->model.engine.backend;
     o->device = (uint32_t)b->model.engine.device;
     o->kv_dtype = b->model.engine.kv_dtype;

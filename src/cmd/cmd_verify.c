@@ -47,6 +47,8 @@ static int parse(struct verify *v, int argc, char **argv) {
          "fail on what is worse than in this report, or with this plumb", 0, 0, NULL},
         {0, "tests", "JUNIT.xml", PL_ARG_STR, &o->tests, "results of the test suite, for the report and --against", 0, 0,
          NULL},
+        {0, "order", "JUNIT.xml,..", PL_ARG_STR, &o->order,
+         "results of the same suite in other orders: every test must end as in --tests", 0, 0, NULL},
         {0, "floor", "PERCENT", PL_ARG_U32, &o->floor, "decoding below this part of the read ceiling is a failure", 0, 1000,
          NULL},
         {0, "timeout", "SECONDS", PL_ARG_U32, &o->timeout_s, "of one item (3600)", 1, 86400, NULL},
@@ -83,6 +85,8 @@ static enum pl_status prepare(struct verify *v, struct pl_err *err) {
     if (o->url != NULL && v->model != NULL) PL_FAIL(err, PL_USAGE, "-m and --url exclude each other");
     if (o->against != NULL && access(o->against, F_OK) != 0)
         PL_FAIL(err, PL_USAGE, "--against %.300s: %s", o->against, strerror(errno));
+    if (o->order != NULL && o->tests == NULL)
+        PL_FAIL(err, PL_USAGE, "--order needs --tests: the results in the usual order, to compare with");
     if (v->item != NULL && pl_verify_item_find(v->item) == NULL)
         PL_FAIL(err, PL_USAGE, "there is no item '%.40s' ('plumb verify --plan' lists them)", v->item);
     if (o->backend != NULL) pl_buf_printf(&v->flags, "--backend %s ", o->backend);

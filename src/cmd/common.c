@@ -56,6 +56,7 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
          NULL},
         {0, "uncounted", NULL, PL_ARG_FLAG, &e->uncounted, "kernels do not count their launches: what that costs", 0, 0,
          NULL},
+        {0, "no-graphs", NULL, PL_ARG_FLAG, &e->no_graphs, "kernels are launched one by one, never as a graph", 0, 0, NULL},
         {0},
     };
     memcpy(rows, list, sizeof list);

@@ -63,7 +63,8 @@ static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
                                 .uncounted = e->opt.uncounted,
                                 .attn = e->opt.attention,
                                 .attn_off = e->opt.attention_off,
-                                .invariant = e->opt.invariant};
+                                .invariant = e->opt.invariant,
+                                .no_graphs = e->opt.no_graphs};
     struct pl_attn_table table;
     PL_TRY(choose_backend(e, &oo.backend, err));
     if (has_table(oo.backend, e->opt.device, &table)) oo.attn_table = &table;

@@ -55,6 +55,7 @@ struct pl_ops_options {
     const char *attn, *attn_off; /* decode attention: NULL or "auto", "v1", "v2", "cascade", "gather"; forms switched off */
     bool invariant;              /* a row's result does not depend on what else is in the step; slower */
     const struct pl_attn_table *attn_table; /* devices: measured floors and costs; NULL: built in */
+    bool no_graphs;                         /* devices: every launch at once, none collected into a graph */
 };
 /* What the planner of decode attention is given for a device: measured by `plumb tune`, or built in. */
 struct pl_attn_table {

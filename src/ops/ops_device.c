@@ -792,6 +792,7 @@ static enum pl_status open_device(struct dev_ops *d, enum pl_device_kind kind, c
     PL_TRY(pl_ops_set_choice(&d->base, opt, err));
     PL_TRY(pl_kernels_open(kind, opt->device, &jit, &d->ks, err));
     d->ks.uncounted = opt->uncounted;
+    if (opt->no_graphs) d->ks.graphs = false;
     PL_TRY(pl_device_event_create(d->ks.device, &d->uploaded, err));
     pl_kernels_plan_begin(&d->ks); /* twice: all compiled at once, then made */
     enum pl_status st = make_common(d, err);

@@ -325,7 +325,10 @@ static enum pl_status check_concurrency(const struct pl_ab_options *o, struct pl
     for (size_t i = 0; i < r->prompt_count; i++) {
         bool both = !together[i].failed && !r->arm[i].failed;
         r->batch_answers += both;
-        if (both && !pl_ab_compare(&r->arm[i], &together[i], &d)) r->batch_mismatches++;
+        if (both && !pl_ab_compare(&r->arm[i], &together[i], &d)) {
+            r->batch_mismatches++;
+            r->batch_near_ties += o->near_tie > 0 && d.margin >= 0 && d.margin <= o->near_tie;
+        }
         pl_ab_answer_deinit(&together[i]);
     }
     pl_free(together);
@@ -355,15 +358,25 @@ static void check_sides(const struct pl_ab_options *o, struct pl_ab_report *r) {
     check_expected(o, r, "arm", r->arm);
 }
 
-static enum pl_status room(struct pl_ab_report *r, struct pl_err *err) {
+static enum pl_status room(const struct pl_ab_options *o, struct pl_ab_report *r, struct pl_err *err) {
     size_t n = r->prompt_count;
-    r->base = pl_calloc(n, sizeof *r->base);
-    r->control = pl_calloc(n, sizeof *r->control);
+    r->base_kept = o->baseline != NULL && o->baseline->base != NULL && o->baseline->prompt_count == n;
+    r->base = r->base_kept ? o->baseline->base : pl_calloc(n, sizeof *r->base);
+    r->control = r->base_kept ? o->baseline->control : pl_calloc(n, sizeof *r->control);
     r->arm = pl_calloc(n, sizeof *r->arm);
     r->difference = pl_calloc(n, sizeof *r->difference);
     if (r->base == NULL || r->control == NULL || r->arm == NULL || r->difference == NULL)
         PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu answers of each side", n);
     return PL_OK;
+}
+
+/* Answers that failed are asked again the next time. */
+static void keep_baseline(const struct pl_ab_options *o, struct pl_ab_report *r) {
+    if (o->baseline == NULL || r->base_kept || o->baseline->base != NULL) return;
+    for (size_t i = 0; i < r->prompt_count; i++)
+        if (r->base[i].failed || r->control[i].failed) return;
+    *o->baseline = (struct pl_ab_baseline){r->base, r->control, r->prompt_count};
+    r->base_kept = true;
 }
 
 enum pl_status pl_ab_run(struct pl_ab_options *o, struct pl_ab_report *r, struct pl_err *err) {
@@ -375,31 +388,44 @@ enum pl_status pl_ab_run(struct pl_ab_options *o, struct pl_ab_report *r, struct
         decide(o, r);
         return PL_OK;
     }
-    PL_TRY(room(r, err));
+    PL_TRY(room(o, r, err));
     check_identity(o, r);
-    ask_first(o, &o->base, &r->base[0]);
+    if (!r->base_kept) ask_first(o, &o->base, &r->base[0]);
     ask_first(o, &o->arm, &r->arm[0]);
     if (same_model(o, r)) {
-        ask_from(o, &o->base, "base", 1, 1, r->base);
+        if (!r->base_kept) ask_from(o, &o->base, "base", 1, 1, r->base);
         ask_from(o, &o->arm, "arm", 1, 1, r->arm);
-        ask_from(o, &o->base, "base again", 0, 1, r->control); /* last, so that a slow drift would be seen too */
+        /* last, so that a slow drift would be seen too */
+        if (!r->base_kept) ask_from(o, &o->base, "base again", 0, 1, r->control);
         check_sides(o, r);
         find_differences(o, r);
         find_drift(r);
         if (o->drift > 0 && !r->drift.known)
             doubt(r, "the sides tell no log-probabilities, so --tolerance logprob=%g cannot be judged", o->drift);
         PL_TRY(check_concurrency(o, r, err));
+        keep_baseline(o, r);
     }
     decide(o, r);
     return PL_OK;
 }
 
+static void free_answers(struct pl_ab_answer *list, size_t n) {
+    for (size_t i = 0; list != NULL && i < n; i++) pl_ab_answer_deinit(&list[i]);
+    pl_free(list);
+}
+
+void pl_ab_baseline_deinit(struct pl_ab_baseline *b) {
+    free_answers(b->base, b->prompt_count);
+    free_answers(b->control, b->prompt_count);
+    *b = (struct pl_ab_baseline){0};
+}
+
 void pl_ab_report_deinit(struct pl_ab_report *r) {
-    struct pl_ab_answer *lists[] = {r->base, r->control, r->arm};
-    for (size_t k = 0; k < PL_COUNT_OF(lists); k++) {
-        for (size_t i = 0; lists[k] != NULL && i < r->prompt_count; i++) pl_ab_answer_deinit(&lists[k][i]);
-        pl_free(lists[k]);
+    if (!r->base_kept) {
+        free_answers(r->base, r->prompt_count);
+        free_answers(r->control, r->prompt_count);
     }
+    free_answers(r->arm, r->prompt_count);
     pl_free(r->difference);
     *r = (struct pl_ab_report){0};
 }

@@ -52,6 +52,13 @@ struct pl_ab_side {
     bool is_plumb;
 };
 
+/* A baseline's answers and their control, kept for several arms: all of them with this base side, prompts and length. */
+struct pl_ab_baseline {
+    struct pl_ab_answer *base, *control; /* [prompt_count], owned; NULL: not asked yet, or asked in vain */
+    size_t prompt_count;
+};
+void pl_ab_baseline_deinit(struct pl_ab_baseline *b);
+
 struct pl_ab_options {
     struct pl_ab_side base, arm;
     const char *const *prompts;
@@ -60,9 +67,10 @@ struct pl_ab_options {
     double drift;    /* 0: off; else a log-probability of an equal token that moved by more is a difference */
     double near_tie; /* 0: off; else differences with a margin up to this are called near-ties */
     bool allow_identical, without_witness, allow_different_models;
-    bool invariant;            /* answers under concurrency must be those of single runs */
-    bool same_binary_meant;    /* the sides are configurations of one binary */
-    const char *const *expect; /* kernels that must have run, "base:NAME", "arm:NAME" or "NAME" for both */
+    bool invariant;                  /* answers under concurrency must be those of single runs */
+    bool same_binary_meant;          /* the sides are configurations of one binary */
+    struct pl_ab_baseline *baseline; /* NULL: asked anew; else taken from there, or kept there */
+    const char *const *expect;       /* kernels that must have run, "base:NAME", "arm:NAME" or "NAME" for both */
     size_t expect_count;
     void (*progress)(void *user, const char *what, size_t done, size_t total);
     void *progress_user;
@@ -90,7 +98,9 @@ struct pl_ab_report {
     } drift;
     size_t base_tokens, arm_tokens;
     size_t batch_mismatches, batch_answers;    /* with concurrency: answers that differ from their single run, of how many */
-    struct pl_ab_answer *base, *control, *arm; /* [prompt_count], owned */
+    size_t batch_near_ties;                    /* of the mismatches, when near ties are asked for */
+    struct pl_ab_answer *base, *control, *arm; /* [prompt_count]; base and control are the baseline's where there is one */
+    bool base_kept;
     size_t prompt_count;
     bool route_unknown; /* allowed, and said beside the verdict */
 };

@@ -442,40 +442,127 @@ static void test_attention(struct bench *b, const struct attention_case *a, enum
 
 /* ---------- all of it ---------- */
 
-static void run_all(struct bench *b, bool quick) {
-    static const uint32_t rows[] = {1, 40, 3};
-    static const enum pl_dtype kv[] = {PL_F16, PL_BF16, PL_F32};
-    for (int t = 0; t < PL_MLX; t++) {
-        if (quick && t != PL_F32 && t != PL_F16 && t != PL_Q8_0 && t != PL_Q4_K) continue;
-        for (size_t r = 0; r < (quick ? 2 : PL_COUNT_OF(rows)); r++) test_product(b, (enum pl_dtype)t, rows[r], false);
-        test_product(b, (enum pl_dtype)t, 1, true);
-    }
-    for (int op = 0; op < ROW_OPS; op++) {
-        if (!quick) test_row(b, (enum row_op)op, 1);
-        test_row(b, (enum row_op)op, 9);
-    }
-    for (size_t t = 0; t < (quick ? 1 : PL_COUNT_OF(kv)); t++)
-        for (size_t i = 0; i < PL_COUNT_OF(attention_cases); i++) test_attention(b, &attention_cases[i], kv[t]);
+enum job_kind { JOB_PRODUCT, JOB_PRODUCT_ADD, JOB_ROW, JOB_ATTENTION };
+struct job {
+    enum job_kind kind;
+    int what; /* weight type, row operation or attention case */
+    uint32_t rows;
+    enum pl_dtype kv;
+};
+enum { JOBS_MAX = 512 };
+
+static void add_job(struct job *list, size_t *n, enum job_kind kind, int what, uint32_t rows, enum pl_dtype kv) {
+    PL_ASSERT(*n < JOBS_MAX);
+    list[(*n)++] = (struct job){kind, what, rows, kv};
 }
 
-enum pl_status pl_optest_run(const struct pl_ops_options *opt, bool quick, struct pl_optest *out, struct pl_err *err) {
-    struct bench *b = pl_calloc(1, sizeof *b);
+static size_t all_jobs(bool quick, struct job list[JOBS_MAX]) {
+    static const uint32_t rows[] = {1, 40, 3};
+    static const enum pl_dtype kv[] = {PL_F16, PL_BF16, PL_F32};
+    size_t n = 0;
+    for (int t = 0; t < PL_MLX; t++) {
+        if (quick && t != PL_F32 && t != PL_F16 && t != PL_Q8_0 && t != PL_Q4_K) continue;
+        for (size_t r = 0; r < (quick ? 2 : PL_COUNT_OF(rows)); r++) add_job(list, &n, JOB_PRODUCT, t, rows[r], PL_F32);
+        add_job(list, &n, JOB_PRODUCT_ADD, t, 1, PL_F32);
+    }
+    for (int op = 0; op < ROW_OPS; op++) {
+        if (!quick) add_job(list, &n, JOB_ROW, op, 1, PL_F32);
+        add_job(list, &n, JOB_ROW, op, 9, PL_F32);
+    }
+    for (size_t t = 0; t < (quick ? 1 : PL_COUNT_OF(kv)); t++)
+        for (size_t i = 0; i < PL_COUNT_OF(attention_cases); i++) add_job(list, &n, JOB_ATTENTION, (int)i, 0, kv[t]);
+    return n;
+}
+
+/* A case's random numbers depend on the case and not on what ran before it. */
+static void run_job(struct bench *b, const struct job *j) {
+    b->random = ((uint32_t)j->kind << 28) + ((uint32_t)j->what << 22) + (j->rows << 16) + ((uint32_t)j->kv << 8);
+    switch (j->kind) {
+    case JOB_PRODUCT: test_product(b, (enum pl_dtype)j->what, j->rows, false); break;
+    case JOB_PRODUCT_ADD: test_product(b, (enum pl_dtype)j->what, j->rows, true); break;
+    case JOB_ROW: test_row(b, (enum row_op)j->what, j->rows); break;
+    case JOB_ATTENTION: test_attention(b, &attention_cases[j->what], j->kv); break;
+    }
+}
+
+static void shuffle(struct job *list, size_t n, uint32_t seed) {
+    for (size_t i = n; i > 1; i--) {
+        const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0}, key[2] = {seed, 13};
+        size_t k = pl_philox4x32(counter, key).v[0] % i;
+        struct job t = list[i - 1];
+        list[i - 1] = list[k];
+        list[k] = t;
+    }
+}
+
+static enum pl_status open_backend(struct bench *b, const struct pl_ops_options *opt, struct pl_err *err) {
     struct pl_kv_shape shape = {
         .layers = 1, .page_count = PAGES, .page_tokens = PAGE, .kv_heads = G, .head_dim = D, .dtype = PL_F32};
-    *out = (struct pl_optest){0};
-    if (b == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for tests of operations");
-    b->t = out;
-    enum pl_status st = pl_ops_create(opt, &b->o, err);
-    if (st == PL_OK) st = pl_ops_kv_create(b->o, &shape, &b->kv, err);
-    if (st == PL_OK) {
-        snprintf(out->backend, sizeof out->backend, "%s", pl_ops_describe(b->o));
-        run_all(b, quick);
-        st = pl_ops_kernels_agree(b->o, err);
-    }
+    PL_TRY(pl_ops_create(opt, &b->o, err));
+    PL_TRY(pl_ops_kv_create(b->o, &shape, &b->kv, err));
+    snprintf(b->t->backend, sizeof b->t->backend, "%s", pl_ops_describe(b->o));
+    return PL_OK;
+}
+static void close_backend(struct bench *b) {
     if (b->kv != NULL) pl_ops_kv_destroy(b->o, b->kv);
     if (b->o != NULL) pl_ops_destroy(b->o);
+    b->kv = NULL;
+    b->o = NULL;
+}
+
+static enum pl_status run_jobs(struct bench *b, const struct pl_optest_options *how, const struct job *list, size_t n,
+                               struct pl_err *err) {
+    enum pl_status st = how->alone ? PL_OK : open_backend(b, &how->ops, err);
+    for (size_t i = 0; i < n && st == PL_OK; i++) {
+        if (how->alone) st = open_backend(b, &how->ops, err);
+        if (st == PL_OK) run_job(b, &list[i]);
+        if (st == PL_OK && (how->alone || i + 1 == n)) st = pl_ops_kernels_agree(b->o, err);
+        if (how->alone) close_backend(b);
+    }
+    close_backend(b);
+    return st;
+}
+
+enum pl_status pl_optest_run(const struct pl_optest_options *how, struct pl_optest *out, struct pl_err *err) {
+    struct bench *b = pl_calloc(1, sizeof *b);
+    struct job *list = pl_calloc(JOBS_MAX, sizeof *list);
+    enum pl_status st = PL_OK;
+    *out = (struct pl_optest){0};
+    if (b == NULL || list == NULL) {
+        st = pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for tests of operations");
+    } else {
+        size_t n = all_jobs(how->quick, list);
+        if (how->shuffle != 0) shuffle(list, n, how->shuffle);
+        b->t = out;
+        st = run_jobs(b, how, list, n, err);
+    }
+    pl_free(list);
     pl_free(b);
     return st;
+}
+
+static const struct pl_optest_case *find_case(const struct pl_optest *t, const struct pl_optest_case *like) {
+    for (size_t i = 0; i < t->count; i++)
+        if (strcmp(t->cases[i].op, like->op) == 0 && strcmp(t->cases[i].what, like->what) == 0) return &t->cases[i];
+    return NULL;
+}
+
+size_t pl_optest_compare(const struct pl_optest *a, const struct pl_optest *b, char *first, size_t cap) {
+    size_t differ = a->count != b->count;
+    if (differ > 0) snprintf(first, cap, "%zu cases then, %zu now", a->count, b->count);
+    for (size_t i = 0; i < a->count; i++) {
+        const struct pl_optest_case *x = &a->cases[i], *y = find_case(b, x);
+        bool same = y != NULL && x->passed == y->passed && x->skipped == y->skipped && strcmp(x->kernel, y->kernel) == 0 &&
+                    memcmp(&x->error, &y->error, sizeof x->error) == 0; /* the same bits, or something was left behind */
+        if (!same && differ++ == 0)
+            snprintf(first, cap, "%s, %s: %s with error %.9g by %s, then %s with error %.9g by %s", x->op, x->what,
+                     x->passed ? "passed" : "failed", x->error, x->kernel,
+                     y == NULL   ? "absent"
+                     : y->passed ? "passed"
+                                 : "failed",
+                     y != NULL ? y->error : 0.0, y != NULL ? y->kernel : "nothing");
+    }
+    return differ;
 }
 
 void pl_optest_deinit(struct pl_optest *t) {

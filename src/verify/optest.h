@@ -22,10 +22,16 @@ struct pl_optest {
     char backend[256];
 };
 
-/* Opens the backend by itself. quick: a few weight types and one cache type. PL_OK also when cases failed: they are in the
- * list. */
-enum pl_status pl_optest_run(const struct pl_ops_options *opt, bool quick, struct pl_optest *out,
-                             struct pl_err *err) PL_MUST_CHECK;
+struct pl_optest_options {
+    struct pl_ops_options ops;
+    bool quick;       /* a few weight types and one cache type */
+    bool alone;       /* the backend is opened anew for every case, so that nothing can be left over from another */
+    uint32_t shuffle; /* 0: in the usual order; else the seed of another */
+};
+/* Opens the backend by itself. PL_OK also when cases failed: they are in the list. */
+enum pl_status pl_optest_run(const struct pl_optest_options *how, struct pl_optest *out, struct pl_err *err) PL_MUST_CHECK;
+/* How many cases did not end the same (verdict, kernel, every bit of the error); the first one in words. */
+size_t pl_optest_compare(const struct pl_optest *a, const struct pl_optest *b, char *first, size_t cap);
 void pl_optest_deinit(struct pl_optest *t);
 json_t *pl_optest_json(const struct pl_optest *t) PL_MUST_CHECK;
 

@@ -21,6 +21,7 @@ const struct pl_verify_item pl_verify_items[] = {
     {"routing", "operation x implementation x why", 5, true, false, false, pl_verify_routing},
     {"tests", "the test suite's own results", 3, true, false, false, pl_verify_tests},
     {"operations", "every operation against the oracle", 3, true, false, false, pl_verify_operations},
+    {"order", "the same cases shuffled, and each alone", 8, true, false, false, pl_verify_order},
     {"jit", "the cache of compiled kernels, with negative controls", 7, true, false, false, pl_verify_jit},
     {"forced", "every implementation by force: reached, and the same answer", 5, true, false, true, pl_verify_forced},
     {"outputs", "greedy answers over the configuration matrix", 4, true, false, true, pl_verify_outputs},
@@ -28,6 +29,8 @@ const struct pl_verify_item pl_verify_items[] = {
     {"counters", "counters under concurrent requests", 6, true, false, true, pl_verify_counters},
     {"routes", "kernel routes that requests reach", 5, true, false, true, pl_verify_routes},
     {"bench", "speed, and the part of the ceiling", 9, true, false, true, pl_verify_bench},
+    {"op-bench", "products by rows and implementation, and where one beats another", 9, true, false, false,
+     pl_verify_op_bench},
     {"tuner", "forms of attention timed, and where one beats another", 9, true, false, false, pl_verify_tuner},
     {"server", "health, readiness, metrics and a clean end", 0, true, false, true, pl_verify_server},
     {"identity", "who the server says it is", 1, false, true, false, pl_verify_outside_identity},
@@ -113,7 +116,7 @@ static void add_open_questions(const json_t *report, json_t *list) {
         }
         char text[200];
         snprintf(text, sizeof text, "question %d: %s%s", q, questions[q],
-                 q == 8 ? " (the suite shuffled and each test alone: make soak)" : "");
+                 q == 8 ? " (the suite in other orders: make check-order)" : "");
         if (!answered) json_array_append_new(list, json_string(text));
     }
 }

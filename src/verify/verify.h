@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "base/str.h"
+#include "ops/ops.h"
 
 enum pl_verify_status { PL_VERIFY_PASS, PL_VERIFY_FAIL, PL_VERIFY_INCONCLUSIVE, PL_VERIFY_SKIPPED, PL_VERIFY_STATUSES };
 const char *pl_verify_status_name(enum pl_verify_status s); /* "pass", "fail", "inconclusive", "skipped" */
@@ -20,6 +21,7 @@ struct pl_verify_options {
     const char *url, *api_key;   /* a server instead */
     const char *dir;             /* report and scratch */
     const char *against, *tests; /* report or build to compare with; JUnit results of the suite */
+    const char *order;           /* JUnit results of the same suite in other orders, with commas */
     bool quick;
     uint32_t floor;     /* percent of the read ceiling that decoding must reach; 0: none */
     uint32_t timeout_s; /* of one item */
@@ -67,10 +69,17 @@ enum { PL_VERIFY_PROMPTS = 4 };
 extern const char *const pl_verify_prompts[PL_VERIFY_PROMPTS];
 extern const char pl_verify_text[]; /* some prose, for perplexities */
 
+enum { PL_VERIFY_BACKENDS_MAX = 8 };
+/* Backends whose operations are tested: the one that must run and the CPU, there with every instruction set. */
+size_t pl_verify_backends(const struct pl_verify_options *o, struct pl_ops_options out[PL_VERIFY_BACKENDS_MAX]);
+/* The one that a model runs on. */
+enum pl_backend pl_verify_backend_of(const struct pl_verify_options *o);
+
 void pl_verify_build(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_backend(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_routing(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_operations(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_order(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_jit(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_outputs(const struct pl_verify_options *o, struct pl_verify_result *r);
@@ -78,6 +87,7 @@ void pl_verify_accuracy(const struct pl_verify_options *o, struct pl_verify_resu
 void pl_verify_counters(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_routes(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_bench(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_op_bench(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_server(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_tuner(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_tests(const struct pl_verify_options *o, struct pl_verify_result *r);

@@ -179,14 +179,32 @@ static bool is_here(enum pl_backend b) {
     return b != PL_BACKEND_METAL && pl_device_count(kinds[b], &n, NULL) == PL_OK && n > 0;
 }
 
-static void one_backend(const struct pl_ops_options *opt, bool quick, const char *name, json_t *list, size_t *cases,
-                        size_t *failed, struct pl_verify_result *r) {
+size_t pl_verify_backends(const struct pl_verify_options *o, struct pl_ops_options out[PL_VERIFY_BACKENDS_MAX]) {
+    size_t n = 0;
+    for (int b = 0; b < PL_BACKEND_COUNT; b++) {
+        if (!is_here((enum pl_backend)b)) continue;
+        bool wanted = o->backend == NULL || strcmp(o->backend, pl_backend_name((enum pl_backend)b)) == 0;
+        if (!wanted && b != PL_BACKEND_CPU) continue;
+        for (int isa = 0; isa < PL_ISA_COUNT && n < PL_VERIFY_BACKENDS_MAX; isa++) {
+            if (b != PL_BACKEND_CPU && isa > 0) break;
+            if (!pl_cpu_isa_available((enum pl_isa)isa)) continue;
+            if (o->quick && b == PL_BACKEND_CPU && (enum pl_isa)isa != pl_cpu_best_isa()) continue;
+            out[n++] = (struct pl_ops_options){.backend = (enum pl_backend)b,
+                                               .isa = b == PL_BACKEND_CPU ? pl_isa_name((enum pl_isa)isa) : NULL};
+        }
+    }
+    return n;
+}
+
+static void one_backend(const struct pl_ops_options *opt, bool quick, json_t *list, size_t *cases, size_t *failed,
+                        struct pl_verify_result *r) {
     struct pl_optest t;
+    struct pl_optest_options how = {.ops = *opt, .quick = quick};
     struct pl_err err = {0};
-    if (pl_optest_run(opt, quick, &t, &err) != PL_OK) {
+    const char *name = pl_backend_name(opt->backend);
+    if (pl_optest_run(&how, &t, &err) != PL_OK) {
         pl_verify_say(r, PL_VERIFY_FAIL, "%s: %.500s", name, err.text);
         (*failed)++;
-        return;
     }
     for (size_t i = 0; i < t.count && t.failed > 0 && *failed == 0; i++) {
         const struct pl_optest_case *c = &t.cases[i];
@@ -203,19 +221,9 @@ static void one_backend(const struct pl_ops_options *opt, bool quick, const char
 void pl_verify_operations(const struct pl_verify_options *o, struct pl_verify_result *r) {
     json_t *list = json_array();
     size_t cases = 0, failed = 0;
-    for (int b = 0; b < PL_BACKEND_COUNT; b++) {
-        if (!is_here((enum pl_backend)b)) continue;
-        bool wanted = o->backend == NULL || strcmp(o->backend, pl_backend_name((enum pl_backend)b)) == 0;
-        if (!wanted && b != PL_BACKEND_CPU) continue;
-        for (int isa = 0; isa < PL_ISA_COUNT; isa++) {
-            if (b != PL_BACKEND_CPU && isa > 0) break;
-            if (!pl_cpu_isa_available((enum pl_isa)isa)) continue;
-            if (o->quick && b == PL_BACKEND_CPU && (enum pl_isa)isa != pl_cpu_best_isa()) continue;
-            struct pl_ops_options opt = {.backend = (enum pl_backend)b,
-                                         .isa = b == PL_BACKEND_CPU ? pl_isa_name((enum pl_isa)isa) : NULL};
-            one_backend(&opt, o->quick, pl_backend_name((enum pl_backend)b), list, &cases, &failed, r);
-        }
-    }
+    struct pl_ops_options backend[PL_VERIFY_BACKENDS_MAX];
+    size_t n = pl_verify_backends(o, backend);
+    for (size_t i = 0; i < n; i++) one_backend(&backend[i], o->quick, list, &cases, &failed, r);
     if (failed == 0)
         pl_verify_say(r, PL_VERIFY_PASS, "%zu cases on %zu backends agree with the oracle", cases, json_array_size(list));
     r->evidence = json_pack("{s:o}", "backends", list);
@@ -249,92 +257,4 @@ void pl_verify_jit(const struct pl_verify_options *o, struct pl_verify_result *r
     else if (failed == 0)
         pl_verify_say(r, PL_VERIFY_PASS, "%zu devices: sound, and a weakened key is caught", ran);
     r->evidence = json_pack("{s:o}", "devices", list);
-}
-
-/* ---------- the tuner; the suite's results ---------- */
-
-/* Forms of attention timed on this device, and where one begins to beat another: floors are measured, never carried over. */
-void pl_verify_tuner(const struct pl_verify_options *o, struct pl_verify_result *r) {
-    char why[200];
-    enum pl_backend b;
-    if (o->backend == NULL || !pl_backend_from_name(o->backend, &b)) b = pl_ops_auto(why, sizeof why);
-    if (b == PL_BACKEND_CPU) {
-        pl_verify_say(r, PL_VERIFY_SKIPPED, "the CPU has nothing to tune: one form of attention, no launches");
-        return;
-    }
-    const char *const words[] = {"tune",     "--backend", pl_backend_name(b),        "--dry-run",
-                                 "--report", "--len",     o->quick ? "256" : "8192", NULL};
-    struct pl_buf said = {0};
-    struct pl_err err = {0};
-    json_t *out = NULL;
-    int code = 0;
-    enum pl_status st = pl_verify_self(o, words, &out, &said, &code, &err);
-    const json_t *a = json_object_get(out, "attention");
-    if (st != PL_OK || code != 0 || !json_is_object(a))
-        pl_verify_say(r, PL_VERIFY_FAIL, "plumb tune: exit code %d: %.300s %.200s", code, err.text, pl_buf_cstr(&said));
-    else
-        pl_verify_say(r, PL_VERIFY_PASS,
-                      "one pass up to %lld tokens; a shared beginning from %lld pages and %lld sequences on",
-                      (long long)json_integer_value(json_object_get(a, "v1_tokens_max")),
-                      (long long)json_integer_value(json_object_get(a, "span_min")),
-                      (long long)json_integer_value(json_object_get(a, "members_min")));
-    r->evidence = out != NULL ? out : json_null();
-    pl_buf_deinit(&said);
-}
-
-static void attribute(const char *tag, size_t len, const char *name, char *out, size_t cap) {
-    char want[40];
-    size_t n = (size_t)snprintf(want, sizeof want, " %s=\"", name);
-    out[0] = '\0';
-    for (size_t i = 0; i + n < len; i++) {
-        if (memcmp(tag + i, want, n) != 0) continue;
-        snprintf(out, cap, "%.*s", (int)PL_MIN(strcspn(tag + i + n, "\""), cap - 1), tag + i + n);
-        return;
-    }
-}
-
-/* <testcase classname= name=> with <failure>, <error> or <skipped> inside: what every JUnit writer agrees on. */
-static json_t *junit_json(const char *text, size_t count[3]) {
-    json_t *cases = json_object();
-    for (const char *at = strstr(text, "<testcase"); at != NULL; at = strstr(at + 1, "<testcase")) {
-        size_t tag = strcspn(at, ">");
-        bool closed = tag > 0 && at[tag - 1] == '/';
-        const char *end = closed ? at + tag : strstr(at, "</testcase>");
-        char group[200], name[300], key[520];
-        if (end == NULL) break;
-        attribute(at, tag, "classname", group, sizeof group);
-        attribute(at, tag, "name", name, sizeof name);
-        snprintf(key, sizeof key, "%s: %s", group, name);
-        const char *bad = strstr(at, "<failure"), *broken = strstr(at, "<error"), *skip = strstr(at, "<skipped");
-        int verdict = (bad != NULL && bad < end) || (broken != NULL && broken < end) ? 1
-                      : skip != NULL && skip < end                                   ? 2
-                                                                                     : 0;
-        static const char *const names[] = {"pass", "fail", "skipped"};
-        json_object_set_new(cases, key, json_string(names[verdict]));
-        count[verdict]++;
-    }
-    return cases;
-}
-
-void pl_verify_tests(const struct pl_verify_options *o, struct pl_verify_result *r) {
-    if (o->tests == NULL) {
-        pl_verify_say(r, PL_VERIFY_SKIPPED, "no results were given: make check, then --tests build/test-report.xml");
-        return;
-    }
-    FILE *f = fopen(o->tests, "re");
-    struct pl_buf text = {0};
-    char block[65536];
-    size_t count[3] = {0};
-    for (size_t n; f != NULL && (n = fread(block, 1, sizeof block, f)) > 0 && text.len < 256 << 20;)
-        pl_buf_add(&text, block, n);
-    if (f != NULL) fclose(f);
-    json_t *cases = junit_json(pl_buf_cstr(&text), count);
-    pl_buf_deinit(&text);
-    if (count[0] + count[1] + count[2] == 0)
-        pl_verify_say(r, PL_VERIFY_INCONCLUSIVE, "%.300s holds no test cases (JUnit XML was expected)", o->tests);
-    else
-        pl_verify_say(r, count[1] > 0 ? PL_VERIFY_FAIL : PL_VERIFY_PASS, "%zu passed, %zu failed, %zu skipped", count[0],
-                      count[1], count[2]);
-    r->evidence = json_pack("{s:I, s:I, s:I, s:o}", "passed", (json_int_t)count[0], "failed", (json_int_t)count[1],
-                            "skipped", (json_int_t)count[2], "cases", cases);
 }

@@ -1,0 +1,149 @@
+/* verify_speed - a model's speed, products by rows, forms of attention: all with the ceiling measured in the same run. */
+#include <stdio.h>
+#include <string.h>
+
+#include "verify/verify.h"
+
+/* ---------- a model ---------- */
+
+/* Speed by how many sequences run at once: where batching begins to pay. */
+static json_t *bench_together(const struct pl_verify_options *o) {
+    const char *const words[] = {"bench", "-m", o->model,     "-p",      "32",     "-n", "32",
+                                 "-r",    "3",  "--parallel", "1,2,4,8", "--json", NULL};
+    json_t *out = NULL, *rows = json_array();
+    int code = 0;
+    if (pl_verify_self(o, words, &out, NULL, &code, NULL) != PL_OK || code != 0) code = 1;
+    const json_t *list = json_object_get(out, "parallel");
+    for (size_t i = 0; code == 0 && i < json_array_size(list); i++) {
+        json_t *row = json_array_get(list, i);
+        json_array_append_new(rows, json_pack("{s:O?, s:O?, s:O?, s:O?}", "sequences", json_object_get(row, "sequences"),
+                                              "prefill_tok_s", json_object_get(row, "prefill_tok_s"), "decode_tok_s",
+                                              json_object_get(row, "decode_tok_s"), "gap_ms_p99",
+                                              json_object_get(row, "gap_ms_p99")));
+    }
+    json_decref(out);
+    return rows;
+}
+
+void pl_verify_bench(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    const char *p = o->quick ? "64" : "256", *n = o->quick ? "16" : "64", *repeats = o->quick ? "3" : "7";
+    const char *const words[] = {"bench", "-m", o->model, "-p", p, "-n", n, "-r", repeats, "--json", NULL};
+    struct pl_buf said = {0};
+    struct pl_err err = {0};
+    json_t *out = NULL;
+    int code = 0;
+    if (pl_verify_self(o, words, &out, &said, &code, &err) != PL_OK || code != 0 || !json_is_object(out)) {
+        pl_verify_say(r, PL_VERIFY_FAIL, "plumb bench: exit code %d: %.300s %.200s", code, err.text, pl_buf_cstr(&said));
+    } else {
+        double percent = json_number_value(json_object_get(out, "decode_percent_of_ceiling"));
+        bool named = json_array_size(json_object_get(out, "kernels")) > 0, low = percent < o->floor;
+        pl_verify_say(
+            r, named && !low ? PL_VERIFY_PASS : PL_VERIFY_FAIL,
+            "prompt %.1f tok/s, decode %.1f tok/s, %.0f%% of the read ceiling of %.1f GB/s measured in the same run%s%s",
+            json_number_value(json_object_get(out, "prefill_tok_s")),
+            json_number_value(json_object_get(out, "decode_tok_s")), percent,
+            json_number_value(json_object_get(out, "read_ceiling_gb_s")), named ? "" : "; no kernel was named",
+            low ? "; below the floor" : "");
+        if (!o->quick) json_object_set_new(out, "together", bench_together(o));
+    }
+    r->evidence = out != NULL ? out : json_null();
+    pl_buf_deinit(&said);
+}
+
+/* ---------- products ---------- */
+
+/* The part of the ceiling that one row's planned products reach, at best and at worst. */
+static void one_row(const json_t *rows, double *best, double *worst) {
+    *best = 0;
+    *worst = 1e9;
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *r = json_array_get(rows, i), *p = json_object_get(r, "percent_of_ceiling");
+        const char *way = json_string_value(json_object_get(r, "way"));
+        if (way == NULL || strcmp(way, "planned") != 0 || json_integer_value(json_object_get(r, "rows")) != 1 || p == NULL)
+            continue;
+        *best = PL_MAX(*best, json_number_value(p));
+        *worst = PL_MIN(*worst, json_number_value(p));
+    }
+}
+
+static size_t unnamed(const json_t *rows) {
+    size_t n = 0;
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const char *kernel = json_string_value(json_object_get(json_array_get(rows, i), "kernel"));
+        n += json_object_get(json_array_get(rows, i), "declined") == NULL && (kernel == NULL || kernel[0] == '\0');
+    }
+    return n;
+}
+
+void pl_verify_op_bench(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    enum pl_backend b = pl_verify_backend_of(o);
+    bool slow = b == PL_BACKEND_CPU || b == PL_BACKEND_OPENCL; /* which may be a CPU too */
+    const char *types = o->quick ? "q8_0,q4_k" : "f16,q8_0,q4_0,q4_k,q6_k";
+    const char *rows = o->quick ? (slow ? "1,8" : "1,4,16,64") : slow ? "1,2,4,8,32" : "1,2,4,8,16,32,64,128";
+    const char *words[] = {"bench",
+                           "--op",
+                           "linear",
+                           "--backend",
+                           pl_backend_name(b),
+                           "--types",
+                           types,
+                           "--rows",
+                           rows,
+                           "--json",
+                           "--shape",
+                           slow ? "1024x4096" : "4096x4096",
+                           o->quick ? "--quick" : NULL,
+                           NULL};
+    struct pl_buf said = {0};
+    struct pl_err err = {0};
+    json_t *out = NULL;
+    int code = 0;
+    enum pl_status st = pl_verify_self(o, words, &out, &said, &code, &err);
+    const json_t *list = json_object_get(out, "rows");
+    if (st != PL_OK || code != 0 || json_array_size(list) == 0) {
+        pl_verify_say(r, PL_VERIFY_FAIL, "plumb bench --op linear: exit code %d: %.300s %.200s", code, err.text,
+                      pl_buf_cstr(&said));
+    } else if (unnamed(list) > 0) {
+        pl_verify_say(r, PL_VERIFY_FAIL, "%zu of %zu rows name no kernel", unnamed(list), json_array_size(list));
+    } else {
+        double best, worst;
+        one_row(list, &best, &worst);
+        pl_verify_say(
+            r, PL_VERIFY_PASS,
+            "%zu rows; one row reads at %.0f to %.0f%% of the ceiling of %.1f GB/s measured in the same run; the plan "
+            "takes at most %.2f times as long as the fastest implementation",
+            json_array_size(list), worst, best, json_number_value(json_object_get(out, "read_ceiling_gb_s")),
+            json_number_value(json_object_get(out, "planned_over_fastest_max")));
+    }
+    r->evidence = out != NULL ? out : json_null();
+    pl_buf_deinit(&said);
+}
+
+/* ---------- forms of attention ---------- */
+
+/* Forms of attention timed on this device, and where one begins to beat another: floors are measured, never carried over. */
+void pl_verify_tuner(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    enum pl_backend b = pl_verify_backend_of(o);
+    if (b == PL_BACKEND_CPU) {
+        pl_verify_say(r, PL_VERIFY_SKIPPED, "the CPU has nothing to tune: one form of attention, no launches");
+        return;
+    }
+    const char *const words[] = {"tune",     "--backend", pl_backend_name(b),        "--dry-run",
+                                 "--report", "--len",     o->quick ? "256" : "8192", NULL};
+    struct pl_buf said = {0};
+    struct pl_err err = {0};
+    json_t *out = NULL;
+    int code = 0;
+    enum pl_status st = pl_verify_self(o, words, &out, &said, &code, &err);
+    const json_t *a = json_object_get(out, "attention");
+    if (st != PL_OK || code != 0 || !json_is_object(a))
+        pl_verify_say(r, PL_VERIFY_FAIL, "plumb tune: exit code %d: %.300s %.200s", code, err.text, pl_buf_cstr(&said));
+    else
+        pl_verify_say(r, PL_VERIFY_PASS,
+                      "one pass up to %lld tokens; a shared beginning from %lld pages and %lld sequences on",
+                      (long long)json_integer_value(json_object_get(a, "v1_tokens_max")),
+                      (long long)json_integer_value(json_object_get(a, "span_min")),
+                      (long long)json_integer_value(json_object_get(a, "members_min")));
+    r->evidence = out != NULL ? out : json_null();
+    pl_buf_deinit(&said);
+}
