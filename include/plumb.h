@@ -52,7 +52,7 @@ struct plumb_engine_options {
     const char *model;     /* file or directory */
     const char *backend;   /* "auto" (NULL), "cpu", "cuda", "rocm", "opencl" */
     int32_t device;        /* index on that backend */
-    int32_t threads;       /* 0 = all usable CPUs */
+    int32_t threads;       /* 0 = one for each core that may be used */
     const char *isa;       /* CPU instruction set by name; NULL = best */
     uint32_t context;      /* tokens a session may hold; 0 = the smaller of the model's own and 4096 */
     uint32_t max_sessions; /* 0 = 1 */
@@ -74,6 +74,7 @@ struct plumb_engine_options {
     const char *kv_layout;       /* "paged", "dense" (one run of memory a session, nothing shared), "auto" (NULL) */
     bool invariant;              /* a session's logits do not depend on what else runs in a step; slower */
     bool no_graphs;              /* devices: kernels are launched one by one instead of as a graph; slower */
+    bool pin;                    /* CPU: each thread stays on one CPU; so does a thread that calls the engine */
 };
 PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
                                   struct plumb_error *err);

@@ -6,14 +6,13 @@
 #include <sched.h>
 #include <stdalign.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 
-enum { SPINS_BEFORE_SLEEP = 4000, MAX_THREADS = 512 };
+enum { SPINS_BEFORE_SLEEP = 4000, SPINS_CROWDED = 16, MAX_THREADS = 512 };
 
 struct pl_pool {
     alignas(64) _Atomic uint32_t epoch;  /* changed by every run, odd when all must come; workers wait for a change */
@@ -25,12 +24,16 @@ struct pl_pool {
     alignas(64) _Atomic uint32_t phase;   /* barrier: bumped when all have come */
     alignas(64) pl_pool_fn fn;
     void *arg;
-    int count;
+    int count, spins, nodes;
+    uint64_t serial; /* of this pool in the process, from 1 */
+    bool pin;
+    const struct pl_topology *topology;
     _Atomic bool stop;
     struct worker {
         struct pl_pool *pool;
         pthread_t thread;
         int index;
+        bool free_first; /* its creator, whose CPUs it inherits, is pinned */
     } * workers;
 };
 
@@ -52,7 +55,7 @@ static void futex_wake_all(_Atomic uint32_t *word) {
 /* Spin a while, then sleep until *word differs from seen. The sleeper count is raised before the last look, and the
  * waker changes the word before it reads the count, so no wake-up is lost. */
 static void wait_change(struct pl_pool *p, _Atomic uint32_t *word, uint32_t seen) {
-    for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
+    for (int i = 0; i < p->spins; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
         relax();
     }
@@ -87,9 +90,45 @@ static uint32_t join(struct pl_pool *p, int index) {
     return open;
 }
 
+/* --- where threads run --- */
+static const struct pl_topology_cpu *place(const struct pl_pool *p, int index) {
+    return &p->topology->cpus[index % p->topology->count];
+}
+int pl_pool_nodes(const struct pl_pool *p) { return p->nodes; }
+int pl_pool_node(const struct pl_pool *p, int index) { return p->nodes > 1 ? place(p, index)->node : 0; }
+
+/* One CPU, or the CPUs of the thread's node. A CPU that is not there (a made-up topology, a narrowed cpuset) is refused
+ * by the system, and the thread stays where it was. */
+static bool settles(const struct pl_pool *p) { return (p->pin || p->nodes > 1) && p->topology->count > 0; }
+static void settle(const struct pl_pool *p, int index) {
+    if (!settles(p)) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < p->topology->count; i++) {
+        const struct pl_topology_cpu *c = &p->topology->cpus[i];
+        if (p->pin ? c == place(p, index) : c->node == place(p, index)->node) CPU_SET(c->cpu, &set);
+    }
+    (void)sched_setaffinity(0, sizeof set, &set);
+}
+
+/* The caller of a run is thread 0, whoever it is; it is settled when this thread first runs this pool. */
+static _Thread_local uint64_t settled_in; /* serial of a pool */
+static void settle_caller(const struct pl_pool *p) {
+    if (settled_in == p->serial || !settles(p)) return;
+    settled_in = p->serial;
+    settle(p, 0);
+}
+void pl_pool_release_caller(void) {
+    if (settled_in == 0) return;
+    settled_in = 0;
+    pl_topology_free_thread();
+}
+
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     struct pl_pool *p = w->pool;
+    if (w->free_first) pl_topology_free_thread();
+    settle(p, w->index);
     uint32_t seen = 0;
     for (;;) {
         wait_change(p, &p->epoch, seen);
@@ -121,6 +160,7 @@ void pl_pool_run(struct pl_pool *p, pl_pool_fn fn, void *arg) {
         fn(arg, 0, 1);
         return;
     }
+    settle_caller(p);
     p->fn = fn;
     p->arg = arg;
     announce(p, next_epoch(p, true));
@@ -129,7 +169,7 @@ void pl_pool_run(struct pl_pool *p, pl_pool_fn fn, void *arg) {
 }
 
 static void wait_empty(struct pl_pool *p) {
-    for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
+    for (int i = 0; i < p->spins; i++) {
         if (atomic_load_explicit(&p->inside, memory_order_acquire) == 0) return;
         relax();
     }
@@ -143,6 +183,7 @@ void pl_pool_run_any(struct pl_pool *p, pl_pool_fn fn, void *arg) {
         fn(arg, 0, 1);
         return;
     }
+    settle_caller(p);
     p->fn = fn;
     p->arg = arg;
     uint32_t epoch = next_epoch(p, false);
@@ -155,25 +196,7 @@ void pl_pool_run_any(struct pl_pool *p, pl_pool_fn fn, void *arg) {
 
 int pl_pool_threads(const struct pl_pool *p) { return p->count; }
 
-static int cgroup_quota(void) {
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (f == NULL) return INT_MAX;
-    char quota[32];
-    long period;
-    int n = fscanf(f, "%31s %ld", quota, &period);
-    fclose(f);
-    if (n != 2 || period <= 0 || strcmp(quota, "max") == 0) return INT_MAX;
-    long q = 0;
-    if (sscanf(quota, "%ld", &q) != 1 || q <= 0) return INT_MAX;
-    return (int)PL_MAX(1, (q + period - 1) / period);
-}
-
-int pl_cpu_count(void) {
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int quota = cgroup_quota();
-    return PL_MAX(1, PL_MIN(n, quota));
-}
+int pl_cpu_count(void) { return pl_topology_threads(pl_topology_here()); }
 
 void pl_pool_destroy(struct pl_pool *p) {
     if (p == NULL) return;
@@ -182,14 +205,27 @@ void pl_pool_destroy(struct pl_pool *p) {
         announce(p, next_epoch(p, true));
         for (int i = 1; i < p->count; i++) pthread_join(p->workers[i].thread, NULL);
     }
+    if (settled_in == p->serial) pl_pool_release_caller();
     pl_free(p->workers);
     pl_free(p);
 }
 
-enum pl_status pl_pool_create(int threads, struct pl_pool **out, struct pl_err *err) {
+static void lay_out(struct pl_pool *p, const struct pl_pool_options *opt, int threads) {
+    static _Atomic uint64_t serial;
+    p->serial = ++serial;
+    p->topology = opt->topology != NULL ? opt->topology : pl_topology_here();
+    p->pin = opt->pin;
+    p->nodes = PL_MIN(p->topology->nodes, threads);
+    bool crowded = threads > p->topology->count || (p->topology->quota > 0 && threads > p->topology->quota);
+    p->spins = crowded ? SPINS_CROWDED : SPINS_BEFORE_SLEEP;
+}
+
+enum pl_status pl_pool_create_with(const struct pl_pool_options *opt, struct pl_pool **out, struct pl_err *err) {
+    int threads = opt->threads;
     if (threads < 0 || threads > MAX_THREADS)
         PL_FAIL(err, PL_INVALID, "threads is %d, expected 0 (all CPUs) to %d", threads, MAX_THREADS);
-    if (threads == 0) threads = PL_MIN(pl_cpu_count(), (int)MAX_THREADS);
+    if (threads == 0)
+        threads = PL_MIN(pl_topology_threads(opt->topology != NULL ? opt->topology : pl_topology_here()), (int)MAX_THREADS);
     struct pl_pool *p = pl_alloc_aligned(sizeof *p, alignof(struct pl_pool));
     if (p == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a thread pool");
     memset(p, 0, sizeof *p);
@@ -200,8 +236,9 @@ enum pl_status pl_pool_create(int threads, struct pl_pool **out, struct pl_err *
     }
     /* Workers see the final count: none runs before the first epoch change. */
     p->count = threads;
+    lay_out(p, opt, threads);
     for (int i = 1; i < threads; i++) {
-        p->workers[i] = (struct worker){.pool = p, .index = i};
+        p->workers[i] = (struct worker){.pool = p, .index = i, .free_first = settled_in != 0};
         int rc = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
         if (rc != 0) {
             p->count = i; /* joined by destroy */
@@ -211,4 +248,9 @@ enum pl_status pl_pool_create(int threads, struct pl_pool **out, struct pl_err *
     }
     *out = p;
     return PL_OK;
+}
+
+enum pl_status pl_pool_create(int threads, struct pl_pool **out, struct pl_err *err) {
+    const struct pl_pool_options opt = {.threads = threads};
+    return pl_pool_create_with(&opt, out, err);
 }

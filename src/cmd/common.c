@@ -32,7 +32,8 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
     e->size = sizeof *e;
     const struct pl_arg list[PL_MODEL_ARG_ROWS] = {
         {'m', "model", "MODEL", PL_ARG_STR, &o->model, "file, directory, stored name or hf:owner/repo[:file]", 0, 0, NULL},
-        {'t', "threads", "N", PL_ARG_I32, &e->threads, "CPU threads (0 = all usable)", 0, 512, NULL},
+        {'t', "threads", "N", PL_ARG_I32, &e->threads, "CPU threads (0 = one a core)", 0, 512, NULL},
+        {0, "pin", NULL, PL_ARG_FLAG, &e->pin, "each CPU thread stays on one CPU", 0, 0, NULL},
         {0, "isa", "NAME", PL_ARG_STR, &e->isa,
          "CPU instruction set: scalar, avx2, avx512-vnni, avx512-amx, neon-dotprod, neon-i8mm (best)", 0, 0, NULL},
         {0, "backend", "NAME", PL_ARG_STR, &e->backend, "auto, cpu, cuda, rocm, opencl", 0, 0, NULL},

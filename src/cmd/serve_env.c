@@ -20,6 +20,7 @@ static const struct {
     {"N_PARALLEL", "parallel", false},
     {"PARALLEL", "parallel", false},
     {"THREADS", "threads", false},
+    {"PIN", "pin", true},
     {"THREADS_HTTP", "threads-http", false},
     {"ALIAS", "alias", false},
     {"N_GPU_LAYERS", "gpu-layers", false},

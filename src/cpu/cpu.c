@@ -82,7 +82,8 @@ static const struct cpu_table *table_of(enum pl_isa isa) {
     return isa == PL_ISA_SCALAR ? &cpu_table_scalar : NULL;
 }
 
-enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, struct pl_err *err) {
+enum pl_status pl_cpu_create_with(enum pl_isa isa, const struct pl_pool_options *pool, struct pl_cpu **out,
+                                  struct pl_err *err) {
     if (isa >= PL_ISA_COUNT || !pl_cpu_isa_available(isa))
         PL_FAIL(err, PL_UNSUPPORTED,
                 "this CPU offers instruction sets up to %s, not %s: choose one of those or leave it to be chosen",
@@ -92,7 +93,7 @@ enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, 
     memset(c, 0, sizeof *c);
     c->isa = isa;
     c->table = table_of(isa);
-    enum pl_status s = pl_pool_create(threads, &c->pool, err);
+    enum pl_status s = pl_pool_create_with(pool, &c->pool, err);
     if (s == PL_OK) s = pl_cpu_reserve(c, 1, 1024, ATTN_CHUNK, err);
     if (s != PL_OK) {
         pl_cpu_destroy(c);
@@ -100,6 +101,11 @@ enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, 
     }
     *out = c;
     return PL_OK;
+}
+
+enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, struct pl_err *err) {
+    const struct pl_pool_options pool = {.threads = threads};
+    return pl_cpu_create_with(isa, &pool, out, err);
 }
 
 static void take_products(struct cpu_table *to, const struct cpu_table *from) {

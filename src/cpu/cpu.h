@@ -35,6 +35,9 @@ bool pl_isa_from_name(const char *name, enum pl_isa *out);
 
 /* threads 0 = all usable CPUs. PL_UNSUPPORTED when this machine lacks isa. */
 enum pl_status pl_cpu_create(enum pl_isa isa, int threads, struct pl_cpu **out, struct pl_err *err) PL_MUST_CHECK;
+/* The same on a pool of these options: pinned threads, another topology. */
+enum pl_status pl_cpu_create_with(enum pl_isa isa, const struct pl_pool_options *pool, struct pl_cpu **out,
+                                  struct pl_err *err) PL_MUST_CHECK;
 void pl_cpu_destroy(struct pl_cpu *c);
 struct pl_pool *pl_cpu_pool(struct pl_cpu *c);
 enum pl_isa pl_cpu_isa(const struct pl_cpu *c);

@@ -13,6 +13,9 @@
 /* Fewer rows than this in a group: AVX-512, with the same bits. */
 enum { CPU_AMX_ROWS_MIN = 8 };
 
+/* Memory nodes that work is shared out to; threads of further ones take part with the first. */
+enum { CPU_NODES = 16 };
+
 /* How a weight is held and multiplied. */
 enum cpu_kind {
     KIND_PLAIN, /* a view, rows widened to f32 one by one: any dtype, any table */
@@ -51,8 +54,9 @@ struct pl_cpu {
     float *partial; /* attention states of a split context */
     size_t partial_floats;
     struct cpu_moe_scratch *moe;
-    _Atomic size_t next; /* unit of work to be taken next */
-    size_t later_bytes;  /* weights of at least so many packed bytes wait for their second product */
+    _Atomic size_t next;            /* unit of work to be taken next */
+    _Atomic size_t near[CPU_NODES]; /* the same for work that is shared out by memory node */
+    size_t later_bytes;             /* weights of at least so many packed bytes wait for their second product */
     void (*when_packed)(void *user, const struct pl_tensor *t);
     void *when_packed_user;
 };
@@ -64,13 +68,32 @@ static inline void *cpu_thread_scratch(const struct pl_cpu *c, int index) {
     return c->scratch + c->scratch_each * (size_t)index;
 }
 
-/* Takes the next `grain` units below total; false when none is left. Which thread runs a unit never changes its bits. */
-static inline bool cpu_take(struct pl_cpu *c, size_t grain, size_t total, size_t *begin, size_t *end) {
-    size_t b = atomic_fetch_add_explicit(&c->next, grain, memory_order_relaxed);
+static inline bool cpu_take_of(_Atomic size_t *next, size_t grain, size_t total, size_t *begin, size_t *end) {
+    size_t b = atomic_fetch_add_explicit(next, grain, memory_order_relaxed);
     if (b >= total) return false;
     *begin = b;
     *end = PL_MIN(b + grain, total);
     return true;
+}
+/* Takes the next `grain` units below total; false when none is left. Which thread runs a unit never changes its bits. */
+static inline bool cpu_take(struct pl_cpu *c, size_t grain, size_t total, size_t *begin, size_t *end) {
+    return cpu_take_of(&c->next, grain, total, begin, end);
+}
+
+/* Tiles [begin, end) of `tiles` lie on this memory node: whoever packs them and whoever multiplies them begins with
+ * those of its own node, so the first touch of a page is by a thread that will read it. One node: all of them. */
+static inline int cpu_nodes(const struct pl_cpu *c) { return PL_MIN(pl_pool_nodes(c->pool), (int)CPU_NODES); }
+static inline void cpu_near(const struct pl_cpu *c, size_t tiles, int node, size_t *begin, size_t *end) {
+    size_t n = (size_t)cpu_nodes(c);
+    *begin = tiles * (size_t)node / n;
+    *end = tiles * ((size_t)node + 1) / n;
+}
+/* The node whose share the thread takes k-th: its own first. */
+static inline int cpu_kth_node(const struct pl_cpu *c, int index, int k) {
+    return (pl_pool_node(c->pool, index) + k) % cpu_nodes(c);
+}
+static inline void cpu_near_start(struct pl_cpu *c) {
+    for (int i = 0; i < cpu_nodes(c); i++) atomic_store_explicit(&c->near[i], 0, memory_order_relaxed);
 }
 
 #endif

@@ -41,13 +41,16 @@ struct pack_job {
 };
 
 static void pack_worker(void *arg, int index, int count) {
-    (void)index;
     (void)count;
     struct pack_job *j = arg;
-    size_t begin, end, tiles = (j->w->out + TILE_ROWS - 1) / TILE_ROWS;
-    while (cpu_take(j->c, j->grain, tiles, &begin, &end))
-        for (size_t i = begin; i < end; i++)
-            cpu_tile_pack(j->w->format, &j->w->layout, &j->w->t, i, j->w->tiles + i * j->w->layout.bytes);
+    for (int k = 0; k < cpu_nodes(j->c); k++) {
+        int node = cpu_kth_node(j->c, index, k);
+        size_t first, last, begin, end;
+        cpu_near(j->c, (j->w->out + TILE_ROWS - 1) / TILE_ROWS, node, &first, &last);
+        while (cpu_take_of(&j->c->near[node], j->grain, last - first, &begin, &end))
+            for (size_t i = first + begin; i < first + end; i++)
+                cpu_tile_pack(j->w->format, &j->w->layout, &j->w->t, i, j->w->tiles + i * j->w->layout.bytes);
+    }
 }
 
 /* Fills the weight's tiles, on all threads. */
@@ -56,7 +59,7 @@ static void weight_pack(struct pl_cpu *c, struct pl_cpu_weight *w) {
     const size_t tiles = (w->out + TILE_ROWS - 1) / TILE_ROWS,
                  share = (tiles + (size_t)pl_pool_threads(c->pool) - 1) / (size_t)pl_pool_threads(c->pool);
     struct pack_job j = {c, w, PL_MAX((size_t)1, PL_MIN(((size_t)2 << 20) / w->layout.bytes + 1, share))};
-    atomic_store(&c->next, 0);
+    cpu_near_start(c);
     pl_pool_run_any(c->pool, pack_worker, &j);
     w->packed = true;
     if (c->when_packed != NULL) c->when_packed(c->when_packed_user, &w->t);
@@ -150,8 +153,7 @@ struct product {
     struct pl_cpu *c;
     const struct pl_cpu_matmul *m;
     size_t group_count, most_groups, groups_per_pass, rows_per_pass, passes;
-    size_t tiles;      /* of all matrices */
-    size_t tiles_each; /* with spans */
+    size_t tiles; /* of all matrices */
 };
 
 static void plain_tile(const struct product *p, size_t i, size_t tile, size_t begin, size_t end, float *row) {
@@ -229,21 +231,42 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
         plain_tile(p, i, tile, begin, end, scratch);
 }
 
+/* Tiles of matrix i that lie on the node. */
+static void near_tiles(const struct product *p, size_t i, int node, size_t *first, size_t *last) {
+    cpu_near(p->c, (p->m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS, node, first, last);
+}
+
+/* Unit u of a node's share: its tiles of all matrices, once for each pass. */
+static void run_unit(const struct product *p, int node, size_t share, size_t u, void *scratch) {
+    size_t pass = u / share, at = u % share, i = 0, first, last;
+    if (p->m->spans != NULL) { /* grouped products have matrices of one height: many, so they are not walked */
+        near_tiles(p, 0, node, &first, &last);
+        i = at / (last - first);
+        at -= i * (last - first);
+    }
+    for (near_tiles(p, i, node, &first, &last); at >= last - first; near_tiles(p, i, node, &first, &last)) {
+        at -= last - first;
+        i++;
+    }
+    tile_run(p, i, first + at, pass, scratch);
+}
+
 static void product_worker(void *arg, int index, int count) {
     struct product *p = arg;
     const struct pl_cpu_matmul *m = p->m;
     void *scratch = cpu_thread_scratch(p->c, index);
-    size_t total = p->tiles * p->passes, grain = PL_MAX((size_t)1, p->tiles / ((size_t)count * 8)), begin, end;
-    while (cpu_take(p->c, grain, total, &begin, &end)) {
-        for (size_t u = begin; u < end; u++) {
-            size_t pass = u / p->tiles, tile = u % p->tiles, i = 0;
-            if (m->spans != NULL) { /* grouped products have matrices of one height */
-                i = tile / p->tiles_each;
-                tile -= i * p->tiles_each;
-            }
-            for (size_t n; tile >= (n = (m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS); i++) tile -= n;
-            tile_run(p, i, tile, pass, scratch);
+    for (int k = 0; k < cpu_nodes(p->c); k++) {
+        int node = cpu_kth_node(p->c, index, k);
+        size_t share = 0, first, last, begin, end;
+        for (size_t i = 0; i < (m->spans != NULL ? 1 : m->count); i++) {
+            near_tiles(p, i, node, &first, &last);
+            share += last - first;
         }
+        if (m->spans != NULL) share *= m->count;
+        if (share == 0) continue;
+        const size_t grain = PL_MAX((size_t)1, p->tiles / ((size_t)count * 8));
+        while (cpu_take_of(&p->c->near[node], grain, share * p->passes, &begin, &end))
+            for (size_t u = begin; u < end; u++) run_unit(p, node, share, u, scratch);
     }
 }
 
@@ -342,7 +365,6 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
         PL_ASSERT(m->spans == NULL || (m->w[i]->out == m->w[0]->out && !m->fine));
         p.tiles += (m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS;
     }
-    p.tiles_each = p.tiles / m->count;
     p.rows_per_pass = PL_MAX((size_t)64, PASS_BYTES / (in * sizeof(float)));
     p.passes = (most_rows(m) + p.rows_per_pass - 1) / p.rows_per_pass;
     if (q8) {
@@ -355,7 +377,7 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
         else
             pl_pool_run_any(c->pool, quantize_worker, &p);
     }
-    atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+    cpu_near_start(c);
     pl_pool_run_any(c->pool, product_worker, &p);
 }
 

@@ -55,6 +55,7 @@ static bool has_table(enum pl_backend backend, int index, struct pl_attn_table *
 static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
     struct pl_ops_options oo = {.device = e->opt.device,
                                 .threads = e->opt.threads,
+                                .pin = e->opt.pin,
                                 .isa = e->isa,
                                 .strict = e->opt.strict,
                                 .force = e->opt.force_kernels,

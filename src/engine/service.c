@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/pool.h"
 #include "engine/service_internal.h"
 
 /* ---------- requests ---------- */
@@ -198,6 +199,7 @@ static void free_service(struct pl_service *s) {
 }
 
 static enum pl_status start_threads(struct pl_service *s, struct pl_err *err) {
+    pl_pool_release_caller(); /* the engine thread takes this one's place in the pool */
     if (pthread_create(&s->delivery_thread, NULL, delivery_main, s) != 0)
         PL_FAIL(err, PL_NO_MEMORY, "the delivery thread could not be started");
     if (pthread_create(&s->engine_thread, NULL, service_engine_main, s) == 0) return PL_OK;

@@ -46,6 +46,7 @@ struct pl_ops_options {
     enum pl_backend backend;
     int device;      /* index on that backend */
     int threads;     /* CPU; 0 = all */
+    bool pin;        /* CPU: each thread stays on one CPU */
     const char *isa; /* CPU: NULL = best */
     bool exact;      /* devices: products keep f32 inputs for any number of rows, no tensor cores (tests, comparisons) */
     bool strict;     /* any implementation but the planned one is refused */

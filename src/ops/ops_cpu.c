@@ -678,7 +678,8 @@ static enum pl_status open_cpu(struct cpu_ops *c, enum pl_isa isa, const struct 
         if (why != NULL)
             pl_log(PL_LOG_WARN, "%s runs instead of %s: %s", pl_isa_name(isa), pl_isa_name((enum pl_isa)i), why);
     }
-    PL_TRY(pl_cpu_create(isa, opt->threads, &c->cpu, err));
+    const struct pl_pool_options pool = {.threads = opt->threads, .pin = opt->pin};
+    PL_TRY(pl_cpu_create_with(isa, &pool, &c->cpu, err));
     for (int op = 0; op < PL_OP_COUNT; op++) PL_TRY(pick_impl(c, (enum pl_op)op, isa, err));
     return PL_OK;
 }
@@ -695,8 +696,8 @@ enum pl_status pl_ops_cpu_create(const struct pl_ops_options *opt, struct pl_ops
         return st;
     }
     int threads = pl_pool_threads(pl_cpu_pool(c->cpu));
-    snprintf(c->base.describe, sizeof c->base.describe, "cpu (%s, %d thread%s)", pl_isa_name(isa), threads,
-             threads == 1 ? "" : "s");
+    snprintf(c->base.describe, sizeof c->base.describe, "cpu (%s, %d %sthread%s)", pl_isa_name(isa), threads,
+             opt->pin ? "pinned " : "", threads == 1 ? "" : "s");
     *out = &c->base;
     return PL_OK;
 }

@@ -1,5 +1,6 @@
 /* Products of every weight type on every table against src/ref: rows 1..64, odd sizes, bias, accumulation, several
  * matrices at once, thread counts, and row counts (the same bits). */
+#include "cpu/internal.h"
 #include "tests/cpu/support.h"
 #include "tensor/quant.h"
 
@@ -221,6 +222,52 @@ static void threads_and_rows_change_nothing(void **state) {
     }
 }
 
+/* Threads on made-up memory nodes: each begins with its own node's tiles, every tile is done once, and no bit changes. */
+static void nodes_change_nothing(void **state) {
+    (void)state;
+    enum { ROWS = 19, OUT = 210, IN = 512 };
+    static struct pl_topology four = {.count = 4, .cores = 4, .nodes = 2};
+    for (int i = 0; i < 4; i++) four.cpus[i] = (struct pl_topology_cpu){.core = i, .node = i % 2};
+    uint64_t rng = 5;
+    float *x = malloc(ROWS * IN * sizeof *x), *want[3], *got[3];
+    rng_fill(&rng, x, ROWS * IN);
+    const size_t outs[3] = {OUT, 16, 5}, strides[3] = {OUT, 16, 5};
+    for (size_t i = 0; i < 3; i++) want[i] = malloc(ROWS * OUT * sizeof(float)), got[i] = calloc(ROWS * OUT, sizeof(float));
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        four.nodes = nodes;
+        struct pl_pool_options o = {.topology = &four};
+        struct pl_cpu *c = NULL;
+        struct pl_err err = {0};
+        assert_int_equal(pl_cpu_create_with(pl_cpu_best_isa(), &o, &c, &err), PL_OK);
+        assert_int_equal(cpu_nodes(c), nodes);
+        size_t begin, end, before = 0;
+        for (int n = 0; n < nodes; n++, before = end) {
+            cpu_near(c, 13, n, &begin, &end);
+            assert_int_equal(begin, before);
+        }
+        assert_int_equal(before, 13);
+        for (int t = 0; t < 4; t++) assert_int_equal(cpu_kth_node(c, t, 0), nodes == 1 ? 0 : t % 2);
+        for (int t = 0; t < 4; t++) assert_int_equal(cpu_kth_node(c, t, 1), nodes == 1 ? 0 : 1 - t % 2);
+        assert_int_equal(pl_cpu_reserve(c, ROWS, IN, 128, &err), PL_OK);
+        struct pl_tensor t[3];
+        const struct pl_cpu_weight *w[3];
+        for (size_t i = 0; i < 3; i++) {
+            t[i] = tensor_random(&weight_cases[i == 1 ? 1 : 10], outs[i], IN, i);
+            w[i] = weight_make(c, &t[i]);
+        }
+        struct pl_cpu_matmul m = {3, ROWS, w, NULL, x, IN, nodes == 1 ? want : got, strides, false, false, NULL};
+        pl_cpu_matmul(c, &m);
+        for (size_t i = 0; i < 3; i++) {
+            if (nodes == 2) assert_memory_equal(want[i], got[i], ROWS * outs[i] * sizeof(float));
+            pl_cpu_weight_destroy((struct pl_cpu_weight *)(uintptr_t)w[i]);
+            tensor_free(&t[i]);
+        }
+        pl_cpu_destroy(c);
+    }
+    for (size_t i = 0; i < 3; i++) free(want[i]), free(got[i]);
+    free(x);
+}
+
 static void count_packed(void *user, const struct pl_tensor *t) {
     assert_non_null(t->data);
     ++*(size_t *)user;
@@ -332,6 +379,7 @@ int main(void) {
         cmocka_unit_test(fine_products),
         cmocka_unit_test(fine_rows_stand_alone),
         cmocka_unit_test(threads_and_rows_change_nothing),
+        cmocka_unit_test(nodes_change_nothing),
         cmocka_unit_test(packed_at_the_second_product),
         cmocka_unit_test(several_matrices_share_the_activations),
         cmocka_unit_test(embedding_rows),
