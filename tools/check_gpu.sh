@@ -51,8 +51,8 @@ step() { # name, limit in seconds, command...
     ) &
 }
 
-"$B/plumb" devices --measure || exit 1
-"$B/plumb" devices > "$W/devices" 2>&1
+"$B/plumb" devices > "$W/devices" 2>&1 || exit 1
+cat "$W/devices"
 if ! grep -qE '^cuda +[0-9]' "$W/devices"; then
     echo "no CUDA device here: nothing was checked"
     exit 1
@@ -89,6 +89,7 @@ else
     echo "skip compute-sanitizer: not installed"
 fi
 wait
+"$B/plumb" devices --measure --limit 30 --only cuda # alone, now that nothing else runs
 for m in ${PLUMB_GPU_MODELS:-}; do
     echo "== $m"
     "$B/plumb" bench -m "$m" --backend cuda -p 512 -n 128 -r 3 || echo "0 1 0" > "$W/done/bench-$(basename "$m")"

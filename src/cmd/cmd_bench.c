@@ -26,6 +26,7 @@ struct bench {
     double prefill[REPEATS_MAX], decode[REPEATS_MAX]; /* tok/s */
     json_t *prefill_kernels, *decode_kernels;
     double bytes_per_token, ceiling; /* bytes, bytes/s */
+    double load_s;                   /* until the first step may be asked for */
     const char *witness, *counters;  /* files */
     const char *parallel;            /* list of sequence counts: measures the service instead */
     uint32_t counts[PL_BENCH_PARALLEL_MAX];
@@ -161,6 +162,8 @@ static json_t *result_json(struct bench *b) {
         "threads", b->threads, "kv_dtype", pl_dtype_name(b->engine->kv_shape.dtype), "prompt_tokens", (json_int_t)b->prompt,
         "generated_tokens", (json_int_t)b->generate, "depth", (json_int_t)b->depth, "repeats", (json_int_t)b->repeats);
     if (o == NULL) return NULL;
+    json_object_set_new(o, "load_s", json_real(b->load_s));
+    json_object_set_new(o, "file_bytes", json_integer((json_int_t)pl_file_bytes(b->engine->file)));
     json_object_set_new(o, "prefill_tok_s", json_real(b->prompt > 0 ? median(b->prefill, b->repeats) : 0.0));
     json_object_set_new(o, "prefill_tok_s_all", all(b->prefill, b->prompt > 0 ? b->repeats : 0));
     json_object_set_new(o, "decode_tok_s", json_real(b->generate > 0 ? decode : 0.0));
@@ -177,6 +180,7 @@ static void print_text(struct bench *b) {
     double decode = median(b->decode, b->repeats), rate = decode * b->bytes_per_token;
     pl_out_printf("model    %s (%s), %s KV, %s\n", b->engine->model_path, pl_arch_name(b->engine->config.arch),
                   pl_dtype_name(b->engine->kv_shape.dtype), pl_ops_describe(b->engine->ops));
+    pl_out_printf("loaded   %10.2f s      (%.2f GB)\n", b->load_s, (double)pl_file_bytes(b->engine->file) / 1e9);
     if (b->prompt > 0)
         pl_out_printf("prefill  %10.1f tok/s  (%u tokens, median of %u)\n", median(b->prefill, b->repeats), b->prompt,
                       b->repeats);
@@ -244,8 +248,10 @@ static int run(struct bench *b) {
     if (need > 1u << 24) return pl_cmd_usage("bench", "%llu tokens are more than any model holds", (unsigned long long)need);
     if (b->model.engine.context == 0) b->model.engine.context = (uint32_t)need;
     b->threads = b->model.engine.threads == 0 ? pl_cpu_count() : b->model.engine.threads;
+    uint64_t start = pl_clock_ns();
     b->engine = pl_cmd_open_engine("bench", &b->model, &code);
     if (b->engine == NULL) return code;
+    b->load_s = (double)(pl_clock_ns() - start) / 1e9;
     enum pl_status s = b->parallel != NULL ? work_parallel(b, &err) : work(b, &err);
     if (s == PL_OK && b->counters != NULL) s = pl_cmd_write_counters(b->engine, b->counters, &err);
     if (s == PL_OK && b->witness != NULL) s = pl_cmd_write_witness(b->engine, b->witness, &err);
