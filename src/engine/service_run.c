@@ -109,6 +109,7 @@ static struct draw finish_draw(const struct pl_service *s, struct request *r, en
     struct draw d = {.id = id};
     if (st != PL_OK) {
         const char *why = st == PL_NO_MEMORY      ? "no memory for the choice"
+                          : st == PL_LIMIT        ? "the grammar allows too many ways at once"
                           : r->constraint != NULL ? "the grammar allows none of the model's tokens"
                                                   : "the model gave no usable logits";
         (void)pl_err_set(&r->err, __FILE__, __LINE__, st, "%s at token %u", why, r->known);

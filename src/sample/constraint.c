@@ -133,6 +133,7 @@ static enum pl_status find_mask(struct pl_constraint *c, const uint64_t **bits) 
 enum pl_status pl_constraint_mask(struct pl_constraint *c, float *logits, uint32_t vocab) {
     const uint64_t *bits = NULL;
     if (c->after[0] != '\0') return PL_OK;
+    pl_grammar_run_refill(c->run);
     PL_TRY(find_mask(c, &bits));
     bool accepts = pl_grammar_accepts(c->run, c->state);
     for (uint32_t id = 0; id < vocab; id++) {
@@ -154,6 +155,7 @@ enum pl_status pl_constraint_allows(struct pl_constraint *c, uint32_t id, bool *
     }
     if (!usable(c->v->tok, id, &piece)) return PL_OK;
     uint32_t state = c->state;
+    pl_grammar_run_refill(c->run);
     PL_TRY(walk(c, &state, piece.data, piece.len));
     *allowed = state != PL_GRAMMAR_DEAD;
     return PL_OK;
@@ -185,6 +187,7 @@ static enum pl_status wait_for_mark(struct pl_constraint *c, struct pl_str piece
 enum pl_status pl_constraint_accept(struct pl_constraint *c, uint32_t id) {
     struct pl_str piece = {"", 0};
     if (pl_tokenizer_is_eog(c->v->tok, id) || !pl_tokenizer_piece(c->v->tok, id, &piece)) return PL_OK;
+    pl_grammar_run_refill(c->run);
     if (c->after[0] != '\0') return wait_for_mark(c, piece);
     PL_TRY(walk(c, &c->state, piece.data, piece.len));
     if (pl_grammar_run_trim(c->run, &c->state))

@@ -11,7 +11,9 @@ struct reader {
     const char *text, *at, *end;
     struct pl_err *err;
     uint32_t depth;
-    uint64_t work; /* source bytes read, repetitions included */
+    uint64_t work;   /* source bytes read, repetitions included */
+    uint32_t *index; /* [slots] open addressing by name: a rule's number + 1, 0 = free */
+    size_t slots;
 };
 
 #define SYNTAX(p, ...) return syntax((p), __VA_ARGS__)
@@ -34,11 +36,36 @@ static enum pl_status add_node(struct reader *p, struct node n, uint32_t *out) {
     return PL_OK;
 }
 
+static size_t place_of(const struct reader *p, const char *name, size_t len) {
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)name[i]) * 1099511628211u;
+    size_t at = (size_t)(h ^ h >> 32) & (p->slots - 1);
+    for (; p->index[at] != 0; at = (at + 1) & (p->slots - 1)) {
+        const char *other = p->g->rules[p->index[at] - 1].name;
+        if (strncmp(other, name, len) == 0 && other[len] == '\0') break;
+    }
+    return at;
+}
+
+static enum pl_status grow_names(struct reader *p) {
+    struct pl_grammar *g = p->g;
+    size_t slots = p->slots == 0 ? 64 : p->slots * 2;
+    uint32_t *fresh = pl_calloc(slots, sizeof *fresh);
+    if (fresh == NULL) PL_FAIL(p->err, PL_NO_MEMORY, "no memory for the grammar");
+    pl_free(p->index);
+    p->index = fresh;
+    p->slots = slots;
+    for (size_t i = 0; i < g->rule_count; i++)
+        fresh[place_of(p, g->rules[i].name, strlen(g->rules[i].name))] = (uint32_t)i + 1;
+    return PL_OK;
+}
+
 static enum pl_status find_rule(struct reader *p, const char *name, size_t len, uint32_t *out) {
     struct pl_grammar *g = p->g;
-    for (size_t i = 0; i < g->rule_count; i++) {
-        if (strncmp(g->rules[i].name, name, len) != 0 || g->rules[i].name[len] != '\0') continue;
-        *out = (uint32_t)i;
+    if ((g->rule_count + 1) * 2 > p->slots) PL_TRY(grow_names(p));
+    size_t at = place_of(p, name, len);
+    if (p->index[at] != 0) {
+        *out = p->index[at] - 1;
         return PL_OK;
     }
     if (g->rule_count == PL_GRAMMAR_RULES_MAX)
@@ -50,6 +77,7 @@ static enum pl_status find_rule(struct reader *p, const char *name, size_t len, 
     }
     g->rules[g->rule_count] = (struct rule){copy, NODE_NONE};
     *out = (uint32_t)g->rule_count++;
+    p->index[at] = *out + 1;
     return PL_OK;
 }
 
@@ -509,12 +537,12 @@ static enum pl_status check_left(struct reader *p, struct walk *w, size_t *next)
             w->nullable[i] = 1;
             more = true;
         }
-        if (w->work > 200000000u) PL_FAIL(p->err, PL_LIMIT, "the grammar is too tangled to be checked");
+        if (w->work > 20000000u) PL_FAIL(p->err, PL_LIMIT, "the grammar is too tangled to be checked");
     }
     for (uint32_t i = 0; i < g->rule_count; i++) {
         w->first[i] = w->call_count;
         (void)walk_rule(g, w, i, true);
-        if (w->work > 400000000u) PL_FAIL(p->err, PL_LIMIT, "the grammar is too tangled to be checked");
+        if (w->work > 40000000u) PL_FAIL(p->err, PL_LIMIT, "the grammar is too tangled to be checked");
     }
     w->first[g->rule_count] = w->call_count;
     if (w->failed) PL_FAIL(p->err, PL_NO_MEMORY, "no memory for the grammar");
@@ -558,6 +586,7 @@ enum pl_status pl_grammar_parse(const char *text, size_t len, struct pl_grammar 
     while (st == PL_OK && p.at < p.end) st = read_rule(&p);
     if (st == PL_OK) st = check_defined(&p);
     if (st == PL_OK) st = check_left_recursion(&p);
+    pl_free(p.index);
     if (st != PL_OK) {
         pl_grammar_destroy(g);
         return st;

@@ -18,6 +18,7 @@ enum {
     PL_GRAMMAR_RULES_MAX = 1 << 14,
     PL_GRAMMAR_DEPTH_MAX = 200,   /* of groups */
     PL_GRAMMAR_REPEAT_MAX = 4096, /* in {m,n} */
+    PL_GRAMMAR_BUDGET = 1 << 22,  /* positions looked at between two refills: some tens of milliseconds */
 };
 
 struct pl_grammar;
@@ -35,8 +36,10 @@ void pl_grammar_run_destroy(struct pl_grammar_run *r);
 /* States are numbers of this run; PL_GRAMMAR_DEAD accepts nothing. They stay valid until pl_grammar_run_trim. */
 enum { PL_GRAMMAR_DEAD = 0 };
 uint32_t pl_grammar_start(const struct pl_grammar_run *r);
-/* PL_NO_MEMORY, or PL_LIMIT when a state would hold too many positions. */
+/* PL_NO_MEMORY, or PL_LIMIT when a state would hold too many positions or the budget of work is spent: a grammar that allows
+ * too many ways at once must not hold up whoever shares the step. */
 enum pl_status pl_grammar_step(struct pl_grammar_run *r, uint32_t state, unsigned char byte, uint32_t *next) PL_MUST_CHECK;
+void pl_grammar_run_refill(struct pl_grammar_run *r);                    /* once per token */
 bool pl_grammar_accepts(const struct pl_grammar_run *r, uint32_t state); /* the text may end here */
 /* When the store is large it is emptied; *state is renumbered. True when that happened: other numbers are void. */
 bool pl_grammar_run_trim(struct pl_grammar_run *r, uint32_t *state);

@@ -1,5 +1,6 @@
 /* grammar_run.c - states of a grammar, made when they are first met. A position is a BYTES node with a stack; stacks are
  * shared frames, equal ones stored once, so that equal states are found by comparing numbers. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -11,7 +12,8 @@ enum {
     TRIM_STATES = 4096,   /* beyond that many the store is emptied when asked */
     TRIM_ITEMS = 1 << 20,
     TRIM_FRAMES = 1 << 16,
-    CLOSURE_MAX = 1 << 16, /* steps without a byte, per step */
+    CLOSURE_MAX = 1 << 16, /* positions that one step may look at */
+    STATE_COST = 64,       /* of a budget: what a new state costs beside its positions */
 };
 #define UNKNOWN  UINT32_MAX
 #define NO_FRAME 0u
@@ -43,6 +45,12 @@ struct pl_grammar_run {
     size_t state_slots;
     struct position *work, *found; /* of a closure */
     size_t work_cap, found_cap, found_count;
+    struct seen { /* which positions are in work already; an entry of another epoch is free */
+        uint32_t epoch, index;
+    } * seen;
+    size_t seen_slots;
+    uint32_t epoch;
+    uint64_t budget;
     uint32_t start;
 };
 
@@ -88,43 +96,78 @@ static enum pl_status intern_frame(struct pl_grammar_run *r, uint32_t node, uint
 
 /* ---------- closure: from positions to the bytes that may come next ---------- */
 
+/* Twice the places, for what is in work[0..count). */
+static enum pl_status grow_seen(struct pl_grammar_run *r, size_t count) {
+    size_t slots = r->seen_slots == 0 ? 256 : r->seen_slots * 2;
+    struct seen *fresh = pl_calloc(slots, sizeof *fresh);
+    if (fresh == NULL) return PL_NO_MEMORY;
+    pl_free(r->seen);
+    r->seen = fresh;
+    r->seen_slots = slots;
+    r->epoch = 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t at = mix(r->work[i].node, r->work[i].frame) & (slots - 1);
+        while (fresh[at].epoch == r->epoch) at = (at + 1) & (slots - 1);
+        fresh[at] = (struct seen){r->epoch, (uint32_t)i};
+    }
+    return PL_OK;
+}
+
+static void begin_closure(struct pl_grammar_run *r) {
+    r->found_count = 0;
+    if (++r->epoch != 0) return;
+    if (r->seen != NULL) memset(r->seen, 0, r->seen_slots * sizeof *r->seen);
+    r->epoch = 1;
+}
+
+/* Each position once: loops of parts that match nothing end here. */
 static enum pl_status push(struct pl_grammar_run *r, size_t *count, uint32_t node, uint32_t frame) {
+    if ((*count + 1) * 2 > r->seen_slots) PL_TRY(grow_seen(r, *count));
+    size_t at = mix(node, frame) & (r->seen_slots - 1);
+    for (; r->seen[at].epoch == r->epoch; at = (at + 1) & (r->seen_slots - 1)) {
+        const struct position *p = &r->work[r->seen[at].index];
+        if (p->node == node && p->frame == frame) return PL_OK;
+    }
+    if (*count == CLOSURE_MAX || r->budget == 0) return PL_LIMIT;
+    r->budget--;
     PL_TRY(pl_grow(&r->work, &r->work_cap, *count + 1, sizeof *r->work));
+    r->seen[at] = (struct seen){r->epoch, (uint32_t)*count};
     r->work[(*count)++] = (struct position){node, frame};
     return PL_OK;
 }
 
-/* Adds to the sorted list of positions found; equal ones once. */
 static enum pl_status add_found(struct pl_grammar_run *r, struct position p) {
-    size_t lo = 0, hi = r->found_count;
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        const struct position *q = &r->found[mid];
-        if (q->node < p.node || (q->node == p.node && q->frame < p.frame))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    if (lo < r->found_count && r->found[lo].node == p.node && r->found[lo].frame == p.frame) return PL_OK;
     if (r->found_count == POSITIONS_MAX) return PL_LIMIT;
     PL_TRY(pl_grow(&r->found, &r->found_cap, r->found_count + 1, sizeof *r->found));
-    memmove(r->found + lo + 1, r->found + lo, (r->found_count - lo) * sizeof *r->found);
-    r->found[lo] = p;
-    r->found_count++;
+    r->found[r->found_count++] = p;
     return PL_OK;
 }
 
-/* Work list in r->work[0..count): a list that only grows, so that what was seen is not gone through again. */
+static int compare_positions(const void *a, const void *b) {
+    const struct position *p = a, *q = b;
+    if (p->node != q->node) return p->node < q->node ? -1 : 1;
+    return (p->frame > q->frame) - (p->frame < q->frame);
+}
+
+/* Equal sets must be equal lists. Most have a handful of positions. */
+static void sort_found(struct pl_grammar_run *r) {
+    if (r->found_count > 16) {
+        qsort(r->found, r->found_count, sizeof *r->found, compare_positions);
+        return;
+    }
+    for (size_t i = 1; i < r->found_count; i++) {
+        struct position p = r->found[i];
+        size_t k = i;
+        for (; k > 0 && compare_positions(&r->found[k - 1], &p) > 0; k--) r->found[k] = r->found[k - 1];
+        r->found[k] = p;
+    }
+}
+
+/* From the positions in work[0..count), which grows, to those that wait for a byte. */
 static enum pl_status close_positions(struct pl_grammar_run *r, size_t count, bool *accepts) {
     for (size_t i = 0; i < count; i++) {
         struct position p = r->work[i];
         const struct node *n = &r->g->nodes[p.node];
-        bool again = false;
-        if (count > 64 || i > 0) /* loops of parts that match nothing come back to the same position */
-            for (size_t k = i; k-- > 0 && i - k < 512 && !again;)
-                again = r->work[k].node == p.node && r->work[k].frame == p.frame;
-        if (again) continue;
-        if (i > CLOSURE_MAX) return PL_LIMIT;
         switch ((enum node_kind)n->kind) {
         case NODE_BYTES: PL_TRY(add_found(r, p)); break;
         case NODE_SPLIT:
@@ -145,6 +188,7 @@ static enum pl_status close_positions(struct pl_grammar_run *r, size_t count, bo
             break;
         }
     }
+    sort_found(r);
     return PL_OK;
 }
 
@@ -182,6 +226,8 @@ static enum pl_status intern_state(struct pl_grammar_run *r, bool accepts, uint3
         *out = r->state_index[at];
         return PL_OK;
     }
+    if (r->budget < STATE_COST) return PL_LIMIT;
+    r->budget -= STATE_COST;
     PL_TRY(pl_grow(&r->positions, &r->position_cap, r->position_count + r->found_count, sizeof *r->positions));
     PL_TRY(pl_grow(&r->states, &r->state_cap, r->state_count + 1, sizeof *r->states));
     if (r->found_count > 0) memcpy(r->positions + r->position_count, r->found, r->found_count * sizeof *r->found);
@@ -191,6 +237,7 @@ static enum pl_status intern_state(struct pl_grammar_run *r, bool accepts, uint3
     return PL_OK;
 }
 
+void pl_grammar_run_refill(struct pl_grammar_run *r) { r->budget = PL_GRAMMAR_BUDGET; }
 uint32_t pl_grammar_start(const struct pl_grammar_run *r) { return r->start; }
 bool pl_grammar_accepts(const struct pl_grammar_run *r, uint32_t state) { return r->states[state].accepts; }
 
@@ -198,7 +245,7 @@ static enum pl_status compute(struct pl_grammar_run *r, uint32_t state, unsigned
     const struct state *s = &r->states[state];
     size_t count = 0;
     bool accepts = false;
-    r->found_count = 0;
+    begin_closure(r);
     for (uint32_t i = 0; i < s->count; i++) {
         struct position p = r->positions[s->first + i];
         const struct node *n = &r->g->nodes[p.node];
@@ -274,6 +321,7 @@ bool pl_grammar_run_trim(struct pl_grammar_run *r, uint32_t *state) {
     forget(r);
     /* Renumbering keeps the order of frames, so the positions stay sorted. */
     r->found_count = s.count;
+    r->budget = STATE_COST;
     PL_ASSERT(intern_state(r, s.accepts, state) == PL_OK); /* everything it needs is allocated */
     return true;
 }
@@ -282,6 +330,7 @@ enum pl_status pl_grammar_run_create(const struct pl_grammar *g, struct pl_gramm
     struct pl_grammar_run *r = pl_calloc(1, sizeof *r);
     if (r == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the grammar");
     r->g = g;
+    r->budget = PL_GRAMMAR_BUDGET;
     r->frame_count = r->state_count = 1;
     size_t count = 0;
     bool accepts = false;
@@ -290,6 +339,7 @@ enum pl_status pl_grammar_run_create(const struct pl_grammar *g, struct pl_gramm
     if (st == PL_OK) {
         r->frames[0] = (struct frame){0};
         r->states[0] = (struct state){0};
+        begin_closure(r);
         st = push(r, &count, g->rules[g->root].start, NO_FRAME);
     }
     if (st == PL_OK) st = close_positions(r, count, &accepts);
@@ -312,5 +362,6 @@ void pl_grammar_run_destroy(struct pl_grammar_run *r) {
     pl_free(r->state_index);
     pl_free(r->work);
     pl_free(r->found);
+    pl_free(r->seen);
     pl_free(r);
 }

@@ -219,6 +219,7 @@ static void long_texts_stay_small(void **state) {
     uint32_t state_now = pl_grammar_start(r), depth = 0, trims = 0;
     for (uint32_t i = 0; i < 60000; i++) { /* deep enough that the store is emptied several times */
         bool open = i % 3 != 2 || depth == 0;
+        pl_grammar_run_refill(r);
         depth += open ? 1 : UINT32_MAX;
         assert_int_equal(pl_grammar_step(r, state_now, open ? '(' : ')', &state_now), PL_OK);
         assert_int_not_equal(state_now, PL_GRAMMAR_DEAD);
@@ -227,12 +228,33 @@ static void long_texts_stay_small(void **state) {
     assert_true(trims > 0);
     for (; depth > 0; depth--) {
         assert_false(pl_grammar_accepts(r, state_now));
+        pl_grammar_run_refill(r);
         assert_int_equal(pl_grammar_step(r, state_now, ')', &state_now), PL_OK);
         (void)pl_grammar_run_trim(r, &state_now);
     }
     assert_true(pl_grammar_accepts(r, state_now));
     assert_int_equal(pl_grammar_step(r, state_now, ')', &state_now), PL_OK);
     assert_int_equal(state_now, PL_GRAMMAR_DEAD);
+    pl_grammar_run_destroy(r);
+    pl_grammar_destroy(g);
+}
+
+/* Every text of a's and b's can be cut into parts in very many ways: work is counted, and ends in an error, not in time. */
+static void too_many_ways_are_an_error(void **state) {
+    (void)state;
+    struct pl_grammar *g = NULL;
+    struct pl_grammar_run *r = NULL;
+    static const char text[] = "root ::= ([ab]{0,60} \"a\"?){0,60} \"!\"";
+    assert_int_equal(pl_grammar_parse(text, sizeof text - 1, &g, NULL), PL_OK);
+    assert_int_equal(pl_grammar_run_create(g, &r, NULL), PL_OK);
+    uint32_t now = pl_grammar_start(r), i = 0;
+    enum pl_status st = PL_OK;
+    for (; i < 100000 && st == PL_OK; i++) st = pl_grammar_step(r, now, i % 3 == 0 ? 'a' : 'b', &now);
+    assert_int_equal(st, PL_LIMIT);
+    assert_true(i < 100000);
+    pl_grammar_run_refill(r);
+    assert_int_equal(pl_grammar_step(r, now, '!', &now), PL_OK);
+    assert_true(pl_grammar_accepts(r, now));
     pl_grammar_run_destroy(r);
     pl_grammar_destroy(g);
 }
@@ -268,6 +290,7 @@ int main(void) {
         cmocka_unit_test(schemas_refused),
         cmocka_unit_test(deep_groups_end_soon),
         cmocka_unit_test(long_texts_stay_small),
+        cmocka_unit_test(too_many_ways_are_an_error),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Serves one model with plumb and with llama-server, one after the other, and loads each with the same streamed completions.
+
+  tools/bench_http.py --model FILE[=NAME] [--cases 64:96,16:32,1:3] [--plumb build/plumb] [--llama-server FILE]
+                      [--prompt-tokens 400] [--tokens 128] [--context 768] [--budget SECONDS]
+                      [--plumb-flags "..."] [--llama-flags "..."] [--load http_load.py]
+
+A case is clients:requests. Prompts are random English words, greedy, the end token ignored, the same for both servers; one short
+burst warms each server up. Each row names the machine's path: the backend line and the kernels of attention and of the products
+that ran, from /v1/witness. A server that does not answer in time gets a row that says so. --load uses another load generator with
+the options URL --clients --requests --prompt-tokens --tokens --json. --budget ends the whole run in time, with what there is.
+Standard library only; loopback only."""
+import argparse
+import asyncio
+import json
+import os
+import random
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+WORDS = ("time year people way day man thing woman life child world school state family student group country problem hand part place "
+         "case week company system program question work government number night point home water room mother area money story fact "
+         "month lot right study book eye job word business issue side kind head house service friend father power hour game line").split()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def get(port, path, timeout=5):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=timeout) as r:
+        return json.loads(r.read())
+
+
+async def one(port, body):
+    """One streamed completion: when its pieces came, and how many tokens the server says it generated."""
+    began, times, usage, error = time.perf_counter(), [], None, None
+    try:
+        r, w = await asyncio.open_connection("127.0.0.1", port)
+        data = json.dumps(body).encode()
+        w.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        status = int((await r.readline()).split()[1])
+        while (line := await r.readline()) and line not in (b"\r\n", b"\n"):
+            pass
+        while line := await r.readline():
+            if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
+                continue
+            event = json.loads(line[5:])
+            error = event.get("error", error)
+            usage = event.get("usage") or usage
+            if any(c.get("text") for c in event.get("choices", [])):
+                times.append(time.perf_counter())
+        w.close()
+        if status != 200:
+            error = error or f"status {status}"
+    except (OSError, ValueError, IndexError) as e:
+        error = repr(e)
+    return {"error": error, "began": began, "times": times, "usage": usage or {}}
+
+
+def at(values, part):
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))] * 1000 if values else float("nan")
+
+
+async def load(port, clients, requests, prompt_tokens, tokens, seed):
+    rng = random.Random(seed)
+    bodies = iter([{"model": "x", "prompt": " ".join(rng.choice(WORDS) for _ in range(prompt_tokens)), "max_tokens": tokens, "temperature": 0,
+                    "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}} for _ in range(requests)])
+    done, began = [], time.perf_counter()
+
+    async def client():
+        for body in bodies:
+            done.append(await one(port, body))
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    wall = time.perf_counter() - began
+    good = [d for d in done if d["error"] is None and d["times"]]
+    gaps = [b - a for d in good for a, b in zip(d["times"], d["times"][1:])]
+    first = [d["times"][0] - d["began"] for d in good]
+    made = sum(d["usage"].get("completion_tokens", len(d["times"])) for d in good)
+    return {"ok": len(good), "failed": len(done) - len(good), "wall_s": round(wall, 2), "gen_tok_s": round(made / wall, 1),
+            "ttft_p50_ms": round(at(first, .5), 1), "gap_p50_ms": round(at(gaps, .5), 2), "gap_p99_ms": round(at(gaps, .99), 2),
+            "error": next((str(d["error"]) for d in done if d["error"]), None)}
+
+
+def measure(args, port, clients, requests, seconds):
+    if not args.load:
+        return asyncio.run(asyncio.wait_for(load(port, clients, requests, args.prompt_tokens, args.tokens, clients), seconds))
+    r = subprocess.run([sys.executable, args.load, f"http://127.0.0.1:{port}/v1/completions", "--clients", str(clients), "--requests", str(requests),
+                        "--prompt-tokens", str(args.prompt_tokens), "--tokens", str(args.tokens), "--json"], capture_output=True, text=True, timeout=seconds)
+    row = json.loads(r.stdout.splitlines()[0])
+    return {**row, "error": r.stderr.strip()[:200] or None}
+
+
+def what_ran(port):
+    """Kernels of the latest request, attention and products first; only plumb says so."""
+    try:
+        latest = get(port, "/v1/witness")["data"][0]["id"]
+        w = get(port, "/v1/witness/" + latest)
+        kernels = [f"{k['op']}:{k['kernel']} x{k['launches']}" for k in w["kernels"] if k["op"] in ("attention", "linear", "linear_many", "sample", "pick")]
+        declined = [f"DECLINED {d['op']}: {d['reason']}" for d in w["declined"]]
+        return "; ".join(declined + sorted(kernels, key=lambda k: k.split(":")[0])) or "nothing told"
+    except (OSError, ValueError, KeyError, IndexError):
+        return "not told"
+
+
+class Peer:
+    def __init__(self, name, command, env, log):
+        self.name, self.port = name, free_port()
+        self.log = open(log, "w+", encoding="utf-8", errors="replace")
+        self.process = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(self.port)], stdout=self.log, stderr=self.log, env=env)
+
+    def ready(self, until):
+        while time.monotonic() < until and self.process.poll() is None:
+            try:
+                get(self.port, "/health")
+                return True
+            except (OSError, ValueError):
+                time.sleep(0.1)
+        return False
+
+    def tail(self):
+        self.log.flush()
+        self.log.seek(0)
+        lines = [line.rstrip() for line in self.log if line.strip()]
+        return " / ".join(lines[-3:])[-400:]
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def row(values):
+    print("| " + " | ".join(str(v) for v in values) + " |", flush=True)
+
+
+def bench(args, peer, model, cases, until, rows):
+    began = time.monotonic()
+    if not peer.ready(until):
+        rows.append([model, "", peer.name, "did not start: " + peer.tail()])
+        return row(rows[-1])
+    print(f"# {peer.name}: {model} ready after {time.monotonic() - began:.1f} s", flush=True)
+    try:
+        warm = min(cases[0][0], 8)
+        asyncio.run(asyncio.wait_for(load(peer.port, warm, warm, 40, 8, 99), max(1, until - time.monotonic())))
+    except (asyncio.TimeoutError, OSError):
+        pass
+    for clients, requests in cases:
+        left = until - time.monotonic()
+        try:
+            if left < 2:
+                raise TimeoutError
+            r = measure(args, peer.port, clients, requests, left)
+            rows.append([model, clients, peer.name, r["gen_tok_s"], r["ttft_p50_ms"], r["gap_p50_ms"], r["gap_p99_ms"], r["wall_s"],
+                         f"{r['failed']} failed: {r['error']}" if r["failed"] else what_ran(peer.port)])
+        except (asyncio.TimeoutError, TimeoutError, subprocess.TimeoutExpired, ValueError, IndexError, OSError) as e:
+            rows.append([model, clients, peer.name, f"not measured: {type(e).__name__}, {left:.0f} s were left"])
+        row(rows[-1])
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--model", action="append", required=True, help="FILE, FILE=NAME or FILE=NAME=CASES")
+    p.add_argument("--plumb", default="build/plumb")
+    p.add_argument("--llama-server")
+    p.add_argument("--llama-library-path", help="LD_LIBRARY_PATH of llama-server only")
+    p.add_argument("--cases", default="64:96,16:32,1:3")
+    p.add_argument("--prompt-tokens", type=int, default=400)
+    p.add_argument("--tokens", type=int, default=128)
+    p.add_argument("--context", type=int, default=768)
+    p.add_argument("--budget", type=float, default=600)
+    p.add_argument("--plumb-flags", default="")
+    p.add_argument("--llama-flags", default="-ngl 99")
+    p.add_argument("--load")
+    p.add_argument("--logs", default=".")
+    p.add_argument("--only", choices=["plumb", "llama-server"])
+    args = p.parse_args()
+    end, rows = time.monotonic() + args.budget, []
+    jobs = []
+    for spec in args.model:
+        path, name, cases = (spec.split("=") + ["", ""])[:3]
+        cases = [tuple(int(n) for n in c.split(":")) for c in (cases or args.cases).split(",")]
+        widest = max(c for c, _ in cases)
+        plumb = [args.plumb, "serve", "-m", path, "-c", str(args.context), "--parallel", str(widest), "--metrics", *shlex.split(args.plumb_flags)]
+        llama = [args.llama_server, "-m", path, "-c", str(args.context * widest), "-np", str(widest), *shlex.split(args.llama_flags)]
+        jobs.append(("plumb", plumb, name or os.path.basename(path), cases))
+        if args.llama_server:
+            jobs.append(("llama-server", llama, name or os.path.basename(path), cases))
+    jobs = [j for j in jobs if args.only in (None, j[0])]
+    jobs.sort(key=lambda j: j[0] != "plumb")  # should the budget end, the peer's rows are those that are missing
+    for i, (who, command, model, cases) in enumerate(jobs):
+        env = dict(os.environ)
+        if who != "plumb" and args.llama_library_path:
+            env["LD_LIBRARY_PATH"] = args.llama_library_path
+        peer = Peer(who, command, env, os.path.join(args.logs, f"{who}-{i}.log"))
+        try:
+            bench(args, peer, model, cases, end, rows)
+        finally:
+            peer.stop()
+    print(f"\nprompts of about {args.prompt_tokens} tokens, {args.tokens} generated, greedy, streamed")
+    row(["model", "clients", "server", "generated, tok/s", "first token p50, ms", "gap p50, ms", "gap p99, ms", "wall, s", "what ran"])
+    row(["---"] * 9)
+    for r in sorted(rows, key=lambda r: (str(r[0]), -int(r[1] or 0), r[2])):
+        row(r)
+
+
+if __name__ == "__main__":
+    main()
