@@ -33,7 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_t *body = NULL;
     if (size < 1) return 0;
     server.template_tools = (data[0] & 128) != 0;
-    server.null_content = (data[0] & 64) != 0;
+    server.null_content = server.call_args = (data[0] & 64) != 0;
+    server.call_fence = (data[0] & 4) != 0;
     job.params.reply.kind = (enum pl_reply_kind)(data[0] >> 3 & 7);
     if (pl_json_parse("body", (const char *)data + 1, size - 1, &body, &pe.err) != PL_OK || !json_is_object(body)) {
         json_decref(body);

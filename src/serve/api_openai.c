@@ -203,7 +203,7 @@ static json_t *logprobs_object(struct job *j, struct choice *c) {
         add_chat_logprobs(&b, j, c, 0, c->token_count);
     else
         add_legacy_logprobs(&b, j, c, 0, c->token_count);
-    json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, 0, NULL) : NULL;
+    json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, JSON_ALLOW_NUL, NULL) : NULL;
     pl_buf_deinit(&b);
     return v;
 }
@@ -301,6 +301,13 @@ static json_t *chat_message(const struct choice *c) {
     return m;
 }
 
+/* An answer that lacks a choice is none. */
+static json_t *complete(json_t *choices, uint32_t count) {
+    if (json_array_size(choices) == count) return choices;
+    json_decref(choices);
+    return NULL;
+}
+
 static json_t *chat_whole(struct job *j) {
     json_t *choices = json_array();
     for (uint32_t i = 0; i < j->choice_count; i++) {
@@ -310,7 +317,7 @@ static json_t *chat_whole(struct job *j) {
     }
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", j->id, "object", "chat.completion", "created",
                      (json_int_t)j->created_unix, "model", j->server->model_name, "system_fingerprint",
-                     "plumb-" PLUMB_VERSION, "choices", choices, "usage", usage_object(j));
+                     "plumb-" PLUMB_VERSION, "choices", complete(choices, j->choice_count), "usage", usage_object(j));
 }
 
 const struct api_shape shape_chat = {.stream_begin = chat_stream_begin,
@@ -381,7 +388,7 @@ static json_t *completion_whole(struct job *j) {
     }
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", j->id, "object", "text_completion", "created",
                      (json_int_t)j->created_unix, "model", j->server->model_name, "system_fingerprint",
-                     "plumb-" PLUMB_VERSION, "choices", choices, "usage", usage_object(j));
+                     "plumb-" PLUMB_VERSION, "choices", complete(choices, j->choice_count), "usage", usage_object(j));
 }
 
 const struct api_shape shape_completion = {.stream_begin = completion_stream_begin,

@@ -224,8 +224,6 @@ static enum pl_status setup_reply(const struct pl_server *s, const struct chat_r
                                    .reasoning = !q->no_reasoning,
                                    .in_reasoning = opens_reasoning(r),
                                    .single = q->single_call};
-    bool forced = q->choice == CHOICE_REQUIRED || q->choice == CHOICE_NAMED;
-    if (forced && o->kind >= PL_REPLY_XML) o->kind = PL_REPLY_JSON; /* the grammar of a forced call is JSON there */
     j->params.parse_reply = o->tools || o->reasoning || o->kind == PL_REPLY_HARMONY;
     o->tools_json = j->tools = json_incref(q->tools);
     if (q->tools != NULL && keep_names(q->tools, o) != PL_OK)

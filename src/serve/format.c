@@ -1,4 +1,4 @@
-/* format.c - response_format, grammar and forced tool calls, as one GBNF grammar for the answer. */
+/* format.c - response_format, grammar and forced tool calls (forced.c), as one GBNF grammar for the answer. */
 #include "serve/internal.h"
 
 #include <string.h>
@@ -32,59 +32,6 @@ static enum pl_status response_format(const json_t *f, struct pl_buf *g, struct 
     return PL_OK;
 }
 
-/* One call in the notation of the model, as the rule call-<i>. */
-static void call_rule(struct pl_buf *g, enum pl_reply_kind kind, size_t i, const char *name) {
-    struct pl_buf text = {0};
-    const char *arguments = kind == PL_REPLY_LLAMA ? "parameters" : "arguments";
-    pl_buf_printf(&text, "{\"name\": \"%s\", \"%s\": ", name, arguments);
-    pl_buf_printf(g, "call-%zu ::= ", i);
-    pl_schema_literal(g, pl_buf_cstr(&text), text.len);
-    pl_buf_printf(g, " arguments-%zu \"}\"\n", i);
-    g->failed |= text.failed;
-    pl_buf_deinit(&text);
-}
-
-/* tool_choice required or named: the answer is one call, or with several allowed one or more. */
-static enum pl_status forced_calls(const struct chat_request *q, enum pl_reply_kind kind, struct pl_buf *g,
-                                   struct param_error *pe) {
-    bool one = q->single_call || q->choice == CHOICE_NAMED;
-    size_t count = json_array_size(q->tools);
-    switch (kind) {
-    case PL_REPLY_HERMES:
-        pl_buf_add_c(g, one ? "root ::= marked\n" : "root ::= marked (\"\\n\" marked){0,7}\n");
-        pl_buf_add_c(g, "marked ::= \"<tool_call>\\n\" call \"\\n</tool_call>\"\n");
-        break;
-    case PL_REPLY_MISTRAL:
-        pl_buf_printf(g, "root ::= \"[TOOL_CALLS][\" call%s \"]\"\n", one ? "" : " (\", \" call){0,7}");
-        break;
-    case PL_REPLY_LLAMA: pl_buf_printf(g, "root ::= call%s\n", one ? "" : " (\"; \" call){0,7}"); break;
-    case PL_REPLY_GEMMA:
-    case PL_REPLY_JSON:
-    case PL_REPLY_XML: /* these are JSON when forced: see setup_reply */
-    case PL_REPLY_DEEPSEEK:
-    case PL_REPLY_HARMONY:
-        pl_buf_add_c(g, one ? "root ::= call\n" : "root ::= call | \"[\" call (\", \" call){0,7} \"]\"\n");
-        break;
-    }
-    pl_schema_common(g);
-    pl_buf_add_c(g, "call ::= ");
-    for (size_t i = 0; i < count; i++)
-        if (q->choice != CHOICE_NAMED || i == q->named)
-            pl_buf_printf(g, "%scall-%zu", q->choice != CHOICE_NAMED && i > 0 ? " | " : "", i);
-    pl_buf_add_char(g, '\n');
-    for (size_t i = 0; i < count; i++) {
-        const json_t *f = json_object_get(json_array_get(q->tools, i), "function"),
-                     *schema = json_object_get(f, "parameters");
-        char name[40];
-        if (q->choice == CHOICE_NAMED && i != q->named) continue;
-        call_rule(g, kind, i, json_string_value(json_object_get(f, "name")));
-        snprintf(name, sizeof name, "arguments-%zu", i);
-        if (json_object_size(schema) == 0) schema = NULL;
-        if (pl_schema_rules(schema, name, g, &pe->err) != PL_OK) return schema_failed(pe, "tools");
-    }
-    return PL_OK;
-}
-
 enum pl_status answer_grammar(const struct chat_request *q, const json_t *grammar, struct job *j, struct param_error *pe) {
     struct pl_buf *g = &j->params.grammar;
     bool forced = q != NULL && (q->choice == CHOICE_REQUIRED || q->choice == CHOICE_NAMED);
@@ -95,7 +42,7 @@ enum pl_status answer_grammar(const struct chat_request *q, const json_t *gramma
         return param_bad(pe, param, PL_INVALID,
                          "only one of response_format, grammar and a forced tool_choice can be given");
     if (grammar != NULL) pl_buf_add(g, json_string_value(grammar), json_string_length(grammar));
-    if (forced) PL_TRY(forced_calls(q, j->params.reply.kind, g, pe));
+    if (forced) PL_TRY(forced_calls(q, j, g, pe));
     if (format != NULL) PL_TRY(response_format(format, g, pe));
     if (!pl_buf_ok(g)) return param_bad(pe, param, PL_NO_MEMORY, "no memory for the grammar");
     if (g->len == 0) return PL_OK;

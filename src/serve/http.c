@@ -391,6 +391,8 @@ static void read_template(struct pl_server *s) {
     struct pl_rendered out = {0};
     (void)pl_file_chat_template(s->engine->file, NULL, &t);
     s->reply_kind = pl_reply_format(t.data, t.len, &s->template_tools);
+    s->call_args = t.len > 0 && memmem(t.data, t.len, "[ARGS]", 6) != NULL;
+    s->call_fence = t.len > 0 && memmem(t.data, t.len, "```json", 7) != NULL;
     for (size_t i = 0; i < PL_COUNT_OF(none) && t.len > 0; i++)
         s->null_content |= memmem(t.data, t.len, none[i], strlen(none[i])) != NULL;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "x");

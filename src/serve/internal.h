@@ -39,6 +39,7 @@ struct pl_server {
     enum pl_reply_kind reply_kind; /* how this model writes tool calls */
     bool template_tools;           /* its template shows tools to it; otherwise a system text does */
     bool null_content;             /* its template tells calls by content that is none */
+    bool call_args, call_fence;    /* Mistral: name[ARGS]{..}; DeepSeek: arguments in a fence */
     uint64_t started_unix, started_ns;
     _Atomic bool draining;
     _Atomic uint64_t next_id;
@@ -207,6 +208,9 @@ enum pl_status messages_normalise(const struct pl_server *s, json_t *messages, s
 /* Writes the grammar of the answer into the job's parameters. q may be NULL. (format.c) */
 enum pl_status answer_grammar(const struct chat_request *q, const json_t *grammar, struct job *j,
                               struct param_error *pe) PL_MUST_CHECK;
+/* tool_choice required or named: the rules of the answer. (forced.c) */
+enum pl_status forced_calls(const struct chat_request *q, const struct job *j, struct pl_buf *g,
+                            struct param_error *pe) PL_MUST_CHECK;
 enum pl_status make_constraint(const struct job *j, struct pl_constraint **out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status param_bad(struct param_error *pe, const char *name, enum pl_status st, const char *fmt, ...) PL_PRINTF(4, 5);
 

@@ -1,0 +1,232 @@
+/* forced.c - tool_choice required or named: the answer as a grammar of calls in the model's own notation. */
+#include "serve/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "sample/schema.h"
+
+struct forced {
+    const struct chat_request *q;
+    enum pl_reply_kind kind;
+    const struct pl_server *server;
+    struct pl_buf *g;
+    struct param_error *pe;
+    bool one;
+};
+
+static bool wanted(const struct forced *f, size_t i) { return f->q->choice != CHOICE_NAMED || i == f->q->named; }
+
+static const json_t *function(const struct forced *f, size_t i) {
+    return json_object_get(json_array_get(f->q->tools, i), "function");
+}
+static const char *name_of(const struct forced *f, size_t i) {
+    return json_string_value(json_object_get(function(f, i), "name"));
+}
+
+static void literal(struct pl_buf *g, const char *text) { pl_schema_literal(g, text, strlen(text)); }
+
+static enum pl_status rules(const struct forced *f, const json_t *schema, const char *name) {
+    if (pl_schema_rules(schema, name, f->g, &f->pe->err) == PL_OK) return PL_OK;
+    snprintf(f->pe->param, sizeof f->pe->param, "tools");
+    return f->pe->err.status;
+}
+
+/* ---------- what stands round the calls ---------- */
+
+#define BAR       "\xEF\xBD\x9C"
+#define GAP       "\xE2\x96\x81"
+#define TAG(name) "<" BAR "tool" GAP name BAR ">"
+
+static void frame(const struct forced *f, const char *before, const char *between, const char *after) {
+    pl_buf_add_c(f->g, "root ::= ");
+    literal(f->g, before);
+    pl_buf_add_c(f->g, " call");
+    if (!f->one) {
+        pl_buf_add_c(f->g, " (");
+        literal(f->g, between);
+        pl_buf_add_c(f->g, " call){0,7}");
+    }
+    pl_buf_add_char(f->g, ' ');
+    literal(f->g, after);
+    pl_buf_add_char(f->g, '\n');
+}
+
+static void root_rule(const struct forced *f) {
+    switch (f->kind) {
+    case PL_REPLY_HERMES: frame(f, "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"); break;
+    case PL_REPLY_MISTRAL:
+        if (f->server->call_args)
+            frame(f, "", "", "");
+        else
+            frame(f, "[TOOL_CALLS][", ", ", "]");
+        break;
+    case PL_REPLY_LLAMA: frame(f, "", "; ", ""); break;
+    case PL_REPLY_GEMMA: frame(f, "```tool_code\n", "\n```\n```tool_code\n", "\n```"); break;
+    case PL_REPLY_XML: frame(f, "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"); break;
+    case PL_REPLY_DEEPSEEK:
+        frame(f, TAG("calls" GAP "begin"), f->server->call_fence ? "\n" : "", TAG("calls" GAP "end"));
+        break;
+    case PL_REPLY_HARMONY: /* it may think first, and its turn ends with the one call */
+        pl_buf_add_c(f->g, "root ::= (\"<|channel|>analysis<|message|>\" ([^<] | \"<\" [^|])* "
+                           "\"<|end|><|start|>assistant\")? call\n");
+        break;
+    case PL_REPLY_JSON:
+        pl_buf_add_c(f->g, f->one ? "root ::= call\n" : "root ::= call | \"[\" call (\", \" call){0,7} \"]\"\n");
+        break;
+    }
+}
+
+/* ---------- one call ---------- */
+
+/* call-<i> ::= "before" arguments-<i> "after" */
+static void around_arguments(const struct forced *f, size_t i, const char *after, const char *before, ...) PL_PRINTF(4, 5);
+static void around_arguments(const struct forced *f, size_t i, const char *after, const char *before, ...) {
+    char text[256]; /* a name has at most 64 characters */
+    va_list ap;
+    va_start(ap, before);
+    vsnprintf(text, sizeof text, before, ap);
+    va_end(ap);
+    pl_buf_printf(f->g, "call-%zu ::= ", i);
+    literal(f->g, text);
+    pl_buf_printf(f->g, " arguments-%zu ", i);
+    literal(f->g, after);
+    pl_buf_add_char(f->g, '\n');
+}
+
+static enum pl_status call_with_object(const struct forced *f, size_t i) {
+    const char *name = name_of(f, i);
+    const json_t *schema = json_object_get(function(f, i), "parameters");
+    char rule[40];
+    snprintf(rule, sizeof rule, "arguments-%zu", i);
+    if (f->kind == PL_REPLY_DEEPSEEK && f->server->call_fence)
+        around_arguments(f, i, "\n```" TAG("call" GAP "end"), TAG("call" GAP "begin") "function" TAG("sep") "%s\n```json\n",
+                         name);
+    else if (f->kind == PL_REPLY_DEEPSEEK)
+        around_arguments(f, i, TAG("call" GAP "end"), TAG("call" GAP "begin") "%s" TAG("sep"), name);
+    else if (f->kind == PL_REPLY_HARMONY)
+        around_arguments(f, i, "", "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>", name);
+    else if (f->kind == PL_REPLY_MISTRAL && f->server->call_args)
+        around_arguments(f, i, "", "[TOOL_CALLS]%s[ARGS]", name);
+    else
+        around_arguments(f, i, "}", "{\"name\": \"%s\", \"%s\": ", name,
+                         f->kind == PL_REPLY_LLAMA ? "parameters" : "arguments");
+    return rules(f, json_object_size(schema) == 0 ? NULL : schema, rule);
+}
+
+/* ---------- Qwen's XML: one tag for each parameter ---------- */
+
+/* Any text without "</p": text that closes no parameter. */
+static const char XML_TEXT[] = "xml-text ::= ([^<] | \"<\" (\"<\" | \"/<\")* ([^</] | \"/\" [^p<]))*\n";
+
+/* A string's value stands as it is, without quotes: as the parser reads it (chat/reply.h). */
+static bool says_string(const json_t *type) {
+    const char *word = json_string_value(type);
+    if (word != NULL) return strcmp(word, "string") == 0;
+    for (size_t i = 0; i < json_array_size(type); i++)
+        if (says_string(json_array_get(type, i))) return true;
+    return false;
+}
+
+static bool is_required(const json_t *schema, const char *key) {
+    const json_t *list = json_object_get(schema, "required");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (name != NULL && strcmp(name, key) == 0) return true;
+    }
+    return false;
+}
+
+/* With a bound on its length a text has no '<' at all, so that its characters can be counted. */
+static void xml_text(struct pl_buf *g, const json_t *min, const json_t *max) {
+    json_int_t low = json_is_integer(min) ? PL_MAX(json_integer_value(min), 0) : 0;
+    if (json_is_integer(max) && json_integer_value(max) == 0)
+        pl_buf_add_c(g, "\"\"\n");
+    else if (json_is_integer(max))
+        pl_buf_printf(g, "[^<]{%lld,%lld}\n", (long long)low, (long long)json_integer_value(max));
+    else if (low > 0)
+        pl_buf_printf(g, "[^<]{%lld,}\n", (long long)low);
+    else
+        pl_buf_add_c(g, "xml-text\n");
+}
+
+static void xml_string(const struct forced *f, const json_t *schema, const char *rule) {
+    const json_t *values = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
+    bool any = false;
+    pl_buf_printf(f->g, "%s ::= ", rule);
+    for (size_t i = 0; i < json_array_size(values); i++) {
+        const char *text = json_string_value(json_array_get(values, i));
+        if (text == NULL) continue;
+        if (any) pl_buf_add_c(f->g, " | ");
+        literal(f->g, text);
+        any = true;
+    }
+    if (json_is_string(only)) literal(f->g, json_string_value(only));
+    if (any || json_is_string(only))
+        pl_buf_add_char(f->g, '\n');
+    else
+        xml_text(f->g, json_object_get(schema, "minLength"), json_object_get(schema, "maxLength"));
+}
+
+static enum pl_status xml_value(const struct forced *f, const json_t *document, const json_t *schema, const char *rule) {
+    static const char *const shared[] = {"$defs", "definitions"};
+    if (says_string(json_object_get(schema, "type"))) {
+        xml_string(f, schema, rule);
+        return PL_OK;
+    }
+    json_t *own = json_is_object(schema) ? json_copy((json_t *)(uintptr_t)schema) : json_incref((json_t *)(uintptr_t)schema);
+    for (size_t i = 0; i < PL_COUNT_OF(shared) && json_is_object(own); i++)
+        if (json_object_get(document, shared[i]) != NULL)
+            json_object_set(own, shared[i], json_object_get(document, shared[i]));
+    enum pl_status st = rules(f, own, rule);
+    json_decref(own);
+    return st;
+}
+
+/* Parameters in the schema's order, each on lines of its own. */
+static enum pl_status xml_call(const struct forced *f, size_t i) {
+    const json_t *schema = json_object_get(function(f, i), "parameters");
+    json_t *properties = json_object_get(schema, "properties"), *value;
+    const char *key;
+    char text[128];
+    size_t n = 0;
+    snprintf(text, sizeof text, "<function=%s>\n", name_of(f, i));
+    pl_buf_printf(f->g, "call-%zu ::= ", i);
+    literal(f->g, text);
+    json_object_foreach(properties, key, value)
+        pl_buf_printf(f->g, " parameter-%zu-%zu%s", i, n++, is_required(schema, key) ? "" : "?");
+    pl_buf_add_c(f->g, " \"</function>\"\n");
+    n = 0;
+    json_object_foreach(properties, key, value) {
+        char rule[64];
+        if (strpbrk(key, "<>\n") != NULL)
+            return param_bad(f->pe, "tools", PL_INVALID,
+                             "tool %zu has a parameter whose name this model cannot write: '%.40s'", i, key);
+        snprintf(rule, sizeof rule, "value-%zu-%zu", i, n);
+        pl_buf_printf(f->g, "parameter-%zu-%zu ::= \"<parameter=\" ", i, n++);
+        literal(f->g, key);
+        pl_buf_printf(f->g, " \">\\n\" %s \"\\n</parameter>\\n\"\n", rule);
+        PL_TRY(xml_value(f, schema, value, rule));
+    }
+    return PL_OK;
+}
+
+enum pl_status forced_calls(const struct chat_request *q, const struct job *j, struct pl_buf *g, struct param_error *pe) {
+    bool one = q->single_call || q->choice == CHOICE_NAMED;
+    struct forced f = {q, j->params.reply.kind, j->server, g, pe, one};
+    size_t count = json_array_size(q->tools);
+    root_rule(&f);
+    pl_schema_common(g);
+    if (f.kind == PL_REPLY_XML) pl_buf_add_c(g, XML_TEXT);
+    pl_buf_add_c(g, "call ::= ");
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        if (!wanted(&f, i)) continue;
+        pl_buf_printf(g, "%scall-%zu", any ? " | " : "", i);
+        any = true;
+    }
+    pl_buf_add_char(g, '\n');
+    for (size_t i = 0; i < count; i++)
+        if (wanted(&f, i)) PL_TRY(f.kind == PL_REPLY_XML ? xml_call(&f, i) : call_with_object(&f, i));
+    return PL_OK;
+}
