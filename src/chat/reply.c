@@ -391,6 +391,10 @@ enum pl_status pl_reply_create(const struct pl_reply_options *opt, const struct 
     return PL_OK;
 }
 
+bool pl_reply_in_reasoning(const struct pl_reply *r) {
+    return r->state == REPLY_REASON || (r->state == REPLY_BODY && r->tag_body == BODY_REASONING);
+}
+
 void pl_reply_destroy(struct pl_reply *r) {
     if (r == NULL) return;
     pl_buf_deinit(&r->in);

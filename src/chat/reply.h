@@ -55,6 +55,8 @@ enum pl_status pl_reply_create(const struct pl_reply_options *opt, const struct 
 void pl_reply_destroy(struct pl_reply *r);
 /* PL_NO_MEMORY ends it: what was held is lost, what went out stands. */
 enum pl_status pl_reply_push(struct pl_reply *r, const char *data, size_t len) PL_MUST_CHECK;
+/* What comes now is reasoning, as far as it was read. */
+bool pl_reply_in_reasoning(const struct pl_reply *r);
 enum pl_status pl_reply_finish(struct pl_reply *r) PL_MUST_CHECK;
 
 #endif

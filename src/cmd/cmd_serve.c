@@ -13,6 +13,7 @@
 #include "cmd/common.h"
 #include "cmd/out.h"
 #include "cmd/serve_env.h"
+#include "device/device.h"
 #include "serve/serve.h"
 
 enum { KEYS_MAX = 256, SCORE_ROWS = 64, LISTEN_FD = 3 }; /* rows of a step that may give a prompt's log-probabilities */
@@ -25,7 +26,7 @@ struct serve {
     const char *on_failure;
     enum on_failure { ON_FAILURE_EXIT, ON_FAILURE_STAY, ON_FAILURE_RESTART } failure;
     char **argv; /* as it was given, for a restart */
-    uint64_t body_bytes;
+    uint64_t body_bytes, fail_call;
     bool no_prefix_cache;
     char *keys[KEYS_MAX]; /* owned */
     size_t key_count;
@@ -78,6 +79,8 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "api-key-file", "FILE", PL_ARG_STR, &s->api_key_file, "keys, one a line", 0, 0, NULL},
         {0, "per-key", "N", PL_ARG_U32, &o->per_key_max, "requests one key may have running and waiting (0 = any)", 0, 65536,
          NULL},
+        {0, "priorities", NULL, PL_ARG_FLAG, &o->priorities, "requests may carry a priority (lower comes earlier)", 0, 0,
+         NULL},
         {0, "metrics", NULL, PL_ARG_FLAG, &o->metrics, "serve /metrics (Prometheus); otherwise it answers 501", 0, 0, NULL},
         {0, "ceiling-gbs", "GB/S", PL_ARG_F32, &o->ceiling_gbs,
          "what memory gives here, as bench prints it: metrics then show the part reached", 0, 1e6, NULL},
@@ -98,6 +101,8 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "on-device-failure", "WHAT", PL_ARG_STR, &s->on_failure,
          "exit (1), stay (and answer 503) or restart (same process, same socket) (exit)", 0, 0, NULL},
         {0, "fail-step", "N", PL_ARG_U64, &o->service.fail_step, "drill: step N fails as if the device had", 0, 0, NULL},
+        {0, "fail-call", "N", PL_ARG_U64, &s->fail_call, "drill: call N of the device's driver from now on fails; 0: none",
+         0, 0, NULL},
         {0, "gpu-layers", "N", PL_ARG_U32, &s->gpu_layers, "accepted as -ngl; plumb runs all layers on its backend", 0,
          100000, NULL},
         {0},
@@ -187,14 +192,24 @@ static bool wait_for_end(struct serve *s, struct pl_server *server, const sigset
 
 /* A drill fails once. */
 static void end_drill(char **argv) {
-    static const char name[] = "--fail-step";
+    static const char *const names[] = {"--fail-step", "--fail-call"};
     char **to = argv;
     for (char **from = argv; *from != NULL; from++) {
-        bool same = strncmp(*from, name, sizeof name - 1) == 0;
-        if (!same) *to++ = *from;
-        if (same && (*from)[sizeof name - 1] == '\0' && from[1] != NULL) from++;
+        size_t n = 0;
+        for (size_t i = 0; i < PL_COUNT_OF(names) && n == 0; i++)
+            if (strncmp(*from, names[i], strlen(names[i])) == 0) n = strlen(names[i]);
+        if (n == 0) *to++ = *from;
+        if (n > 0 && (*from)[n] == '\0' && from[1] != NULL) from++;
     }
     *to = NULL;
+}
+
+static enum pl_status begin_drill(const struct serve *s, struct pl_err *err) {
+    if (s->fail_call == 0) return PL_OK;
+    if (pl_device_calls() == 0)
+        PL_FAIL(err, PL_USAGE, "--fail-call needs a --backend with a device: this one calls no driver");
+    pl_device_fail_at(s->fail_call);
+    return PL_OK;
 }
 
 /* A failed device takes its process with it on some platforms, so the process begins again, on the same socket: clients
@@ -229,6 +244,7 @@ static int serve(struct serve *s) {
     struct pl_server *server = NULL;
     s->opt.model_path = e->model_path;
     enum pl_status st = pl_engine_need_text(e, &err);
+    if (st == PL_OK) st = begin_drill(s, &err);
     if (st == PL_OK) st = pl_server_create(e, &s->opt, &server, &err);
     if (st == PL_OK) {
         const char *host = s->opt.host != NULL ? s->opt.host : "127.0.0.1";

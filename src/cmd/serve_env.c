@@ -54,6 +54,7 @@ static const struct {
     {"MAX_TOKENS_PER_STEP", "max-tokens-per-step", false},
     {"NO_PREFIX_CACHE", "no-prefix-cache", true},
     {"PER_KEY", "per-key", false},
+    {"PRIORITIES", "priorities", true},
     {"CORS", "cors", true},
     {"CONNECTIONS", "connections", false},
     {"BODY_LIMIT", "body-limit", false},

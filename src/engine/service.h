@@ -105,6 +105,7 @@ struct pl_service_info {
     uint64_t step_ns_total, last_token_ns;   /* last_token_ns: clock time of the last token, 0 = none yet */
     uint64_t batch_histogram[16], batch_sum; /* steps whose sequence count was 1, 2, 3-4, 5-8, ...; sequences of all steps */
     uint64_t rows_histogram[17], rows_sum;   /* the same of a step's rows, to 65536 */
+    uint64_t waiting_histogram[17], waiting_sum; /* of the requests that waited while a step was planned */
     uint64_t step_histogram[PL_TIME_BUCKETS];
     struct pl_phase_stats { /* steps that only decode, only prefill, do both */
         uint64_t steps, ns, rows, bytes;

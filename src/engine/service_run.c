@@ -254,7 +254,9 @@ static void report_ended(struct pl_service *s) {
 /* A step that failed fails its requests; a device failure fails all. Under lock. */
 static void fail_step(struct pl_service *s, const struct pl_sched_plan *p, enum pl_status st) {
     struct pl_err err = {0};
-    (void)pl_err_set(&err, __FILE__, __LINE__, st, "the step of %u sequences failed: %s", p->item_count, pl_status_text(st));
+    const char *why = pl_ops_failure(s->engine->ops);
+    (void)pl_err_set(&err, __FILE__, __LINE__, st, "the step of %u sequences failed: %s%s%.200s", p->item_count,
+                     pl_status_text(st), why[0] != '\0' ? ": " : "", why);
     pl_log(PL_LOG_ERROR, "%s", err.text);
     if (st == PL_DEVICE) {
         s->poisoned = s->engine->poisoned = true;

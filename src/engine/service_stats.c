@@ -90,6 +90,9 @@ void service_count_step(struct pl_service *s, const struct pl_sched_plan *p, uin
     s->info.batch_sum += p->item_count;
     s->info.rows_histogram[power_bucket(p->rows, 16)]++;
     s->info.rows_sum += p->rows;
+    uint32_t waiting = pl_sched_waiting(s->sched);
+    s->info.waiting_histogram[waiting == 0 ? 0 : PL_MIN(power_bucket(waiting, 15) + 1, 16u)]++;
+    s->info.waiting_sum += waiting;
     s->info.step_histogram[pl_time_bucket(ns)]++;
     s->info.step_ns_total += ns;
     struct pl_phase_stats *f = &s->info.phase[phase];

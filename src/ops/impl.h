@@ -104,6 +104,7 @@ struct pl_ops {
     const struct pl_batch *batch; /* between begin and end */
     struct pl_kv_store *kv;
     char describe[192], forced[256], refusal[400];
+    const char *failure; /* of the device, its last sentence; NULL: there is none */
 };
 
 /* For backends: the common part ready, and one count per launch. A row that cannot be made is lost only when memory is. */

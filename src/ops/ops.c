@@ -86,6 +86,7 @@ const char *pl_ops_describe(const struct pl_ops *o) { return o->describe; }
 enum pl_backend pl_ops_backend(const struct pl_ops *o) { return o->impl->backend; }
 const char *pl_ops_forced(const struct pl_ops *o) { return o->forced; }
 bool pl_ops_strict(const struct pl_ops *o) { return o->choice.strict; }
+const char *pl_ops_failure(const struct pl_ops *o) { return o->failure != NULL ? o->failure : ""; }
 const char *pl_ops_refusal(const struct pl_ops *o) { return o->refusal; }
 
 /* --- handles --- */

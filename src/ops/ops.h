@@ -81,6 +81,8 @@ const char *pl_ops_forced(const struct pl_ops *o);
 bool pl_ops_strict(const struct pl_ops *o);
 /* Why the last operation was refused (no planned implementation, strict); "" when none was. */
 const char *pl_ops_refusal(const struct pl_ops *o);
+/* What the device said when an operation last failed; "" when it has not or there is no device. */
+const char *pl_ops_failure(const struct pl_ops *o);
 
 /* --- handles --- */
 enum pl_weight_use {

@@ -806,6 +806,7 @@ static enum pl_status create(enum pl_device_kind kind, const struct pl_ops_optio
     struct dev_ops *d = pl_calloc(1, sizeof *d);
     if (d == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the %s backend", pl_device_kind_name(kind));
     pl_ops_init(&d->base, &impls[kind]);
+    d->base.failure = d->ks.err.text;
     d->exact = opt->exact || opt->invariant;
     enum pl_status st = open_device(d, kind, opt, err);
     if (st != PL_OK) {

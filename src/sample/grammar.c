@@ -353,7 +353,7 @@ static enum pl_status item_again(struct reader *p, const char *begin, uint32_t n
     enum pl_status st = read_item(p, next, node);
     if (st != PL_OK) return st;
     p->work += (uint64_t)(p->at - begin);
-    if (p->work > (uint64_t)64 << 20) PL_FAIL(p->err, PL_LIMIT, "the grammar's repetitions are too large");
+    if (p->work > PL_GRAMMAR_WORK_MAX) PL_FAIL(p->err, PL_LIMIT, "the grammar's repetitions are too large");
     return PL_OK;
 }
 
@@ -423,7 +423,7 @@ static enum pl_status read_alternatives(struct reader *p, bool group, uint32_t n
         const char *begin = p->at;
         PL_TRY(read_sequence(p, group, next, &one));
         p->work += (uint64_t)(p->at - begin) + 1;
-        if (p->work > (uint64_t)64 << 20) PL_FAIL(p->err, PL_LIMIT, "the grammar's groups are nested too deep");
+        if (p->work > PL_GRAMMAR_WORK_MAX) PL_FAIL(p->err, PL_LIMIT, "the grammar's groups are nested too deep");
         PL_TRY(either(p, one, node));
         skip(p, true);
         if (p->at == p->end || *p->at != '|') return PL_OK;
@@ -537,12 +537,12 @@ static enum pl_status check_left(struct reader *p, struct walk *w, size_t *next)
             w->nullable[i] = 1;
             more = true;
         }
-        if (w->work > 20000000u) PL_FAIL(p->err, PL_LIMIT, "the grammar is too tangled to be checked");
+        if (w->work > PL_GRAMMAR_WORK_MAX / 4) PL_FAIL(p->err, PL_LIMIT, "the grammar is too tangled to be checked");
     }
     for (uint32_t i = 0; i < g->rule_count; i++) {
         w->first[i] = w->call_count;
         (void)walk_rule(g, w, i, true);
-        if (w->work > 40000000u) PL_FAIL(p->err, PL_LIMIT, "the grammar is too tangled to be checked");
+        if (w->work > PL_GRAMMAR_WORK_MAX / 2) PL_FAIL(p->err, PL_LIMIT, "the grammar is too tangled to be checked");
     }
     w->first[g->rule_count] = w->call_count;
     if (w->failed) PL_FAIL(p->err, PL_NO_MEMORY, "no memory for the grammar");

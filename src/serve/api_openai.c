@@ -20,9 +20,10 @@ static const char *finish_text(const struct choice *c) {
 }
 
 static json_t *usage_object(const struct job *j) {
-    return json_pack("{s:i, s:i, s:i, s:{s:i}}", "prompt_tokens", (int)j->prompt_tokens, "completion_tokens",
+    return json_pack("{s:i, s:i, s:i, s:{s:i}, s:{s:i}}", "prompt_tokens", (int)j->prompt_tokens, "completion_tokens",
                      (int)j->generated_tokens, "total_tokens", (int)(j->prompt_tokens + j->generated_tokens),
-                     "prompt_tokens_details", "cached_tokens", (int)j->cached_tokens);
+                     "prompt_tokens_details", "cached_tokens", (int)j->cached_tokens, "completion_tokens_details",
+                     "reasoning_tokens", (int)j->reasoning_tokens);
 }
 
 void add_json(struct pl_buf *b, json_t *steals) {

@@ -113,8 +113,20 @@ static enum pl_status refuse_state(json_t *body, struct param_error *pe) {
     return PL_OK;
 }
 
+/* {"effort": word} as chat has it; a context that is too small is an error here, nothing is cut from the input. */
+static enum pl_status read_reasoning(json_t *body, struct param_error *pe) {
+    json_t *effort = json_object_get(json_object_get(body, "reasoning"), "effort");
+    const json_t *truncation = json_object_get(body, "truncation");
+    const char *word = json_string_value(truncation);
+    if (effort != NULL) json_object_set(body, "reasoning_effort", effort);
+    if (truncation != NULL && !json_is_null(truncation) && (word == NULL || strcmp(word, "disabled") != 0))
+        return param_bad(pe, "truncation", PL_INVALID, "truncation is not supported: only 'disabled' is taken");
+    return PL_OK;
+}
+
 static enum pl_status request_read(struct exchange *x, struct job *j, json_t *body, struct param_error *pe) {
     struct chat_request q = {0};
+    PL_TRY(read_reasoning(body, pe));
     PL_TRY(refuse_state(body, pe));
     json_t *input = take(body, "input"), *instructions = take(body, "instructions"), *tools = take(body, "tools"),
            *choice = take(body, "tool_choice"), *text = take(body, "text");
@@ -193,8 +205,9 @@ static json_t *response_object(struct job *j, const char *status, json_t *output
         json_object_set_new(r, "usage",
                             json_pack("{s:i, s:{s:i}, s:i, s:{s:i}, s:i}", "input_tokens", (int)j->prompt_tokens,
                                       "input_tokens_details", "cached_tokens", (int)j->cached_tokens, "output_tokens",
-                                      (int)j->generated_tokens, "output_tokens_details", "reasoning_tokens", 0,
-                                      "total_tokens", (int)(j->prompt_tokens + j->generated_tokens)));
+                                      (int)j->generated_tokens, "output_tokens_details", "reasoning_tokens",
+                                      (int)j->reasoning_tokens, "total_tokens",
+                                      (int)(j->prompt_tokens + j->generated_tokens)));
     return r;
 }
 

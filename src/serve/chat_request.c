@@ -26,6 +26,17 @@ static json_t *take(json_t *body, const char *name) {
     return v;
 }
 
+/* Templates that know efforts (gpt-oss) read the word; those that can only be told to think or not (Qwen3) read the other.
+ * What chat_template_kwargs says itself stands. */
+static void tell_effort(struct chat_request *q, json_t *effort) {
+    json_t *told = json_pack("{s:O}", "reasoning_effort", effort);
+    const char *word = json_string_value(effort);
+    if (strcmp(word, "none") == 0) json_object_set_new(told, "enable_thinking", json_false());
+    if (q->extra != NULL) json_object_update(told, q->extra);
+    json_decref(q->extra);
+    q->extra = told;
+}
+
 enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct param_error *pe) {
     q->messages = take(body, "messages");
     q->tools = take(body, "tools");
@@ -33,7 +44,8 @@ enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct pa
     q->extra = take(body, "chat_template_kwargs");
     q->response_format = take(body, "response_format");
     q->grammar = take(body, "grammar");
-    json_t *parallel = take(body, "parallel_tool_calls"), *format = take(body, "reasoning_format");
+    json_t *parallel = take(body, "parallel_tool_calls"), *format = take(body, "reasoning_format"),
+           *effort = take(body, "reasoning_effort");
     bool wrong = parallel != NULL && !json_is_boolean(parallel);
     const char *name = json_string_value(format);
     bool unknown =
@@ -41,8 +53,12 @@ enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct pa
         (name == NULL || (strcmp(name, "none") != 0 && strcmp(name, "auto") != 0 && strcmp(name, "deepseek") != 0));
     q->single_call = json_is_false(parallel);
     q->no_reasoning = name != NULL && strcmp(name, "none") == 0;
+    bool told = effort == NULL || json_is_string(effort);
+    if (told && effort != NULL && (q->extra == NULL || json_is_object(q->extra))) tell_effort(q, effort);
     json_decref(parallel);
     json_decref(format);
+    json_decref(effort);
+    if (!told) return param_bad(pe, "reasoning_effort", PL_INVALID, "reasoning_effort is no string");
     if (wrong) return param_bad(pe, "parallel_tool_calls", PL_INVALID, "parallel_tool_calls is no boolean");
     if (unknown)
         return param_bad(pe, "reasoning_format", PL_INVALID, "reasoning_format is none of 'none', 'auto', 'deepseek'");

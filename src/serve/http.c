@@ -245,6 +245,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
         snprintf(x->method, sizeof x->method, "%s", method);
         *con_cls = x;
         s->counts.http_requests++;
+        watch_body(x);
         return MHD_YES;
     }
     if (*data_size > 0) {
@@ -258,6 +259,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
         *data_size = 0;
         return MHD_YES;
     }
+    if (!x->routed) watch_work(x);
     return route(x);
 }
 
@@ -304,22 +306,13 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) s->counts.disconnects++;
     access_log(x, why);
     if (x->job != NULL) job_abandon(x->job);
+    watch_idle(x);
     pl_buf_deinit(&x->body);
     pl_free(x);
     *con_cls = NULL;
 }
 
 /* ---------- life ---------- */
-
-static void *sweep_main(void *arg) {
-    struct pl_server *s = arg;
-    while (!s->sweeper_stop) {
-        struct timespec t = {0, 100 * 1000 * 1000};
-        nanosleep(&t, NULL);
-        jobs_sweep(s);
-    }
-    return NULL;
-}
 
 static enum pl_status resolve_address(const struct pl_serve_options *o, struct sockaddr_storage *out, struct pl_err *err) {
     struct sockaddr_in *v4 = (struct sockaddr_in *)out;
@@ -349,9 +342,10 @@ static enum pl_status start_daemon(struct pl_server *s, struct pl_err *err) {
         flags, s->opt.port, NULL, NULL, on_access, s, MHD_OPTION_EXTERNAL_LOGGER, daemon_log, NULL, MHD_OPTION_SOCK_ADDR,
         &addr, MHD_OPTION_THREAD_POOL_SIZE, s->opt.http_threads, MHD_OPTION_CONNECTION_LIMIT, s->opt.connections_max,
         MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max, MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u,
-        s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, s->opt.listen_fd, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, watch_connection, s,
+        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max,
+        MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u, s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END,
+        s->opt.listen_fd, MHD_OPTION_END);
     if (s->daemon == NULL)
         PL_FAIL(err, PL_IO, "cannot listen on %s port %u: %s (is another server running there? try --port)", s->opt.host,
                 s->opt.port, strerror(errno));
@@ -414,6 +408,7 @@ enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_op
     s->started_ns = pl_clock_ns();
     pthread_mutex_init(&s->jobs_lock, NULL);
     pthread_mutex_init(&s->log_lock, NULL);
+    watch_init(s);
     s->model_name = pl_strdup(opt->alias != NULL ? opt->alias : base_name(opt->model_path));
     s->key_active = pl_calloc(opt->api_key_count + 1, sizeof *s->key_active);
     read_template(s);
@@ -423,7 +418,7 @@ enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_op
         st = pl_constraint_vocab_create(s->tokenizer, &s->vocab, err);
     if (st == PL_OK) st = pl_service_create(e, &s->opt.service, &s->service, err);
     if (st == PL_OK) st = start_daemon(s, err);
-    if (st == PL_OK && pthread_create(&s->sweeper, NULL, sweep_main, s) == 0) s->sweeper_started = true;
+    if (st == PL_OK) st = watch_start(s, err);
     if (st == PL_OK && s->opt.access_log != NULL && s->log_file == NULL)
         st = pl_err_set(err, __FILE__, __LINE__, PL_IO, "cannot open the access log %s: %s", s->opt.access_log,
                         strerror(errno));
@@ -462,16 +457,14 @@ bool pl_server_drain(struct pl_server *s, uint32_t timeout_ms) {
 void pl_server_destroy(struct pl_server *s) {
     if (s == NULL) return;
     s->draining = true;
-    if (s->sweeper_started) {
-        s->sweeper_stop = true;
-        pthread_join(s->sweeper, NULL);
-    }
+    watch_stop(s);
     /* The service ends first: its last events wake every parked connection, which MHD needs before it can stop. */
     pl_service_destroy(s->service);
     if (s->daemon != NULL) MHD_stop_daemon(s->daemon);
     if (s->log_file != NULL && s->log_file != stderr) fclose(s->log_file);
     pthread_mutex_destroy(&s->jobs_lock);
     pthread_mutex_destroy(&s->log_lock);
+    watch_deinit(s);
     witness_ring_destroy(s);
     pl_constraint_vocab_destroy(s->vocab);
     pl_free(s->model_name);

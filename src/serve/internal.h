@@ -46,9 +46,12 @@ struct pl_server {
     _Atomic uint32_t *key_active; /* per API key */
     pthread_mutex_t jobs_lock;    /* guards the list below */
     struct job *jobs;
-    pthread_t sweeper;
-    _Atomic bool sweeper_stop;
-    bool sweeper_started;
+    pthread_mutex_t conns_lock; /* guards the list below */
+    struct conn *conns;
+    pthread_t watcher;
+    int watch_fd, watch_wake; /* epoll; eventfd that ends it */
+    _Atomic bool watch_stop;
+    bool watch_started;
     pthread_mutex_t witness_lock; /* guards the two below */
     struct witness_record *witnesses;
     uint64_t witness_count;
@@ -65,6 +68,7 @@ struct gen_params {
     struct pl_stops stops;
     uint32_t max_tokens; /* 0: what the context leaves */
     uint32_t n;
+    int32_t priority; /* lower comes earlier */
     bool stream, include_usage, logprobs, echo, ignore_eos, has_seed;
     bool no_answer; /* completions: max_tokens 0 */
     uint32_t top_logprobs;
@@ -106,10 +110,10 @@ struct choice {
     size_t top_count, top_cap;
     size_t offset_token, offset_bytes, offset_chars; /* where the text of token number offset_token begins */
     bool echoed;                                     /* streaming: the prompt was sent */
-    uint32_t generated;
-    bool broken;                  /* memory ran out: the answer is incomplete */
-    bool started, stopped, ended; /* stopped: a stop string was found, later tokens are ignored */
-    int32_t stop_index;           /* which stop string, -1: none */
+    uint32_t generated, reasoned;                    /* tokens; of them reasoning */
+    bool broken;                                     /* memory ran out: the answer is incomplete */
+    bool started, stopped, ended;                    /* stopped: a stop string was found, later tokens are ignored */
+    int32_t stop_index;                              /* which stop string, -1: none */
     enum pl_end_reason reason;
     uint64_t last_token_ns;
 };
@@ -133,7 +137,7 @@ struct job {
     char **prompt_texts;    /* for echo; may be NULL */
     uint32_t prompt_count;
     /* under lock */
-    uint32_t prompt_tokens, cached_tokens, generated_tokens;
+    uint32_t prompt_tokens, cached_tokens, generated_tokens, reasoning_tokens;
     uint64_t queued_ns, first_token_ns; /* the longest wait of a choice; from arrival to the first token of any, 0: none */
     struct pl_request_witness ran;      /* of all choices */
     uint32_t submitted, open;           /* requests submitted and not ended */
@@ -221,7 +225,19 @@ void job_unref(struct job *j);
 enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) PL_MUST_CHECK;
 void job_abandon(struct job *j);                               /* the client left: cancel what still runs */
 enum MHD_Result job_stream(struct job *j, struct exchange *x); /* queues the SSE response */
-void jobs_sweep(struct pl_server *s);
+void job_cancel(struct job *j);                                /* under its lock: what still runs ends within a step */
+
+/* --- connections (watch.c) --- */
+void watch_init(struct pl_server *s);
+enum pl_status watch_start(struct pl_server *s, struct pl_err *err) PL_MUST_CHECK;
+void watch_stop(struct pl_server *s);
+void watch_deinit(struct pl_server *s);
+void watch_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code);
+void watch_body(struct exchange *x); /* the headers are there */
+void watch_work(struct exchange *x); /* so is the body */
+void watch_idle(struct exchange *x); /* answered */
+void watch_job(struct job *j);       /* its client's leaving cancels it */
+void unwatch_job(struct job *j);
 
 /* --- the shapes of each API: called under job->lock --- */
 struct api_shape {

@@ -5,10 +5,8 @@
 #include "serve/internal.h"
 
 #include <math.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -111,34 +109,19 @@ static void wake(struct job *j) {
     MHD_resume_connection(j->connection);
 }
 
-static void cancel_open(struct job *j) {
+void job_cancel(struct job *j) {
     for (uint32_t i = 0; i < j->submitted; i++)
         if (!j->choices[i].ended) pl_service_cancel(j->server->service, j->choices[i].number);
 }
 
 void job_abandon(struct job *j) {
     pthread_mutex_lock(&j->lock);
+    unwatch_job(j);
     j->connection = NULL;
     j->fd = -1;
-    cancel_open(j);
+    job_cancel(j);
     pthread_mutex_unlock(&j->lock);
     job_unref(j);
-}
-
-/* MHD does not look at a parked connection, so somebody else has to notice that its client has gone. */
-static bool client_gone(int fd) {
-    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
-    return fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
-void jobs_sweep(struct pl_server *s) {
-    pthread_mutex_lock(&s->jobs_lock);
-    for (struct job *j = s->jobs; j != NULL; j = j->next) {
-        if (pthread_mutex_trylock(&j->lock) != 0) continue; /* busy: it is being served; next sweep will see it */
-        if (j->connection != NULL && j->suspended && j->open > 0 && client_gone(j->fd)) cancel_open(j);
-        pthread_mutex_unlock(&j->lock);
-    }
-    pthread_mutex_unlock(&s->jobs_lock);
 }
 
 /* ---------- events ---------- */
@@ -281,7 +264,9 @@ static void on_token(struct job *j, struct choice *c, uint32_t index, const stru
     uint32_t which = 0;
     c->stopped = pl_stops_scan(&j->params.stops, &c->held, &release, &which);
     if (c->stopped) c->stop_index = (int32_t)which;
+    bool reasons = c->reply != NULL && pl_reply_in_reasoning(c->reply);
     release_text(j, c, index, release);
+    if (reasons || (c->reply != NULL && pl_reply_in_reasoning(c->reply))) c->reasoned++;
     if (c->stopped) pl_service_cancel(j->server->service, c->number);
 }
 
@@ -296,7 +281,7 @@ static void on_error(struct job *j, struct choice *c, const struct pl_event *e) 
     if (j->failed) return;
     j->failed = true;
     j->err = e->err;
-    cancel_open(j);
+    job_cancel(j);
     if (j->params.stream) api_shape(j->api)->stream_error(j, (unsigned)pl_status_http(e->err.status), e->err.text);
 }
 
@@ -315,6 +300,7 @@ static void on_end(struct job *j, struct choice *c, uint32_t index, const struct
         return;
     }
     j->generated_tokens += c->generated;
+    j->reasoning_tokens += c->reasoned;
     if (index % j->params.n == 0) j->prompt_tokens += e->prompt_tokens; /* a prompt counts once for its n choices */
     if (index % j->params.n == 0) j->cached_tokens += e->cached_tokens;
     if (j->params.stream && !j->failed) api_shape(j->api)->stream_choice_end(j, c, index);
@@ -380,7 +366,8 @@ static enum pl_status submit_choice(struct job *j, uint32_t index, struct pl_err
         .user = &j->choice_refs[index],
     };
     r.group = (uint32_t)(j->key_index + 1);
-    r.sampling.seed += index; /* each choice its own stream, the first that of a single request */
+    r.priority = -j->params.priority; /* the service's higher numbers come first */
+    r.sampling.seed += index;         /* each choice its own stream, the first that of a single request */
     if (r.score_prompt) on_prompt_token(j, c, &(struct pl_event){.id = prompt->data[0], .logprob = NAN});
     PL_TRY(make_constraint(j, &r.constraint, err));
     j->refs++;
@@ -414,10 +401,11 @@ enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) 
     for (uint32_t i = 0; i < j->choice_count && st == PL_OK; i++) st = submit_choice(j, i, err);
     if (st != PL_OK) {
         j->failed = true;
-        cancel_open(j);
+        job_cancel(j);
     } else {
         j->connection = x->connection;
         j->fd = info == NULL ? -1 : info->connect_fd;
+        watch_job(j);
         if (j->params.stream)
             api_shape(j->api)->stream_begin(j);
         else if (!j->ready) {

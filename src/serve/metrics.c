@@ -47,10 +47,16 @@ static void time_metric(struct pl_buf *b, const char *name, const char *help, st
 }
 
 /* Buckets 1, 2, 4, 8, ... */
-static void powers(struct pl_buf *b, const char *name, const char *help, const uint64_t *bucket, uint32_t count,
+/* Upper bounds 1, 2, 4, ..; zero: the first bucket is that of 0. */
+static void powers(struct pl_buf *b, const char *name, const char *help, const uint64_t *bucket, uint32_t count, bool zero,
                    uint64_t sum) {
     uint64_t total = 0;
     head(b, name, "histogram", help);
+    if (zero) {
+        total = *bucket++;
+        count--;
+        pl_buf_printf(b, "plumb_%s_bucket{le=\"0\"} %" PRIu64 "\n", name, total);
+    }
     for (uint32_t i = 0; i < count; i++) {
         total += bucket[i];
         pl_buf_printf(b, "plumb_%s_bucket{le=\"%u\"} %" PRIu64 "\n", name, 1u << i, total);
@@ -150,8 +156,9 @@ static void ceiling(struct pl_buf *b, const struct pl_service_info *n, float gbs
 static void steps(struct pl_buf *b, const struct pl_service_info *n) {
     metric(b, "steps_total", "counter", "Steps of the engine.", (double)n->steps);
     seconds(b, "step_duration_seconds", "Duration of a step.", n->step_histogram, n->step_ns_total);
-    powers(b, "step_sequences", "Sequences in one step.", n->batch_histogram, 16, n->batch_sum);
-    powers(b, "step_rows", "Tokens computed in one step.", n->rows_histogram, 17, n->rows_sum);
+    powers(b, "step_sequences", "Sequences in one step.", n->batch_histogram, 16, false, n->batch_sum);
+    powers(b, "step_rows", "Tokens computed in one step.", n->rows_histogram, 17, false, n->rows_sum);
+    powers(b, "step_waiting", "Requests that waited while a step ran.", n->waiting_histogram, 17, true, n->waiting_sum);
     head(b, "phase_seconds_total", "counter", "Time of steps that only decode, only prefill, or do both.");
     for (size_t i = 0; i < 3; i++)
         pl_buf_printf(b, "plumb_phase_seconds_total{phase=\"%s\"} %.9g\n", pl_phase_names[i], (double)n->phase[i].ns * 1e-9);

@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 
-enum kind { F32, U32, BOOL, SEED };
+enum kind { F32, U32, S32, BOOL, SEED };
 
 struct param {
     const char *name;
@@ -32,6 +32,7 @@ static const struct param numbers[] = {
     {"frequency_penalty", F32, AT(sampling.frequency_penalty), -2, 2, false},
     {"max_tokens", U32, AT(max_tokens), 1, 16777216, false},
     {"n", U32, AT(n), 1, 128, false},
+    {"priority", S32, AT(priority), -1000, 1000, false},
     {"stream", BOOL, AT(stream), 0, 0, false},
     {"echo", BOOL, AT(echo), 0, 0, false},
     {"ignore_eos", BOOL, AT(ignore_eos), 0, 0, false},
@@ -39,9 +40,22 @@ static const struct param numbers[] = {
 };
 
 /* Sent by ordinary clients, without meaning here: docs/server.md lists them. */
-static const char *const harmless[] = {
-    "user",    "store",   "metadata",          "service_tier",     "safety_identifier", "prompt_cache_key", "cache_prompt",
-    "n_probs", "id_slot", "timings_per_token", "reasoning_effort", "verbosity",         "prediction",       "suffix"};
+static const char *const harmless[] = {"user",
+                                       "store",
+                                       "metadata",
+                                       "service_tier",
+                                       "safety_identifier",
+                                       "prompt_cache_key",
+                                       "prompt_cache_retention",
+                                       "cache_prompt",
+                                       "id_slot",
+                                       "timings_per_token",
+                                       "verbosity",
+                                       "prediction"};
+/* These mean something that is not done here: only the value that asks for nothing is taken. */
+static const struct {
+    const char *name, *instead;
+} idle_only[] = {{"suffix", "write the model's own infill tokens into prompt"}, {"n_probs", "use logprobs"}};
 
 #define bad param_bad
 enum pl_status param_bad(struct param_error *pe, const char *name, enum pl_status st, const char *fmt, ...) {
@@ -76,7 +90,7 @@ static enum pl_status read_number(const struct param *p, const json_t *v, struct
         memcpy(place, &b, sizeof b);
         return PL_OK;
     }
-    bool whole = p->kind == U32 || p->kind == SEED;
+    bool whole = p->kind == U32 || p->kind == S32 || p->kind == SEED;
     if (whole ? !json_is_integer(v) : !json_is_number(v))
         return bad(pe, p->name, PL_INVALID, "%s is %s, expected %s", p->name, json_is_real(v) ? "a fraction" : type_name(v),
                    whole ? "an integer" : "a number");
@@ -93,6 +107,9 @@ static enum pl_status read_number(const struct param *p, const json_t *v, struct
     if (p->kind == U32) {
         uint32_t u = (uint32_t)d;
         memcpy(place, &u, sizeof u);
+    } else if (p->kind == S32) {
+        int32_t i = (int32_t)d;
+        memcpy(place, &i, sizeof i);
     } else {
         float f = (float)d;
         memcpy(place, &f, sizeof f);
@@ -202,6 +219,13 @@ static enum pl_status read_stream_options(json_t *body, struct gen_params *out, 
     if (!json_is_null(v)) {
         if (!out->stream) return bad(pe, "stream_options", PL_INVALID, "stream_options is only allowed when stream is true");
         if (!json_is_object(v)) return bad(pe, "stream_options", PL_INVALID, "stream_options is no object");
+        const char *key;
+        json_t *value;
+        json_object_foreach((json_t *)(uintptr_t)v, key,
+                            value) if (strcmp(key, "include_usage") != 0 &&
+                                       strcmp(key, "include_obfuscation") !=
+                                           0) return bad(pe, "stream_options", PL_INVALID,
+                                                         "unknown parameter 'stream_options.%.60s'", key);
         const json_t *usage = json_object_get(v, "include_usage");
         if (usage != NULL && !json_is_boolean(usage) && !json_is_null(usage))
             return bad(pe, "stream_options.include_usage", PL_INVALID, "stream_options.include_usage is no boolean");
@@ -253,17 +277,38 @@ enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t 
         clock_gettime(CLOCK_REALTIME, &t);
         out->sampling.seed = (uint64_t)t.tv_sec * 1000000007u ^ (uint64_t)t.tv_nsec;
     }
+    if (out->priority != 0 && !s->opt.priorities) /* otherwise everybody would ask to be first */
+        return bad(pe, "priority", PL_INVALID, "priority is %d, but this server was not started with --priorities",
+                   out->priority);
     if (out->n > s->opt.service.max_waiting && s->opt.service.max_waiting != 0)
         return bad(pe, "n", PL_INVALID, "n is %u, this server queues at most %u", out->n, s->opt.service.max_waiting);
     return PL_OK;
+}
+
+static bool asks_nothing(const json_t *v) {
+    return json_is_null(v) || json_is_false(v) || (json_is_integer(v) && json_integer_value(v) == 0) ||
+           (json_is_string(v) && json_string_length(v) == 0);
+}
+
+/* Images, sounds: of this server there is only text. */
+static bool only_text(const char *key, const json_t *v) {
+    const char *word = json_string_value(json_array_get(v, 0));
+    return strcmp(key, "modalities") == 0 && json_array_size(v) == 1 && word != NULL && strcmp(word, "text") == 0;
 }
 
 enum pl_status params_rest(enum api_kind api, const json_t *body, struct param_error *pe) {
     (void)api;
     const char *key;
     json_t *value;
+    for (size_t i = 0; i < PL_COUNT_OF(idle_only); i++) {
+        const json_t *v = json_object_get(body, idle_only[i].name);
+        if (v != NULL && !asks_nothing(v))
+            return bad(pe, idle_only[i].name, PL_INVALID, "%s is not supported: %s", idle_only[i].name,
+                       idle_only[i].instead);
+    }
     json_object_foreach((json_t *)(uintptr_t)body, key, value) {
-        bool known = json_is_null(value);
+        bool known = json_is_null(value) || only_text(key, value);
+        for (size_t i = 0; i < PL_COUNT_OF(idle_only) && !known; i++) known = strcmp(key, idle_only[i].name) == 0;
         for (size_t i = 0; i < PL_COUNT_OF(harmless) && !known; i++) known = strcmp(key, harmless[i]) == 0;
         if (!known) return bad(pe, key, PL_INVALID, "unknown parameter '%.60s'", key);
     }

@@ -3,7 +3,7 @@
  * Threads: libmicrohttpd's pool parses requests, renders templates, tokenises and writes answers; the service's delivery
  * thread turns tokens into text and wakes connections; the engine thread does neither.
  * Every request body is hostile: bounded in size, depth, count and time, and refused with the parameter's name.
- * A client that leaves has its request cancelled within one step or one sweep (100 ms) while it waits. */
+ * A client that leaves has its request cancelled at once: its pages are free after the step that is running. */
 #ifndef PL_SERVE_SERVE_H
 #define PL_SERVE_SERVE_H
 
@@ -18,6 +18,7 @@ struct pl_serve_options {
     const char *alias; /* model name in answers; NULL: the file's */
     const char *model_path;
     bool metrics, cors;
+    bool priorities;          /* requests may name theirs */
     uint32_t http_threads;    /* 0 = 4 */
     uint32_t connections_max; /* 0 = 1024 */
     uint32_t per_address_max; /* connections of one client address; 0 = no limit */

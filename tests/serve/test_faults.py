@@ -77,6 +77,99 @@ def a_failed_device_restarts_on_the_same_socket():
     assert s.stop() == 0
 
 
+def device_server(*flags):
+    listed = subprocess.run([PLUMB, "devices"], capture_output=True, text=True, timeout=120).stdout
+    if not re.search(r"^opencl +\d", listed, re.M):
+        raise tap.Skip("no OpenCL device (Debian package pocl-opencl-icd)")
+    return Server(MODEL, "--backend", "opencl", "--metrics", *flags)
+
+
+@tap.case
+def any_call_of_the_driver_may_fail():
+    s = device_server()
+    ask = [completion(f"hello {i}", max_tokens=6) for i in range(2)]
+    expected = [answer(s, b) for b in ask]
+    assert s.stop() == 0
+    hit = 0
+    for call in (1, 2, 3, 7, 20, 61, 150, 400):
+        s = device_server("--fail-call", str(call), "--on-device-failure", "stay")
+        status, body, r = s.post("/v1/completions", ask[0])
+        if status == 200:  # it needed fewer calls
+            assert body["choices"][0]["text"] == expected[0]
+        elif s.call("GET", "/ready")[0] == 200:  # an allocation: the request failed alone
+            hit += 1
+            assert status >= 500 and body["error"]["message"] and answer(s, ask[1]) == expected[1], (call, body)
+        else:
+            hit += 1
+            assert status == 503 and "device" in body["error"]["message"] and r.headers["Retry-After"], (call, body)
+            status, body, _ = s.post("/v1/completions", ask[1])
+            assert status == 503 and "injected" in body["error"]["message"], (call, body)
+            assert s.call("GET", "/health")[0] == 503 and s.metric("device_failed") == 1
+            assert s.metric("kv_pages_free") + s.metric("kv_pages_cached") == s.metric("kv_pages")
+        assert s.stop() == 0
+    assert hit >= 4, hit
+    s = device_server("--fail-call", "20", "--on-device-failure", "restart")
+    assert s.post("/v1/completions", ask[0])[0] == 503
+    assert s.wait_listening() == s.port
+    assert [answer(s, b) for b in ask] == expected
+    assert s.stop() == 0
+
+
+@tap.case
+def a_drill_of_calls_needs_a_device():
+    r = subprocess.run([PLUMB, "serve", "-m", MODEL, "--backend", "cpu", "--fail-call", "3"], capture_output=True, text=True, timeout=60)
+    assert r.returncode == 64 and "--fail-call" in r.stderr, r
+
+
+@tap.case
+def first_come_first_unless_they_say_so():
+    s = Server(MODEL, "--parallel", "1", "--priorities", "--metrics")
+    order, lock = [], threading.Lock()
+
+    def run(name, **more):
+        assert s.post("/v1/completions", completion(name, max_tokens=400, **more))[0] == 200
+        with lock:
+            order.append(name)
+
+    threads = []
+    for n, (name, more) in enumerate((("running", {}), ("first", {}), ("second", {"priority": 5}), ("urgent", {"priority": -3}))):
+        threads.append(threading.Thread(target=run, args=(name,), kwargs=more))
+        threads[-1].start()
+        until(lambda: s.metric("requests_running") + s.metric("requests_waiting") + len(order) > n)
+        if len(order) > 0:
+            raise tap.Skip("this machine is too slow to start four requests before the first ends")
+    for t in threads:
+        t.join()
+    assert order == ["running", "urgent", "first", "second"], order
+    assert s.post("/v1/completions", completion("x", priority=1001))[1]["error"]["param"] == "priority"
+    assert s.stop() == 0
+    s = Server(MODEL)
+    status, body, _ = s.post("/v1/completions", completion("x", priority=-1))
+    assert status == 400 and body["error"]["param"] == "priority" and "--priorities" in body["error"]["message"], body
+    assert s.post("/v1/completions", completion("x", priority=0))[0] == 200
+    assert s.stop() == 0
+
+
+@tap.case
+def headers_that_never_end_are_cut():
+    s = Server(MODEL, "--timeout", "1", "--body-timeout", "1")
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=60)
+    c.sendall(b"GET /health HTTP/1.1\r\n")
+    try:
+        for i in range(600):
+            c.sendall(b"X-%d: 1\r\n" % i)
+            time.sleep(0.1)
+    except OSError:
+        pass
+    else:
+        raise AssertionError("the connection stayed open")
+    silent = socket.create_connection(("127.0.0.1", s.port), timeout=60)
+    silent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+    assert silent.recv(100) == b""  # no first byte of a body
+    assert s.call("GET", "/health")[0] == 200
+    assert s.stop() == 0
+
+
 @tap.case
 def a_socket_can_be_handed_in():
     listener = socket.create_server(("127.0.0.1", 0))

@@ -227,7 +227,10 @@ def test_errors_name_the_parameter(s):
              ({"tool_choice": "required"}, "tool_choice"), ({"tools": [TOOL], "tool_choice": "some"}, "tool_choice"),
              ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
              ({"parallel_tool_calls": 1}, "parallel_tool_calls"), ({"reasoning_format": "x"}, "reasoning_format"),
-             ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"), ({"stream_options": {}}, "stream_options")]
+             ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"), ({"stream_options": {}}, "stream_options"),
+             ({"suffix": "x"}, "suffix"), ({"n_probs": 3}, "n_probs"), ({"priority": 1}, "priority"), ({"priority": "x"}, "priority"),
+             ({"reasoning_effort": 3}, "reasoning_effort"), ({"modalities": ["text", "audio"]}, "modalities"),
+             ({"stream": True, "stream_options": {"x": 1}}, "stream_options")]
     for extra, name in cases:
         status, body, _ = s.post("/v1/chat/completions", {**chat("x"), **extra})
         assert status == 400, (extra, status, body)
@@ -236,7 +239,8 @@ def test_errors_name_the_parameter(s):
     assert status == 400 and body["error"]["param"] == "best_of"
     status, body, _ = s.post("/v1/completions", {"max_tokens": 3})
     assert status == 400 and body["error"]["param"] == "prompt"
-    for harmless in ({"user": "me"}, {"metadata": {"a": 1}}, {"frequency_penalty": None}, {"model": "gpt-4"}):
+    for harmless in ({"user": "me"}, {"metadata": {"a": 1}}, {"frequency_penalty": None}, {"model": "gpt-4"}, {"suffix": ""}, {"n_probs": 0}, {"priority": 0},
+                     {"reasoning_effort": "low"}, {"modalities": ["text"]}, {"chat_template_kwargs": {"a": 1}, "reasoning_effort": "none"}):
         assert s.post("/v1/chat/completions", {**chat("x"), **harmless})[0] == 200, harmless
 
 
