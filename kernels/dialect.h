@@ -9,6 +9,7 @@
  *   bits_f32 f32_bits             reinterpretation
  *   group_sum group_max           over all GROUP threads, same result in each; scratch holds GROUP floats
  *   team_sum                      over TEAM neighbouring threads (TEAM divides GROUP)
+ *   LOCAL_INC                     adds one to a u32 in local memory, gives what was there
  *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
  *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA   f32 functions
  *   count_launch                  the witness: one thread of the launch adds one to a counter. All threads pass it, before
@@ -58,6 +59,7 @@ typedef uint4 v4u;
 FN f32 f16_load(GLOBAL const u16 *p) { return vload_half(0, (GLOBAL const half *)p); }
 FN void f16_store(GLOBAL u16 *p, f32 v) { vstore_half_rte(v, 0, (GLOBAL half *)p); }
 #define COUNTER_ADD(p) atomic_inc(p)
+#define LOCAL_INC(p)   ((u32)atomic_inc((__local u32 *)(p)))
 #define PL_SHUFFLE 0
 #endif
 
@@ -104,6 +106,7 @@ typedef uint4 v4u;
 #define NEG_INF      __uint_as_float(0xFF800000u)
 #define ROLLED
 #define COUNTER_ADD(p) atomicAdd(p, 1u)
+#define LOCAL_INC(p)   atomicAdd(p, 1u)
 #define PL_SHUFFLE 1
 #endif
 

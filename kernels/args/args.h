@@ -104,6 +104,33 @@ struct pl_args_paged {
 PL_ARGS_CHECK(pl_args_paged, merges, 20);
 PL_ARGS_SIZE(pl_args_paged, 32);
 
+/* Which experts a row takes. */
+struct pl_args_route {
+    u32 rows, flags, groups, groups_used, group_top;
+    f32 scale;
+};
+#define PL_ROUTE_RENORMALISE 1u
+#define PL_ROUTE_SIGMOID     2u
+#define PL_ROUTE_BIAS        4u
+PL_ARGS_CHECK(pl_args_route, scale, 20);
+PL_ARGS_SIZE(pl_args_route, 24);
+
+/* Slots are the (row, k) pairs: k-th expert of a row, slot row * used + k. The order record: u32 words, a header, then by
+ * `stride` slots each: the slot at every place, the place of every slot, then the tiles: runs of places of one expert. */
+enum { PL_ORDER_TILES, PL_ORDER_HEADER_WORDS = 4, PL_TILE_WORDS = 4 };
+#define PL_ORDER_SLOT(stride)  ((u64)PL_ORDER_HEADER_WORDS)
+#define PL_ORDER_PLACE(stride) ((u64)PL_ORDER_HEADER_WORDS + (stride))
+#define PL_ORDER_TILE(stride)  ((u64)PL_ORDER_HEADER_WORDS + 2u * (u64)(stride))
+/* A product with the matrices [out, in] of the chosen experts, which stand one after the other. */
+struct pl_args_moe {
+    u32 rows, used, in, out, stride, flags; /* PL_LINEAR_BIAS: one of each expert */
+    u64 row_bytes;
+};
+#define PL_MOE_BY_PLACE 4u
+#define PL_MOE_GATED    8u
+PL_ARGS_CHECK(pl_args_moe, row_bytes, 24);
+PL_ARGS_SIZE(pl_args_moe, 32);
+
 struct pl_args_rope {
     u32 heads, kv_heads, rope_dim, stride;
     f32 norm_eps, norm_offset;

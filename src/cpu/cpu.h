@@ -114,20 +114,26 @@ struct pl_cpu_norm {
 void pl_cpu_rmsnorm(struct pl_cpu *c, const struct pl_cpu_norm *n);
 void pl_cpu_add(struct pl_cpu *c, float *x, const float *add, size_t rows, size_t cols, size_t x_stride, size_t add_stride);
 
-enum pl_act { PL_ACT_SILU, PL_ACT_GELU_TANH, PL_ACT_GELU_ERF, PL_ACT_RELU2 };
+/* The last is gated: (min(max(up, -7), 7) + 1) * g * sigmoid(1.702 g) with g = min(gate, 7). */
+enum pl_act { PL_ACT_SILU, PL_ACT_GELU_TANH, PL_ACT_GELU_ERF, PL_ACT_RELU2, PL_ACT_SWIGLU_CLAMPED };
 /* y = act(gate) * up; y may be gate. up NULL: y = act(gate). */
 void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
                 size_t gate_stride, size_t up_stride, size_t y_stride);
 void pl_cpu_scale(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float scale);
 void pl_cpu_softcap(struct pl_cpu *c, float *x, size_t rows, size_t cols, size_t stride, float cap); /* cap*tanh(x/cap) */
 
-/* A mixture of experts. Of each row the `used` experts with the largest logits (of equals the first) count, weighted by the
- * softmax over all experts, or over the chosen ones alone when renormalise; y += scale * sum of weight * down(act(gate x) *
- * up x), in falling order of the logits. Rows are grouped by expert: each chosen expert's weights are read once. */
+/* A mixture of experts. Each has a score: its logit's part in the softmax over all, or the sigmoid of its logit. Of each row
+ * the `used` experts with the largest score (plus choice_bias; of equals the first, NaN last) count, weighted by their
+ * scores, which are divided by the chosen ones' sum when renormalise; with groups only experts of the groups_used best
+ * groups, each as good as its group_top best experts together. y += scale * sum of weight * down(act(gate x) * up x), best
+ * first. Rows are grouped by expert: each chosen expert's weights are read once. */
 struct pl_cpu_moe {
     size_t rows, experts, used, in, inner;
-    bool renormalise;
+    bool sigmoid, renormalise;
+    size_t groups, groups_used, group_top; /* groups 0: none */
     float scale;
+    const float *choice_bias;                     /* [experts] or NULL */
+    const float *gate_bias, *up_bias, *down_bias; /* [experts, inner], [experts, inner], [experts, in], or NULL */
     enum pl_act act;
     const float *logits; /* [rows, experts] */
     size_t logits_stride;

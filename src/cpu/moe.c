@@ -14,6 +14,8 @@ struct cpu_moe_scratch {
     uint32_t *slots;      /* [rows, used] */
     uint32_t *start;      /* [experts + 1]: first slot of each */
     float *x, *g, *u, *d; /* [slots]: gathered inputs, inner values, outputs */
+    float *scores;        /* [experts], of the row at hand */
+    bool *out;            /* [experts]: out of the running */
     const struct pl_cpu_weight **w;
     float **y;
     size_t *strides;
@@ -22,8 +24,8 @@ struct cpu_moe_scratch {
 
 void cpu_moe_free(struct cpu_moe_scratch *s) {
     if (s == NULL) return;
-    void *all[] = {s->ids, s->weights, s->slots,     s->start,     s->x,       s->g,
-                   s->u,   s->d,       (void *)s->w, (void *)s->y, s->strides, s->spans};
+    void *all[] = {s->ids, s->weights,   s->slots,     s->start,   s->x,     s->g,      s->u,
+                   s->d,   (void *)s->w, (void *)s->y, s->strides, s->spans, s->scores, s->out};
     for (size_t i = 0; i < PL_COUNT_OF(all); i++) pl_free(all[i]);
     pl_free(s);
 }
@@ -57,6 +59,8 @@ enum pl_status pl_cpu_moe_reserve(struct pl_cpu *c, const struct pl_cpu_moe *m, 
         s->weights = pl_alloc(slots, sizeof *s->weights);
         s->slots = pl_alloc(slots, sizeof *s->slots);
         s->start = pl_alloc(s->experts + 1, sizeof *s->start);
+        s->scores = floats(1, s->experts);
+        s->out = pl_calloc(s->experts, sizeof *s->out);
         s->x = floats(slots, s->in);
         s->g = floats(slots, s->inner);
         s->u = floats(slots, s->inner);
@@ -65,8 +69,9 @@ enum pl_status pl_cpu_moe_reserve(struct pl_cpu *c, const struct pl_cpu_moe *m, 
         s->y = (float **)pl_alloc(2 * s->experts, sizeof *s->y);
         s->strides = pl_alloc(2 * s->experts, sizeof *s->strides);
         s->spans = pl_alloc(2 * s->experts, sizeof *s->spans);
-        ok = s->ids != NULL && s->weights != NULL && s->slots != NULL && s->start != NULL && s->x != NULL && s->g != NULL &&
-             s->u != NULL && s->d != NULL && s->w != NULL && s->y != NULL && s->strides != NULL && s->spans != NULL;
+        ok = s->ids != NULL && s->weights != NULL && s->slots != NULL && s->start != NULL && s->scores != NULL &&
+             s->out != NULL && s->x != NULL && s->g != NULL && s->u != NULL && s->d != NULL && s->w != NULL &&
+             s->y != NULL && s->strides != NULL && s->spans != NULL;
     }
     if (!ok) {
         cpu_moe_free(s);
@@ -79,28 +84,78 @@ enum pl_status pl_cpu_moe_reserve(struct pl_cpu *c, const struct pl_cpu_moe *m, 
 
 /* --- choosing --- */
 
-/* The largest logits, of equals the first; a NaN is chosen last. */
-static void choose(const float *logits, size_t experts, size_t used, uint32_t *ids) {
+static bool is_better(float a, float b) { return a > b || (isnan(b) && !isnan(a)); }
+
+/* The largest scores, of equals the first; a NaN is chosen last, what is out of the running (taken) never. */
+static void choose(const float *score, size_t experts, size_t used, const bool *out, uint32_t *ids) {
     for (size_t k = 0; k < used; k++) {
         size_t best = experts;
         for (size_t e = 0; e < experts; e++) {
-            bool taken = false;
+            bool taken = out != NULL && out[e];
             for (size_t i = 0; i < k; i++) taken = taken || ids[i] == e;
-            if (taken) continue;
-            if (best == experts || logits[e] > logits[best] || (isnan(logits[best]) && !isnan(logits[e]))) best = e;
+            if (!taken && (best == experts || is_better(score[e], score[best]))) best = e;
         }
         ids[k] = (uint32_t)best;
     }
 }
 
-static void weigh(const struct pl_cpu_moe *m, const float *logits, const uint32_t *ids, float *weights) {
-    double top = (double)logits[ids[0]], sum = 0;
-    for (size_t e = 0; e < m->experts; e++) sum += exp((double)logits[e] - top);
-    if (m->renormalise) {
-        sum = 0;
-        for (size_t k = 0; k < m->used; k++) sum += exp((double)logits[ids[k]] - top);
+static float group_worth(const float *score, size_t size, size_t top) {
+    float best = -INFINITY, second = -INFINITY;
+    for (size_t e = 0; e < size; e++) {
+        if (score[e] > best) {
+            second = best;
+            best = score[e];
+        } else if (score[e] > second) {
+            second = score[e];
+        }
     }
-    for (size_t k = 0; k < m->used; k++) weights[k] = (float)(exp((double)logits[ids[k]] - top) / sum * (double)m->scale);
+    return top > 1 && size > 1 ? best + second : best;
+}
+/* Marks the experts of all groups but the best, of equals the first. */
+static void drop_groups(const struct pl_cpu_moe *m, const float *score, bool *out) {
+    size_t size = m->experts / m->groups;
+    for (size_t g = 0; g < m->groups; g++) {
+        float mine = group_worth(score + g * size, size, m->group_top);
+        size_t before = 0;
+        for (size_t o = 0; o < m->groups; o++) {
+            float other = group_worth(score + o * size, size, m->group_top);
+            before += other > mine || (other == mine && o < g);
+        }
+        for (size_t e = g * size; e < (g + 1) * size; e++) out[e] = before >= m->groups_used;
+    }
+}
+
+/* A softmax keeps the logits' order: only a bias or sums of groups ask for its values. */
+static void choose_row(const struct pl_cpu_moe *m, const float *logits, float *score, bool *out, uint32_t *ids) {
+    if (!m->sigmoid && m->choice_bias == NULL && m->groups == 0) {
+        choose(logits, m->experts, m->used, NULL, ids);
+        return;
+    }
+    double top = -INFINITY, sum = 0;
+    for (size_t e = 0; e < m->experts; e++) top = fmax(top, (double)logits[e]);
+    for (size_t e = 0; e < m->experts; e++) sum += exp((double)logits[e] - top);
+    for (size_t e = 0; e < m->experts; e++) {
+        double l = (double)logits[e];
+        score[e] = (float)(m->sigmoid ? 1 / (1 + exp(-l)) : exp(l - top) / sum);
+        if (m->choice_bias != NULL) score[e] += m->choice_bias[e];
+    }
+    if (m->groups > 0) drop_groups(m, score, out);
+    choose(score, m->experts, m->used, m->groups > 0 ? out : NULL, ids);
+}
+
+static void weigh(const struct pl_cpu_moe *m, const float *logits, const uint32_t *ids, float *weights) {
+    double top = -INFINITY, sum = 0;
+    for (size_t e = 0; e < m->experts; e++) top = fmax(top, (double)logits[e]);
+    for (size_t e = 0; e < m->experts && !m->renormalise; e++) sum += exp((double)logits[e] - top);
+    if (m->sigmoid) sum = m->renormalise ? 1e-20 : 1;
+    for (size_t k = 0; k < m->used && m->renormalise; k++) {
+        double l = (double)logits[ids[k]];
+        sum += m->sigmoid ? 1 / (1 + exp(-l)) : exp(l - top);
+    }
+    for (size_t k = 0; k < m->used; k++) {
+        double l = (double)logits[ids[k]], v = m->sigmoid ? 1 / (1 + exp(-l)) : exp(l - top);
+        weights[k] = (float)(v / sum * (double)m->scale);
+    }
 }
 
 /* Counting sort of the slots by expert. */
@@ -145,6 +200,8 @@ static void combine_worker(void *arg, int index, int count) {
     while (cpu_take(j->c, 1, j->m->rows, &r, &end)) {
         for (size_t k = 0; k < j->m->used; k++) {
             float *d = s->d + s->slots[r * j->m->used + k] * j->m->in;
+            if (j->m->down_bias != NULL)
+                j->c->table->add(d, j->m->down_bias + s->ids[r * j->m->used + k] * j->m->in, j->m->in);
             j->c->table->scale(d, s->weights[r * j->m->used + k], j->m->in);
             j->c->table->add(j->m->y + r * j->m->y_stride, d, j->m->in);
         }
@@ -193,15 +250,27 @@ static void grouped(struct pl_cpu *c, const struct pl_cpu_moe *m, bool down, siz
     pl_cpu_matmul(c, &p);
 }
 
+static void add_biases(struct pl_cpu *c, const struct pl_cpu_moe *m) {
+    struct cpu_moe_scratch *s = c->moe;
+    for (size_t e = 0; e < m->experts; e++) {
+        for (size_t i = s->start[e]; i < s->start[e + 1]; i++) {
+            c->table->add(s->g + i * m->inner, m->gate_bias + e * m->inner, m->inner);
+            c->table->add(s->u + i * m->inner, m->up_bias + e * m->inner, m->inner);
+        }
+    }
+}
+
 size_t pl_cpu_moe(struct pl_cpu *c, const struct pl_cpu_moe *m) {
     struct cpu_moe_scratch *s = c->moe;
     size_t bytes = 0, slots = m->rows * m->used;
     PL_ASSERT(fits(s, m, m->rows) && m->used >= 1 && m->used <= m->experts);
     if (m->rows == 0) return 0;
-    for (size_t r = 0; r < m->rows; r++) choose(m->logits + r * m->logits_stride, m->experts, m->used, s->ids + r * m->used);
+    for (size_t r = 0; r < m->rows; r++)
+        choose_row(m, m->logits + r * m->logits_stride, s->scores, s->out, s->ids + r * m->used);
     group(m, s);
     share_rows(c, m, gather_worker);
     grouped(c, m, false, &bytes);
+    if (m->gate_bias != NULL) add_biases(c, m);
     pl_cpu_glu(c, m->act, s->g, s->u, s->g, slots, m->inner, m->inner, m->inner, m->inner);
     grouped(c, m, true, &bytes);
     share_rows(c, m, combine_worker);

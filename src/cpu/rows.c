@@ -80,6 +80,7 @@ static void glu_worker(void *arg, int index, int count) {
 }
 void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
                 size_t gate_stride, size_t up_stride, size_t y_stride) {
+    PL_ASSERT(up != NULL || act != PL_ACT_SWIGLU_CLAMPED);
     struct row_job j = {.c = c,
                         .act = act,
                         .a = gate,

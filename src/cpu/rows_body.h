@@ -95,6 +95,12 @@ static inline vf relu2(vf g) {
 }
 static inline vf silu(vf g) { return vf_mul(g, vf_sigmoid(g)); }
 
+static inline vf swiglu_clamped(vf g, vf u) {
+    g = vf_min(g, vf_set1(7.0f));
+    u = vf_max(vf_min(u, vf_set1(7.0f)), vf_set1(-7.0f));
+    return vf_mul(vf_add(u, vf_set1(1.0f)), vf_mul(g, vf_sigmoid(vf_mul(g, vf_set1(1.702f)))));
+}
+
 #define GLU_LOOP(f)                                                                              \
     for (; i + VW <= n; i += VW) vf_store(y + i, vf_mul(f(vf_load(gate + i)), vf_load(up + i))); \
     if (i < n) vf_storen(y + i, vf_mul(f(vf_loadn(gate + i, n - i)), vf_loadn(up + i, n - i)), n - i)
@@ -110,6 +116,7 @@ static void row_act(enum pl_act act, const float *gate, float *y, size_t n) {
     case PL_ACT_GELU_TANH: ACT_LOOP(gelu_tanh); break;
     case PL_ACT_GELU_ERF: ACT_LOOP(gelu_erf); break;
     case PL_ACT_RELU2: ACT_LOOP(relu2); break;
+    case PL_ACT_SWIGLU_CLAMPED: break; /* pl_cpu_glu asserts that it is gated */
     }
 }
 
@@ -124,6 +131,10 @@ static void row_glu(enum pl_act act, const float *gate, const float *up, float *
     case PL_ACT_GELU_TANH: GLU_LOOP(gelu_tanh); break;
     case PL_ACT_GELU_ERF: GLU_LOOP(gelu_erf); break;
     case PL_ACT_RELU2: GLU_LOOP(relu2); break;
+    case PL_ACT_SWIGLU_CLAMPED:
+        for (; i + VW <= n; i += VW) vf_store(y + i, swiglu_clamped(vf_load(gate + i), vf_load(up + i)));
+        if (i < n) vf_storen(y + i, swiglu_clamped(vf_loadn(gate + i, n - i), vf_loadn(up + i, n - i)), n - i);
+        break;
     }
 }
 #undef GLU_LOOP

@@ -19,6 +19,8 @@
     X(attention, "attention.k.c")                       \
     X(paged, "paged.k.c")                               \
     X(bandwidth, "bandwidth.k.c")                       \
+    X(moe_route, "moe_route.k.c")                       \
+    X(moe, "moe.k.c")                                   \
     X(cuda_strips, "cuda/strips.h")                     \
     X(cuda_mma, "cuda/mma.k.c")                         \
     X(cuda_prepare, "cuda/prepare.k.c")                 \

@@ -18,8 +18,7 @@ enum pl_op pl_op_leader(enum pl_op op) {
     case PL_OP_layer_norm: return PL_OP_norm;
     case PL_OP_scale:
     case PL_OP_gate_rows: return PL_OP_embed; /* which scales its rows */
-    case PL_OP_moe: return PL_OP_linear;
-    case PL_OP_argmax: return PL_OP_gather; /* the rows of logits */
+    case PL_OP_argmax: return PL_OP_gather;   /* the rows of logits */
     default: return op;
     }
 }
@@ -32,6 +31,10 @@ static size_t cpu_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
         out[n++] = PL_IMPL_COPY;
         return n;
     }
+    if (op == PL_OP_moe) { /* its products run as linear's do */
+        out[n++] = PL_IMPL_BY_EXPERT;
+        return n;
+    }
     for (int isa = PL_ISA_COUNT - 1; isa >= 0; isa--) out[n++] = (enum pl_impl)(PL_IMPL_ISA + isa);
     if (op == PL_OP_linear) out[n++] = PL_IMPL_WIDENED; /* types without a packed form; never asked for by name */
     return n;
@@ -41,8 +44,14 @@ static size_t add_planned_forms(enum pl_impl out[PL_IMPL_COUNT], size_t n) {
     for (size_t i = 0; i < PL_COUNT_OF(attn_forms); i++) out[n++] = attn_forms[i];
     return n;
 }
+static size_t add_moe_forms(enum pl_impl out[PL_IMPL_COUNT], size_t n) {
+    out[n++] = PL_IMPL_BY_SLOT;
+    out[n++] = PL_IMPL_BY_EXPERT;
+    return n;
+}
 static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     size_t n = 0;
+    if (op == PL_OP_moe) return add_moe_forms(out, n);
     if (op == PL_OP_linear) {
         out[n++] = PL_IMPL_CUBLASLT;
         out[n++] = PL_IMPL_MMA;
@@ -58,6 +67,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
 }
 /* Attention by plan, one token a sequence; the portable kernel takes whatever rows there are. */
 static size_t portable_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
+    if (op == PL_OP_moe) return add_moe_forms(out, 0);
     size_t n = op == PL_OP_attention ? add_planned_forms(out, 0) : 0;
     out[n++] = PL_IMPL_PORTABLE;
     return n;

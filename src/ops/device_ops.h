@@ -7,6 +7,7 @@
 #include "ops/cuda_mma.h"
 #include "ops/impl.h"
 #include "ops/launch.h"
+#include "ops/moe.h"
 #include "ops/paged.h"
 
 /* One weight format and the kernels made for it. */
@@ -14,6 +15,7 @@ struct dev_format {
     struct dev_format *next;
     struct pl_device_weight w; /* no data: dtype, bits, group, scales' type */
     struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack, retile, mma[PL_MMA_SIZES];
+    struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2]; /* in order, by slot */
     char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48];
 };
 struct dev_weight {
@@ -78,6 +80,10 @@ struct dev_ops {
     bool plain;                       /* there are bf16 weights, which dense takes from fewer rows on */
     uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */
     struct pl_mma_room mma;
+    struct {
+        struct pl_moe_room room;
+        struct pl_moe_route route;
+    } moe;
     struct pl_kernel prepare[PL_PREPARE_COUNT];
     struct pl_device_buffer loading; /* a weight as the file has it, before it is rearranged; gone with the first step */
     uint64_t mma_cols, mma_outputs;  /* widest input, most outputs of rearranged weights; 0: there are none */
@@ -88,6 +94,19 @@ struct dev_ops {
 enum pl_status dev_report(struct dev_ops *d, enum pl_status st) PL_MUST_CHECK;
 enum pl_status dev_done(struct pl_ops *o, enum pl_op op, const struct pl_kernel *k, uint64_t bytes,
                         enum pl_status st) PL_MUST_CHECK;
+
+/* The kernels of w's format. */
+enum pl_status dev_format_of(struct dev_ops *d, const struct pl_device_weight *w, struct dev_format **out,
+                             struct pl_err *err) PL_MUST_CHECK;
+bool dev_is_matrix_type(enum pl_dtype t);
+
+/* device_moe.c */
+enum pl_status dev_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
+                                  struct pl_err *err) PL_MUST_CHECK;
+enum pl_status dev_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
+                       const struct pl_activation *x, struct pl_activation *y) PL_MUST_CHECK;
+void dev_moe_deinit(struct dev_ops *d);
 
 /* device_attention.c */
 void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt);

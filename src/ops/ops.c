@@ -413,6 +413,7 @@ enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, 
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
     PL_ASSERT(up == NULL || (up->cols == gate->cols && up->rows == gate->rows));
+    PL_ASSERT(act != PL_OPS_SWIGLU_CLAMPED);
     return take_rows(y, gate->rows, gate->cols) ? RUN(glu, o->impl->glu(o, act, gate, up, y)) : PL_OK;
 }
 
@@ -435,6 +436,7 @@ enum pl_status pl_ops_gate_rows(struct pl_ops *o, struct pl_activation *x, const
     return x->rows > 0 ? RUN(gate_rows, o->impl->gate_rows(o, x, gate)) : PL_OK;
 }
 
+static bool is_bias(const struct pl_weight *w, size_t n) { return w == NULL || is_vector(w, n); }
 static bool is_experts(const struct pl_weight *w, size_t n, size_t in, size_t out) {
     return w->use == PL_WEIGHT_EXPERTS && w->experts == n && w->cols == in && w->rows == out;
 }
@@ -449,6 +451,10 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
     PL_ASSERT(is_experts(p->gate, n, x->cols, inner) && is_experts(p->up, n, x->cols, inner));
     PL_ASSERT(is_experts(p->down, n, inner, y->cols) && p->used >= 1 && p->used <= n && x != y);
     PL_ASSERT(logits->rows == x->rows && y->rows == x->rows && x->cols == y->cols);
+    PL_ASSERT(is_bias(p->choice_bias, n) && is_bias(p->gate_bias, n * inner) && is_bias(p->up_bias, n * inner) &&
+              is_bias(p->down_bias, n * x->cols) && (p->gate_bias != NULL) == (p->up_bias != NULL));
+    PL_ASSERT(p->groups == 0 || (n % p->groups == 0 && p->groups_used >= 1 && p->groups_used <= p->groups &&
+                                 p->used <= n / p->groups * p->groups_used && p->group_top >= 1 && p->group_top <= 2));
     return x->rows > 0 ? RUN(moe, o->impl->moe(o, p, logits, x, y)) : PL_OK;
 }
 

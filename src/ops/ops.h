@@ -209,7 +209,8 @@ struct pl_attention {
 };
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out);
-enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH };
+/* The last is gpt-oss's, of experts alone: gate is held below 7, up within 7, y = (up + 1) * gate * sigmoid(1.702 gate). */
+enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED };
 /* y = act(gate) * up; up NULL: y = act(gate). */
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y);
@@ -221,16 +222,24 @@ enum pl_status pl_ops_scale(struct pl_ops *o, struct pl_activation *x, float sca
 /* x[r] *= sigmoid(gate[r]); gate has one column. */
 enum pl_status pl_ops_gate_rows(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate);
 
-/* A mixture of experts: of each row the `used` experts with the largest logits (of equals the first), weighted by the
- * softmax of the logits over all experts, or over the chosen ones where renormalise. */
+/* A mixture of experts. Each has a score: its logit's part in the softmax over all, or the sigmoid of its logit. Of each row
+ * the `used` experts with the largest score (plus choice_bias, which counts for the choice alone) are mixed, of equals the
+ * first; their weights are their scores, divided by the chosen ones' sum where renormalise, times scale. With groups only
+ * the experts of the best groups_used of them can be chosen; a group is as good as its group_top best experts together. */
+enum pl_router { PL_ROUTER_SOFTMAX, PL_ROUTER_SIGMOID };
 struct pl_moe {
     size_t used;
+    enum pl_router router;
     bool renormalise;
-    float scale; /* of the weights */
+    float scale;                             /* of the weights */
+    uint32_t groups, groups_used, group_top; /* groups 0: none; of equal size; group_top 1 or 2 */
+    const struct pl_weight *choice_bias;     /* vector [experts] or NULL */
     enum pl_ops_act act;
-    const struct pl_weight *gate, *up, *down; /* experts */
+    const struct pl_weight *gate, *up, *down;                /* experts */
+    const struct pl_weight *gate_bias, *up_bias, *down_bias; /* vectors [experts * outputs] or NULL, all or none */
 };
-/* What steps of up to `rows` rows need. Before the first step, for every distinct shape. */
+/* The matrices and the shape of p are what counts here. What steps of up to `rows` rows need. Before the first step, for
+ * every distinct shape. */
 enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err) PL_MUST_CHECK;
 /* y += sum of weight * down(act(gate x) * up x) over the row's experts. logits: [rows, experts]. */
 enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,

@@ -547,9 +547,19 @@ static struct pl_cpu_moe moe_of(const struct pl_moe *p) {
                                .used = p->used,
                                .in = p->gate->cols,
                                .inner = p->gate->rows,
+                               .sigmoid = p->router == PL_ROUTER_SIGMOID,
                                .renormalise = p->renormalise,
+                               .groups = p->groups,
+                               .groups_used = p->groups_used,
+                               .group_top = p->group_top,
                                .scale = p->scale,
-                               .act = p->act == PL_OPS_SILU ? PL_ACT_SILU : PL_ACT_GELU_TANH,
+                               .choice_bias = p->choice_bias != NULL ? weight_of(p->choice_bias)->vector : NULL,
+                               .gate_bias = p->gate_bias != NULL ? weight_of(p->gate_bias)->vector : NULL,
+                               .up_bias = p->up_bias != NULL ? weight_of(p->up_bias)->vector : NULL,
+                               .down_bias = p->down_bias != NULL ? weight_of(p->down_bias)->vector : NULL,
+                               .act = p->act == PL_OPS_SILU        ? PL_ACT_SILU
+                                      : p->act == PL_OPS_GELU_TANH ? PL_ACT_GELU_TANH
+                                                                   : PL_ACT_SWIGLU_CLAMPED,
                                .gate = (const struct pl_cpu_weight *const *)weight_of(p->gate)->experts,
                                .up = (const struct pl_cpu_weight *const *)weight_of(p->up)->experts,
                                .down = (const struct pl_cpu_weight *const *)weight_of(p->down)->experts};

@@ -46,8 +46,8 @@ static bool same_format(const struct dev_format *f, const struct pl_device_weigh
     return f->w.dtype == w->dtype && f->w.bits == w->bits && f->w.group == w->group && f->w.scale_dtype == w->scale_dtype &&
            f->w.strips == w->strips;
 }
-static enum pl_status format_of(struct dev_ops *d, const struct pl_device_weight *w, struct dev_format **out,
-                                struct pl_err *err) {
+enum pl_status dev_format_of(struct dev_ops *d, const struct pl_device_weight *w, struct dev_format **out,
+                             struct pl_err *err) {
     for (struct dev_format *f = d->formats; f != NULL; f = f->next) {
         if (same_format(f, w)) return *out = f, PL_OK;
     }
@@ -93,13 +93,13 @@ static enum pl_status fill_vector(struct dev_ops *d, const struct pl_tensor *t, 
     return st;
 }
 
-static bool is_matrix_type(enum pl_dtype t) {
+bool dev_is_matrix_type(enum pl_dtype t) {
     return t == PL_F32 || t == PL_F16 || t == PL_BF16 || t == PL_MLX || pl_dtype_info(t)->block_elems > 1;
 }
 
 static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, enum pl_weight_use use, struct dev_weight *w,
                                   struct pl_err *err) {
-    if (!is_matrix_type(t->dtype)) {
+    if (!dev_is_matrix_type(t->dtype)) {
         PL_FAIL(err, PL_UNSUPPORTED, "tensor %s has type %s, which no product takes", t->name, pl_dtype_name(t->dtype));
     }
     PL_TRY(pl_tensor_check_scales(t, err));
@@ -122,7 +122,7 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
         d->plain |= w->w.dtype == PL_BF16;
         d->dense_bytes = PL_MAX(d->dense_bytes, pl_dense_unpacked_bytes(&w->w));
     }
-    PL_TRY(format_of(d, &w->w, &w->format, err));
+    PL_TRY(dev_format_of(d, &w->w, &w->format, err));
     return w->w.strips ? dev_load_strips(d, t->data, t->bytes, w, err) : PL_OK;
 }
 
@@ -731,6 +731,7 @@ static void destroy(struct pl_ops *o) {
         dev_attention_deinit(d);
         pl_dense_deinit(&d->ks, &d->dense);
         dev_mma_deinit(d);
+        dev_moe_deinit(d);
         pl_device_free(dev, &d->picked);
         pl_device_host_free(dev, d->picked_host);
         pl_device_host_free(dev, d->staging);
@@ -748,6 +749,7 @@ static void destroy(struct pl_ops *o) {
             pl_kernel_free(&d->ks, &f->unpack);
             pl_kernel_free(&d->ks, &f->retile);
             for (int i = 0; i < PL_MMA_SIZES; i++) pl_kernel_free(&d->ks, &f->mma[i]);
+            for (size_t i = 0; i < sizeof f->moe / sizeof ***f->moe; i++) pl_kernel_free(&d->ks, &f->moe[0][0][0] + i);
             pl_free(f);
         }
         pl_kernels_close(&d->ks);
@@ -765,7 +767,7 @@ static void destroy(struct pl_ops *o) {
         .linear_add = linear_add, .rope_append = rope_append, .attention = dev_attention, .glu = glu, .gather = gather,   \
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,               \
         .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, .layer_norm = layer_norm, \
-        .argmax = argmax,                                                                                                 \
+        .argmax = argmax, .moe = dev_moe, .experts_create = dev_experts_create, .moe_reserve = dev_moe_reserve,           \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

@@ -26,7 +26,7 @@ _Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its own column below"
 #define ROW_softcap(X)     X(softcap,     CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_scale(X)       X(scale,       CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_gate_rows(X)   X(gate_rows,   CPU, NONE, FUSED, FUSED, FUSED)
-#define ROW_moe(X)         X(moe,         CPU, NONE, NONE,  NONE,  NONE)
+#define ROW_moe(X)         X(moe,         CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_argmax(X)      X(argmax,     NONE, NONE, FUSED, FUSED, FUSED)
 
 /* clang-format on */

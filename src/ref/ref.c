@@ -46,12 +46,61 @@ static double activation(enum pl_ref_act act, double g) {
     case PL_REF_GELU_TANH: return 0.5 * g * (1.0 + tanh(sqrt(2.0 / M_PI) * (g + 0.044715 * g * g * g)));
     case PL_REF_GELU_ERF: return 0.5 * g * (1.0 + erf(g / sqrt(2.0)));
     case PL_REF_RELU2: return g > 0 ? g * g : 0;
+    case PL_REF_SWIGLU_CLAMPED: g = fmin(g, 7); return g / (1.0 + exp(-1.702 * g));
     }
     return NAN;
 }
 
 void pl_ref_glu(enum pl_ref_act act, const float *gate, const float *up, float *y, size_t n) {
-    for (size_t i = 0; i < n; i++) y[i] = (float)(activation(act, (double)gate[i]) * (double)up[i]);
+    for (size_t i = 0; i < n; i++) {
+        double u = (double)up[i];
+        if (act == PL_REF_SWIGLU_CLAMPED) u = fmax(fmin(u, 7), -7) + 1;
+        y[i] = (float)(activation(act, (double)gate[i]) * u);
+    }
+}
+
+static double score_of(const struct pl_ref_route *r, const float *logits, size_t e) {
+    double top = -INFINITY, sum = 0;
+    if (r->sigmoid) return 1 / (1 + exp(-(double)logits[e]));
+    for (size_t i = 0; i < r->experts; i++) top = fmax(top, (double)logits[i]);
+    for (size_t i = 0; i < r->experts; i++) sum += exp((double)logits[i] - top);
+    return exp((double)logits[e] - top) / sum;
+}
+/* Index of the largest of v, of equals the first, NaN last; what is +inf has been taken. */
+static size_t best_of(const double *v, size_t n) {
+    size_t best = n;
+    for (size_t i = 0; i < n; i++) {
+        if (v[i] == INFINITY) continue;
+        if (best == n || v[i] > v[best] || (isnan(v[best]) && !isnan(v[i]))) best = i;
+    }
+    return best;
+}
+
+void pl_ref_route(const struct pl_ref_route *r, const float *logits, size_t *ids, double *weights, double *scratch) {
+    double *choice = scratch, *group = scratch + r->experts, sum = 0;
+    bool by_logit = !r->sigmoid && r->choice_bias == NULL && r->groups == 0; /* the same order, without rounding */
+    for (size_t e = 0; e < r->experts; e++) {
+        choice[e] = by_logit ? (double)logits[e] : score_of(r, logits, e);
+        if (r->choice_bias != NULL) choice[e] += (double)r->choice_bias[e];
+    }
+    for (size_t g = 0; g < r->groups; g++) { /* the best, then the best without it */
+        size_t n = r->experts / r->groups, a = best_of(choice + g * n, n);
+        double first = choice[g * n + a], second = -INFINITY;
+        for (size_t i = 0; i < n; i++)
+            if (i != a) second = fmax(second, choice[g * n + i]);
+        group[g] = r->group_top > 1 && n > 1 ? first + second : first;
+    }
+    for (size_t k = 0; k < r->groups_used && r->groups > 0; k++) group[best_of(group, r->groups)] = INFINITY;
+    for (size_t e = 0; e < r->experts && r->groups > 0; e++)
+        if (group[e / (r->experts / r->groups)] != INFINITY) choice[e] = INFINITY;
+    for (size_t k = 0; k < r->used; k++) {
+        ids[k] = best_of(choice, r->experts);
+        choice[ids[k]] = INFINITY;
+        weights[k] = r->renormalise && !r->sigmoid ? exp((double)logits[ids[k]] - (double)logits[ids[0]])
+                                                   : score_of(r, logits, ids[k]);
+        sum += weights[k];
+    }
+    for (size_t k = 0; k < r->used; k++) weights[k] *= r->scale / (r->renormalise ? sum + 1e-20 : 1);
 }
 
 void pl_ref_softcap(float *x, size_t n, double cap) {

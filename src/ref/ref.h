@@ -16,8 +16,17 @@ void pl_ref_rmsnorm(const float *x, const float *w, size_t cols, double eps, dou
 /* bias may be NULL */
 void pl_ref_layernorm(const float *x, const float *w, const float *bias, size_t cols, double eps, float *y);
 
-enum pl_ref_act { PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_GELU_ERF, PL_REF_RELU2 };
+enum pl_ref_act { PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_GELU_ERF, PL_REF_RELU2, PL_REF_SWIGLU_CLAMPED };
 void pl_ref_glu(enum pl_ref_act act, const float *gate, const float *up, float *y, size_t n);
+/* Which experts one row takes, best first, and their weights: struct pl_moe in ops/ops.h is the definition. */
+struct pl_ref_route {
+    size_t experts, used, groups, groups_used, group_top;
+    bool sigmoid, renormalise;
+    double scale;
+    const float *choice_bias; /* [experts] or NULL */
+};
+void pl_ref_route(const struct pl_ref_route *r, const float *logits, size_t *ids, double *weights,
+                  double *scratch /* [2 experts] */);
 void pl_ref_softcap(float *x, size_t n, double cap);
 /* x [dim] of one head at one position; cos_sin [dim/2, 2]; pairs (i, i+dim/2) when halves, else (2i, 2i+1). */
 void pl_ref_rope(float *x, const float *cos_sin, size_t dim, bool halves);

@@ -106,6 +106,39 @@ static void paged(struct gate *g) {
     }
 }
 
+static void experts(struct gate *g) {
+    static const char *const parts[] = {"MOE_ROUTE", "MOE_ORDER", "MOE_COMBINE"};
+    static const char *const entries[] = {"pk_moe_route", "pk_moe_order", "pk_moe_combine"};
+    for (size_t i = 0; i < PL_COUNT_OF(parts); i++) {
+        struct pl_jit_spec s = spec("moe_route.k.c", entries[i], 128);
+        pl_jit_set(&s, parts[i], "1");
+        pl_jit_set_u32(&s, "EXPERTS", 128);
+        pl_jit_set_u32(&s, "USED", 8);
+        pl_jit_set_u32(&s, "TILE", 8);
+        compile(g, &s);
+    }
+    static const struct {
+        const char *entry, *part, *act;
+        enum pl_dtype dtype;
+        bool direct;
+    } products[] = {{"pk_moe_pair", "MOE_PAIR", "ACT_SILU", PL_Q4_K, true},
+                    {"pk_moe_pair", "MOE_PAIR", "ACT_SWIGLU_CLAMPED", PL_MXFP4, false},
+                    {"pk_moe_one", "MOE_ONE", "ACT_GELU_TANH", PL_BF16, true},
+                    {"pk_moe_one", "MOE_ONE", "ACT_SILU", PL_MLX, false},
+                    {"pk_moe_mix", "MOE_MIX", "ACT_SILU", PL_Q6_K, true}};
+    for (size_t i = 0; i < PL_COUNT_OF(products); i++) {
+        struct pl_jit_spec s = spec("moe.k.c", products[i].entry, 128);
+        struct pl_device_weight w = {.dtype = products[i].dtype, .bits = 4, .group = 32, .scale_dtype = PL_F16};
+        pl_jit_set_u32(&s, "TEAM", 32);
+        pl_jit_set_u32(&s, "ROWS", products[i].direct ? 1 : 8);
+        pl_jit_set(&s, products[i].part, "1");
+        pl_jit_set(&s, products[i].act, "1");
+        if (products[i].direct) pl_jit_set(&s, "MOE_DIRECT", "1");
+        pl_jit_set_weight(&s, &w);
+        compile(g, &s);
+    }
+}
+
 static void only_cuda(struct gate *g) {
     static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q6_K};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
@@ -193,6 +226,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     weights(&gated);
     heads(&gated);
     paged(&gated);
+    experts(&gated);
     if (kind == PL_DEVICE_CUDA) only_cuda(&gated);
     struct pl_pool *pool = NULL;
     int threads = kind == PL_DEVICE_ROCM ? 1 : 0; /* hipRTC 5.2 dies when two compile at once */

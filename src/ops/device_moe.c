@@ -1,0 +1,212 @@
+/* Mixtures of experts as the device backends run them: choice, then the products of the chosen experts either slot by slot,
+ * with the weighted sum fused (few slots: each chosen expert's weights are read once), or in order of their experts (each
+ * expert's weights are read once for all rows that chose it). */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "ops/device_ops.h"
+#include "tensor/quant.h"
+
+static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
+static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
+static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
+    return &((const struct dev_activation *)a)->data;
+}
+static const struct pl_device_buffer *bias_of(const struct pl_weight *w) { return w != NULL ? &weight_of(w)->w.data : NULL; }
+
+/* --- weights: the matrices of all experts as one tall one --- */
+
+static enum pl_status put(struct dev_ops *d, const void *bytes, uint64_t n, struct pl_device_buffer *to, uint64_t at,
+                          struct pl_err *err) {
+    return pl_device_upload(d->ks.device, d->ks.stream, to, at, bytes, n, err);
+}
+
+static enum pl_status check_alike(const struct pl_tensor *experts, size_t count, struct pl_err *err) {
+    for (size_t i = 0; i < count; i++) {
+        const struct pl_tensor *t = &experts[i];
+        PL_TRY(pl_tensor_check_scales(t, err));
+        if (t->dtype == experts[0].dtype && t->bytes == experts[0].bytes && t->bits == experts[0].bits &&
+            t->group == experts[0].group && t->scale_dtype == experts[0].scale_dtype)
+            continue;
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s is not of the first expert's type: experts of one type are implemented",
+                t->name);
+    }
+    return PL_OK;
+}
+
+static enum pl_status fill(struct dev_ops *d, const struct pl_tensor *experts, size_t count, struct dev_weight *w,
+                           struct pl_err *err) {
+    const struct pl_tensor *t = &experts[0];
+    uint64_t out = t->shape[0], bytes, scales = 0, more = 0;
+    if (t->dtype == PL_MLX) scales = out * (t->shape[1] / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
+    if (!pl_mul_u64(t->bytes, count, &bytes) || !pl_mul_u64(scales, count, &more) || out * count > UINT32_MAX)
+        PL_FAIL(err, PL_LIMIT, "%zu experts of %llu bytes are larger than any memory", count, (unsigned long long)t->bytes);
+    w->w = (struct pl_device_weight){.dtype = t->dtype,
+                                     .rows = out * count,
+                                     .cols = t->shape[1],
+                                     .row_bytes = t->bytes / out,
+                                     .bits = t->bits,
+                                     .group = t->group,
+                                     .scale_dtype = t->scale_dtype};
+    w->bytes = t->bytes + 2 * scales; /* of one */
+    PL_TRY(pl_device_alloc(d->ks.device, bytes, &w->w.data, err));
+    if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.scales, err));
+    if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.biases, err));
+    for (size_t i = 0; i < count; i++) {
+        PL_TRY(put(d, experts[i].data, t->bytes, &w->w.data, i * t->bytes, err));
+        if (scales == 0) continue;
+        PL_TRY(put(d, experts[i].scales, scales, &w->w.scales, i * scales, err));
+        PL_TRY(put(d, experts[i].biases, scales, &w->w.biases, i * scales, err));
+    }
+    return dev_format_of(d, &w->w, &w->format, err);
+}
+
+enum pl_status dev_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
+                                  struct pl_err *err) {
+    struct dev_ops *d = dev_of(o);
+    if (!dev_is_matrix_type(experts[0].dtype))
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s has type %s, which no product takes", experts[0].name,
+                pl_dtype_name(experts[0].dtype));
+    PL_TRY(check_alike(experts, count, err));
+    struct dev_weight *w = pl_calloc(1, sizeof *w);
+    if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", experts[0].name);
+    enum pl_status st = fill(d, experts, count, w, err);
+    if (st != PL_OK) {
+        pl_device_settle(d->ks.device); /* a copy may still read a tensor */
+        o->impl->weight_destroy(o, &w->base);
+        pl_err_note(err, "copying %s to the device", experts[0].name);
+        return st;
+    }
+    *out = &w->base;
+    return PL_OK;
+}
+
+/* --- one layer --- */
+
+enum pl_status dev_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err) {
+    struct dev_ops *d = dev_of(o);
+    size_t slots;
+    if (!pl_mul_size(rows, p->used, &slots)) PL_FAIL(err, PL_LIMIT, "%zu rows of %zu experts", rows, p->used);
+    return pl_moe_ready(&d->ks, &d->moe.room, slots, (size_t)p->gate->rows, (size_t)p->down->rows, err);
+}
+
+static enum pl_status route_kernels(struct dev_ops *d, uint32_t experts, uint32_t used, struct pl_moe_route **out) {
+    struct pl_moe_route *r = &d->moe.route;
+    *out = r;
+    if (r->combine.jit != NULL && r->experts == experts && r->used == used) return PL_OK;
+    return pl_kernel_moe_route(&d->ks, experts, used, r, &d->ks.err); /* what ran stays in its record */
+}
+
+static enum pl_status route(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p,
+                            const struct pl_activation *logits) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_launch_route r = {.logits = data_of(logits),
+                                .bias = bias_of(p->choice_bias),
+                                .rows = logits->rows,
+                                .sigmoid = p->router == PL_ROUTER_SIGMOID,
+                                .renormalise = p->renormalise,
+                                .groups = p->groups,
+                                .groups_used = p->groups_used,
+                                .group_top = p->group_top,
+                                .scale = p->scale};
+    return dev_done(o, PL_OP_moe, &k->route, 0, pl_launch_moe_route(&d->ks, k, &d->moe.room, &r));
+}
+
+/* One launch; m says what of it. */
+static enum pl_status product(struct pl_ops *o, const struct pl_weight *weight, enum pl_moe_kernel which, int act,
+                              struct pl_launch_moe *m) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_weight *w = weight_of(weight);
+    struct pl_kernel *k = &w->format->moe[which][act][m->direct];
+    if (k->jit == NULL) {
+        enum pl_status st = pl_kernel_moe(&d->ks, &w->w, which, act, m->direct, k, &d->ks.err);
+        if (st != PL_OK) return dev_report(d, st);
+    }
+    m->w = &w->w;
+    m->experts = weight->experts;
+    uint64_t experts = PL_MIN((uint64_t)(m->rows * m->used), (uint64_t)weight->experts); /* the most that can be chosen */
+    return dev_done(o, PL_OP_moe, k, experts * w->bytes * (which == PL_MOE_PAIR ? 2 : 1),
+                    pl_launch_moe(&d->ks, k, which, &d->moe.room, m));
+}
+
+/* h = act(gate x) * up x for every slot: one launch where both matrices are of one format. */
+static enum pl_status gate_and_up(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *x, bool direct) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_launch_moe m = {.x = data_of(x), .y = &d->moe.room.h, .rows = x->rows, .used = p->used, .direct = direct};
+    m.bias = bias_of(p->gate_bias);
+    if (weight_of(p->gate)->format == weight_of(p->up)->format) {
+        m.up = &weight_of(p->up)->w;
+        m.up_bias = bias_of(p->up_bias);
+        return product(o, p->gate, PL_MOE_PAIR, (int)p->act, &m);
+    }
+    PL_TRY(product(o, p->gate, PL_MOE_ONE, 0, &m));
+    m.bias = bias_of(p->up_bias);
+    m.gated = true;
+    return product(o, p->up, PL_MOE_ONE, (int)p->act, &m);
+}
+
+static enum pl_status by_slot(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *x,
+                              struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    PL_TRY(gate_and_up(o, p, x, true));
+    struct pl_launch_moe m = {.bias = bias_of(p->down_bias),
+                              .x = &d->moe.room.h,
+                              .y = data_of(y),
+                              .rows = x->rows,
+                              .used = p->used,
+                              .direct = true};
+    return product(o, p->down, PL_MOE_MIX, 0, &m);
+}
+
+static enum pl_status by_order(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p,
+                               const struct pl_activation *x, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_done(o, PL_OP_moe, &k->order, 0, pl_launch_moe_order(&d->ks, k, &d->moe.room, x->rows)));
+    PL_TRY(gate_and_up(o, p, x, false));
+    struct pl_launch_moe m = {.bias = bias_of(p->down_bias),
+                              .x = &d->moe.room.h,
+                              .y = &d->moe.room.made,
+                              .rows = x->rows,
+                              .used = p->used,
+                              .by_place = true};
+    PL_TRY(product(o, p->down, PL_MOE_ONE, 0, &m));
+    enum pl_status st = pl_launch_moe_combine(&d->ks, k, &d->moe.room, x->rows, y->cols, data_of(y));
+    return dev_done(o, PL_OP_moe, &k->combine, 0, st);
+}
+
+enum { MOE_IMPLS = 2, GRID_MAX = 65535 };
+/* In rank order. One row has every expert once: nothing to put in order. */
+static size_t candidates(const struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_candidate out[MOE_IMPLS]) {
+    bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_BY_SLOT;
+    const char *why = d->base.invariant ? "another kernel for one row than for many" : NULL;
+    if (why == NULL && rows > 1 && !forced) why = "several rows";
+    if (why == NULL && rows * p->used > GRID_MAX) why = "too many rows for one grid";
+    out[0] = (struct pl_candidate){PL_IMPL_BY_SLOT, rows == 1 && !d->base.invariant, why};
+    out[1] = (struct pl_candidate){PL_IMPL_BY_EXPERT, true, NULL};
+    return 2;
+}
+
+enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
+                       const struct pl_activation *x, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_candidate list[MOE_IMPLS];
+    enum pl_impl taken;
+    char shape[96];
+    snprintf(shape, sizeof shape, "%zu rows, %zu of %zu experts, %s", x->rows, p->used, p->gate->experts,
+             pl_dtype_name(weight_of(p->gate)->w.dtype));
+    PL_TRY(pl_ops_decide(o, PL_OP_moe, list, candidates(d, p, x->rows, list), 1, shape, &taken));
+    struct pl_moe_route *k = NULL;
+    enum pl_status st = route_kernels(d, (uint32_t)p->gate->experts, (uint32_t)p->used, &k);
+    if (st != PL_OK) return dev_report(d, st);
+    PL_TRY(route(o, k, p, logits));
+    return taken == PL_IMPL_BY_SLOT ? by_slot(o, p, x, y) : by_order(o, k, p, x, y);
+}
+
+void dev_moe_deinit(struct dev_ops *d) {
+    pl_moe_deinit(&d->ks, &d->moe.room);
+    pl_kernel_free(&d->ks, &d->moe.route.route);
+    pl_kernel_free(&d->ks, &d->moe.route.order);
+    pl_kernel_free(&d->ks, &d->moe.route.combine);
+}
