@@ -1,6 +1,6 @@
 #!/bin/sh
 # build_info.sh OUT.h - macros that say what this build is made of: compiler, flags, revision, hash of the kernel
-# sources (kernels/ and src/cpu/), build id (hash of every source, the compiler and the flags). The file is only
+# sources (kernels/ and src/cpu/) and of each source, build id (hash of every source, the compiler and the flags). The file is only
 # touched when a value changes.
 set -eu
 out=$1
@@ -23,6 +23,10 @@ kernels=$(hash_of kernels src/cpu)
 sources=$(hash_of src include kernels)
 id=$(printf '%s\n%s\n%s\n%s' "$sources" "$compiler" "${FLAGS:-}" "${FEATURES:-}" | sha256sum | cut -c1-32)
 
+# "hash path" of every source, so that two builds can say which files differ.
+listed=$(find src include kernels -type f \( -name '*.[ch]' -o -name '*.cl' -o -name '*.cu' -o -name '*.hip' \) | LC_ALL=C sort |
+    xargs -r sha256sum | sed -e 's/^\(.\{16\}\)[0-9a-f]*  \(.*\)$/    "\1 \2\\n" \\/')
+
 mkdir -p "$(dirname "$out")"
 cat > "$out.tmp" <<END
 /* Written by tools/build_info.sh. */
@@ -38,6 +42,9 @@ cat > "$out.tmp" <<END
 #define PL_BUILD_ID "$id"
 #endif
 #define PL_KERNEL_HASH "$kernels"
+#define PL_BUILD_SOURCES \\
+$listed
+    ""
 #endif
 END
 if cmp -s "$out.tmp" "$out"; then rm "$out.tmp"; else mv "$out.tmp" "$out"; fi

@@ -22,6 +22,10 @@ static enum pl_status write_reports(const struct ab *a, const struct pl_counters
     enum pl_status st = ab_write_file(a->report_dir, "counters.md", pl_buf_cstr(markdown), markdown->len, err);
     if (st == PL_OK) st = ab_write_file(a->report_dir, "counters.json", json, strlen(json), err);
     free(json);
+    struct pl_buf junit = {0};
+    pl_counters_junit(r, &junit);
+    if (st == PL_OK) st = ab_write_file(a->report_dir, "counters.xml", pl_buf_cstr(&junit), junit.len, err);
+    pl_buf_deinit(&junit);
     return st;
 }
 

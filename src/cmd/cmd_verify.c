@@ -139,14 +139,23 @@ static void print_plan(FILE *to, const struct verify *v) {
 
 /* ---------- the report on disk ---------- */
 
-static enum pl_status write_report(const struct verify *v, struct pl_err *err) {
+/* Whole at any time: after a kill it says UNFINISHED. */
+static enum pl_status write_report(const struct verify *v, bool finished, struct pl_err *err) {
     struct pl_buf markdown = {0};
+    pl_verify_report_finish(v->report);
+    if (!finished) {
+        json_object_set_new(v->report, "verdict", json_string("UNFINISHED"));
+        json_object_set_new(v->report, "exit_code", json_integer(PL_EXIT_INCONCLUSIVE));
+    }
     char *json = json_dumps(v->report, JSON_INDENT(1));
     if (json == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
     pl_verify_report_markdown(v->report, &markdown);
     enum pl_status st = ab_write_file(v->o.dir, "verify.json.tmp", json, strlen(json), err);
     free(json);
     if (st == PL_OK) st = ab_write_file(v->o.dir, "verify.md", pl_buf_cstr(&markdown), markdown.len, err);
+    pl_buf_clear(&markdown);
+    pl_verify_report_junit(v->report, &markdown);
+    if (st == PL_OK) st = ab_write_file(v->o.dir, "verify.xml", pl_buf_cstr(&markdown), markdown.len, err);
     pl_buf_deinit(&markdown);
     char from[1200], to[1200];
     snprintf(from, sizeof from, "%s/verify.json.tmp", v->o.dir);
@@ -183,6 +192,25 @@ static const json_t *done(const struct verify *v, const char *name) {
 
 /* ---------- running ---------- */
 
+/* What shows this result again, as typed in a shell. */
+static void add_command(json_t *result, char *const *argv) {
+    struct pl_buf line = {0};
+    for (size_t i = 0; argv[i] != NULL; i++) {
+        bool plain = argv[i][0] != '\0' && argv[i][strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                                                   "0123456789-_=.,:/+@%")] == '\0';
+        pl_buf_printf(&line, "%s%s", i > 0 ? " " : "", plain ? argv[i] : "'");
+        for (const char *c = argv[i]; !plain && *c != '\0'; c++)
+            if (*c == '\'')
+                pl_buf_add_c(&line, "'\\''");
+            else
+                pl_buf_add_char(&line, *c);
+        if (!plain) pl_buf_add_char(&line, '\'');
+    }
+    json_t *text = json_string(pl_buf_cstr(&line));
+    if (text != NULL) json_object_set_new(result, "command", text);
+    pl_buf_deinit(&line);
+}
+
 /* The item in a process of its own; what that process cannot say for itself is said here. */
 static json_t *run_apart(const struct verify *v, const struct pl_verify_item *item) {
     char *argv[80], flag[] = "--item";
@@ -209,6 +237,7 @@ static json_t *run_apart(const struct verify *v, const struct pl_verify_item *it
         result = pl_verify_result_json(item, &r, run.seconds);
     }
     if (st == PL_OK) pl_spawned_deinit(&run);
+    if (result != NULL) add_command(result, argv);
     return result;
 }
 
@@ -237,8 +266,8 @@ static enum pl_status run_items(struct verify *v, struct pl_err *err) {
         json_t *result = run_apart(v, item);
         if (result == NULL || json_array_append_new(items, result) != 0)
             PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
+        PL_TRY(write_report(v, false, err));
         tell(result);
-        PL_TRY(write_report(v, err));
     }
     if (v->o.against != NULL && done(v, "against") == NULL) {
         static const struct pl_verify_item against = {
@@ -252,8 +281,7 @@ static enum pl_status run_items(struct verify *v, struct pl_err *err) {
             PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
         tell(result);
     }
-    pl_verify_report_finish(v->report);
-    return write_report(v, err);
+    return write_report(v, true, err);
 }
 
 static enum pl_status run_all(struct verify *v, struct pl_err *err) {

@@ -28,20 +28,26 @@ static void print_backend(void) {
 }
 
 int pl_cmd_version(int argc, char **argv) {
-    bool verbose = false;
+    bool verbose = false, sources = false;
     const struct pl_arg options[] = {
         {'v', "verbose", NULL, PL_ARG_FLAG, &verbose, "also compiler, flags and hash of the sources", 0, 0, NULL},
+        {0, "sources", NULL, PL_ARG_FLAG, &sources, "only a hash of every source file this was built from", 0, 0, NULL},
         {0},
     };
     struct pl_args args = {
         .command = "version",
-        .synopsis = "[--verbose]",
+        .synopsis = "[--verbose | --sources]",
         .about = "Prints the version.",
         .examples = "  plumb --version --verbose\n",
         .groups = (const struct pl_arg *const[]){options, NULL},
     };
     int code = pl_args_parse(&args, argc, argv);
     if (code != -1) return code;
+    if (sources) {
+        static const char list[] = PL_BUILD_SOURCES;
+        pl_out_write(list, sizeof list - 1);
+        return pl_out_close();
+    }
     pl_out_printf("plumb %s\n", PLUMB_VERSION);
     if (verbose) {
         pl_out_printf("build id: %s\nrevision: %s\nkernel hash: %s\ncompiler: %s\nfeatures: %s\nflags: %s\n", PL_BUILD_ID,

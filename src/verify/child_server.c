@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,8 @@ static _Noreturn void become(char *const *argv, const char *const *env, size_t e
         dup2(null, 1);
     }
     dup2(err, 2);
+    setpgid(0, 0); /* Ctrl-C is the parent's, who ends it in order */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (size_t i = 0; i < env_count; i++) putenv((char *)(uintptr_t)env[i]);
     execvp(argv[0], argv);
     fprintf(stderr, "cannot run '%s': %s\n", argv[0], strerror(errno));

@@ -48,6 +48,7 @@ enum pl_status pl_counters_run(struct pl_counters_options *o, struct pl_counters
                                struct pl_err *err) PL_MUST_CHECK;
 void pl_counters_deinit(struct pl_counters_report *r);
 json_t *pl_counters_json(const struct pl_counters_options *o, const struct pl_counters_report *r) PL_MUST_CHECK;
+void pl_counters_junit(const struct pl_counters_report *r, struct pl_buf *out);
 void pl_counters_markdown(const struct pl_counters_options *o, const struct pl_counters_report *r, struct pl_buf *out);
 
 /* --- a server of our own, for the time of a check --- */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "verify/counters.h"
+#include "verify/junit.h"
 
 /* Why two counts of this series may differ, or may not. */
 static const char *meaning(const char *key, double base, double arm) {
@@ -123,4 +124,20 @@ void pl_counters_markdown(const struct pl_counters_options *o, const struct pl_c
         cell(row.in_arm, row.arm, out);
         pl_buf_printf(out, " %s |\n", meaning(row.key, row.base, row.arm));
     }
+}
+
+/* One case for the verdict, and one for each finding. */
+void pl_counters_junit(const struct pl_counters_report *r, struct pl_buf *out) {
+    struct pl_junit j = {0};
+    enum pl_junit_verdict v = r->verdict == PL_AB_EQUAL     ? PL_JUNIT_PASS
+                              : r->verdict == PL_AB_DIFFERS ? PL_JUNIT_FAILURE
+                                                            : PL_JUNIT_ERROR;
+    char name[64];
+    pl_junit_add(&j, "plumb ab --counters", "verdict", v, r->finding_count > 0 ? r->finding[0].text : "", -1);
+    for (size_t i = 0; i < r->finding_count; i++) {
+        snprintf(name, sizeof name, "finding %zu", i + 1);
+        pl_junit_add(&j, "plumb ab --counters", name, r->finding[i].doubt ? PL_JUNIT_ERROR : PL_JUNIT_FAILURE,
+                     r->finding[i].text, -1);
+    }
+    pl_junit_finish(&j, "plumb ab --counters", out);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "verify/ab.h"
+#include "verify/junit.h"
 
 static json_t *side_json(const struct pl_ab_side *s, const struct pl_ab_answer *a, size_t tokens) {
     const char *backend = a != NULL ? a[0].backend : "";
@@ -146,44 +147,28 @@ void pl_ab_report_markdown(const struct pl_ab_options *o, const struct pl_ab_rep
     kernels_markdown("arm", r->arm, out);
 }
 
-static void xml(struct pl_buf *out, const char *text) {
-    for (; *text != '\0'; text++) switch (*text) {
-        case '<': pl_buf_add_c(out, "&lt;"); break;
-        case '>': pl_buf_add_c(out, "&gt;"); break;
-        case '&': pl_buf_add_c(out, "&amp;"); break;
-        case '"': pl_buf_add_c(out, "&quot;"); break;
-        default: pl_buf_add_char(out, (unsigned char)*text < 0x20 ? ' ' : *text);
-        }
-}
-
 /* One case per prompt, and one for the verdict, which is an error when it is inconclusive. */
 void pl_ab_report_junit(const struct pl_ab_options *o, const struct pl_ab_report *r, struct pl_buf *out) {
-    bool doubt = r->verdict == PL_AB_INCONCLUSIVE;
+    struct pl_junit j = {0};
+    char name[64], text[400];
+    enum pl_junit_verdict v = r->verdict == PL_AB_EQUAL     ? PL_JUNIT_PASS
+                              : r->verdict == PL_AB_DIFFERS ? PL_JUNIT_FAILURE
+                                                            : PL_JUNIT_ERROR;
+    snprintf(text, sizeof text,
+             "%zu of %zu prompts differ, %zu of them near-ties; log-probabilities moved by up to %.4g; %zu of "
+             "%zu answers changed in company",
+             r->prompts_different, r->prompt_count, r->near_ties, r->drift.most, r->batch_mismatches, r->batch_answers);
     (void)o;
-    pl_buf_printf(out,
-                  "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"plumb ab\" tests=\"%zu\" failures=\"%zu\" "
-                  "errors=\"%d\">\n",
-                  r->prompt_count + 1, r->prompts_different, doubt);
-    pl_buf_add_c(out, "<testcase name=\"verdict\">");
-    for (size_t i = 0; i < r->reason_count && i < 1; i++) {
-        pl_buf_add_c(out, "<error message=\"");
-        xml(out, r->reason[i]);
-        pl_buf_add_c(out, "\"/>");
-    }
-    pl_buf_add_c(out, "</testcase>\n");
+    pl_junit_add(&j, "plumb ab", "verdict", v, r->reason_count > 0 ? r->reason[0] : text, -1);
     for (size_t i = 0, d = 0; i < r->prompt_count; i++) {
-        pl_buf_printf(out, "<testcase name=\"prompt %zu\">", i + 1);
-        if (d < r->prompts_different && r->difference[d].prompt == i) {
-            pl_buf_add_c(out, "<failure message=\"after '");
-            xml(out, r->difference[d].context);
-            pl_buf_add_c(out, "' base '");
-            xml(out, r->difference[d].base_text);
-            pl_buf_add_c(out, "' arm '");
-            xml(out, r->difference[d].arm_text);
-            pl_buf_add_c(out, "'\"/>");
-            d++;
-        }
-        pl_buf_add_c(out, "</testcase>\n");
+        bool differs = d < r->prompts_different && r->difference[d].prompt == i;
+        snprintf(name, sizeof name, "prompt %zu", i + 1);
+        text[0] = '\0';
+        if (differs)
+            snprintf(text, sizeof text, "after '%s' base '%s' arm '%s'", r->difference[d].context,
+                     r->difference[d].base_text, r->difference[d].arm_text);
+        d += differs;
+        pl_junit_add(&j, "plumb ab", name, differs ? PL_JUNIT_FAILURE : PL_JUNIT_PASS, text, -1);
     }
-    pl_buf_add_c(out, "</testsuite>\n");
+    pl_junit_finish(&j, "plumb ab", out);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,6 +48,7 @@ static _Noreturn void child(char *const *argv, const char *const *env, size_t en
     dup2(out, 1);
     dup2(err, 2);
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody is left to read it */
     for (size_t i = 0; i < env_count; i++) putenv((char *)(uintptr_t)env[i]);
     execvp(argv[0], argv);
     int e = errno;

@@ -113,6 +113,25 @@ enum pl_status pl_stats_ratio(const double *a, size_t na, const double *b, size_
     return PL_OK;
 }
 
+enum pl_status pl_stats_paired_ratio(const double *a, const double *b, size_t n, struct pl_interval *out) {
+    *out = (struct pl_interval){0};
+    if (n == 0) return PL_OK;
+    double stat[RESAMPLES], *ratio = pl_alloc(n, sizeof *ratio), *work = pl_alloc(n, sizeof *work);
+    if (ratio == NULL || work == NULL) {
+        pl_free(ratio);
+        pl_free(work);
+        return PL_NO_MEMORY;
+    }
+    struct draw d = {0};
+    for (size_t i = 0; i < n; i++) ratio[i] = b[i] / a[i];
+    out->value = resampled_median(ratio, n, NULL, work);
+    for (size_t r = 0; r < RESAMPLES; r++) stat[r] = resampled_median(ratio, n, &d, work);
+    ends(stat, RESAMPLES, out);
+    pl_free(ratio);
+    pl_free(work);
+    return PL_OK;
+}
+
 struct pl_interval pl_stats_map(struct pl_interval v, double (*f)(double)) {
     double a = f(v.low), b = f(v.high);
     return (struct pl_interval){.value = f(v.value), .low = PL_MIN(a, b), .high = PL_MAX(a, b)};

@@ -23,6 +23,8 @@ enum pl_status pl_stats_quantiles(const double *x, size_t n, const double *p, si
                                   struct pl_interval *out) PL_MUST_CHECK;
 /* Ratio of the medians of two unpaired sets of measurements, b over a. */
 enum pl_status pl_stats_ratio(const double *a, size_t na, const double *b, size_t nb, struct pl_interval *out) PL_MUST_CHECK;
+/* Median of b[i]/a[i]: what drifts, drifts in both of a pair. */
+enum pl_status pl_stats_paired_ratio(const double *a, const double *b, size_t n, struct pl_interval *out) PL_MUST_CHECK;
 /* The interval of a monotone function of a mean, such as exp(-mean): maps all three and sorts the ends. */
 struct pl_interval pl_stats_map(struct pl_interval v, double (*f)(double));
 

@@ -54,6 +54,7 @@ json_t *pl_verify_result_json(const struct pl_verify_item *i, const struct pl_ve
 json_t *pl_verify_report_begin(const struct pl_verify_options *o) PL_MUST_CHECK;
 /* Adds verdict, exit code and the list of what was not measured. */
 void pl_verify_report_finish(json_t *report);
+void pl_verify_report_junit(const json_t *report, struct pl_buf *out);
 void pl_verify_report_markdown(const json_t *report, struct pl_buf *out);
 /* 0 all passed or skipped, 1 something failed, 2 something is inconclusive. */
 int pl_verify_exit_code(const json_t *report);
@@ -69,6 +70,8 @@ enum { PL_VERIFY_PROMPTS = 4 };
 extern const char *const pl_verify_prompts[PL_VERIFY_PROMPTS];
 extern const char pl_verify_text[]; /* some prose, for perplexities */
 
+/* {path: hash} of every source a plumb was built from; NULL: it does not say. */
+json_t *pl_verify_sources_of(const char *program);
 enum { PL_VERIFY_BACKENDS_MAX = 8 };
 /* Backends whose operations are tested: the one that must run and the CPU, there with every instruction set. */
 size_t pl_verify_backends(const struct pl_verify_options *o, struct pl_ops_options out[PL_VERIFY_BACKENDS_MAX]);

@@ -52,13 +52,16 @@ static size_t samples(const json_t *bench, const char *name, double *out) {
 }
 
 static void compare_speed(struct comparison *c, const char *what, const double *before, size_t nb, const double *now,
-                          size_t nn) {
+                          size_t nn, bool paired) {
     struct pl_interval ratio;
-    if (nb < 2 || nn < 2 || pl_stats_ratio(before, nb, now, nn, &ratio) != PL_OK) return;
+    if (nb < 2 || nn < 2) return;
+    enum pl_status st =
+        paired ? pl_stats_paired_ratio(before, now, nn, &ratio) : pl_stats_ratio(before, nb, now, nn, &ratio);
+    if (st != PL_OK) return;
     bool slower = ratio.high < 1 - NOISE;
-    json_array_append_new(c->speeds, json_pack("{s:s, s:f, s:f, s:f, s:I, s:I, s:b}", "what", what, "ratio", ratio.value,
-                                               "low", ratio.low, "high", ratio.high, "samples_before", (json_int_t)nb,
-                                               "samples_now", (json_int_t)nn, "slower", slower));
+    json_array_append_new(c->speeds, json_pack("{s:b, s:s, s:f, s:f, s:f, s:I, s:I, s:b}", "paired", paired, "what", what,
+                                               "ratio", ratio.value, "low", ratio.low, "high", ratio.high, "samples_before",
+                                               (json_int_t)nb, "samples_now", (json_int_t)nn, "slower", slower));
     if (slower)
         regression(c, "%s runs at %.3f of its former speed (95%% interval %.3f to %.3f)", what, ratio.value, ratio.low,
                    ratio.high);
@@ -69,8 +72,31 @@ static void compare_bench(struct comparison *c, const json_t *before, const json
     for (int k = 0; k < 2; k++) {
         double a[SAMPLES_MAX], b[SAMPLES_MAX];
         size_t na = samples(before, names[k][1], a), nb = samples(now, names[k][1], b);
-        compare_speed(c, names[k][0], a, na, b, nb);
+        compare_speed(c, names[k][0], a, na, b, nb, false);
     }
+}
+
+/* Which sources are not the same: what was compiled anew. */
+static void compare_sources(struct comparison *c, const json_t *before, const json_t *now, const char *what) {
+    struct pl_buf text = {0};
+    size_t n = 0;
+    const char *path;
+    json_t *hash;
+    if (json_object_size(before) == 0 || json_object_size(now) == 0) {
+        json_array_append_new(c->notes, json_sprintf("%s: one side does not say which it was built from", what));
+        return;
+    }
+    json_object_foreach((json_t *)(uintptr_t)now, path, hash) {
+        const json_t *then = json_object_get(before, path);
+        if (then != NULL && json_equal(then, hash)) continue;
+        if (n++ < 40) pl_buf_printf(&text, "%s %s%s", n == 1 ? ":" : ",", path, then == NULL ? " (new)" : "");
+    }
+    json_object_foreach((json_t *)(uintptr_t)before, path, hash) {
+        if (json_object_get(now, path) == NULL && n++ < 40) pl_buf_printf(&text, "%s %s (gone)", n == 1 ? ":" : ",", path);
+    }
+    json_array_append_new(c->notes,
+                          json_sprintf("%s: %zu of %zu files differ%s", what, n, json_object_size(now), pl_buf_cstr(&text)));
+    pl_buf_deinit(&text);
 }
 
 /* ---------- an earlier report ---------- */
@@ -136,6 +162,10 @@ static void compare_items(struct comparison *c, const json_t *before, const json
 static void compare_report(struct comparison *c, const json_t *before, const json_t *now) {
     static const char *const which[] = {"tests", "operations", "bench"};
     compare_items(c, before, now);
+    const json_t *x = json_object_get(item_of(before, "build"), "evidence"),
+                 *y = json_object_get(item_of(now, "build"), "evidence");
+    if (x != NULL && y != NULL)
+        compare_sources(c, json_object_get(x, "sources"), json_object_get(y, "sources"), "kernel sources");
     for (size_t i = 0; i < PL_COUNT_OF(which); i++) {
         const json_t *a = json_object_get(item_of(before, which[i]), "evidence"),
                      *b = json_object_get(item_of(now, which[i]), "evidence");
@@ -178,8 +208,8 @@ static void paired_bench(const struct pl_verify_options *o, struct comparison *c
             return;
         }
     }
-    compare_speed(c, "prompt", p[0], rounds, p[1], rounds);
-    compare_speed(c, "decode", d[0], rounds, d[1], rounds);
+    compare_speed(c, "prompt", p[0], rounds, p[1], rounds, true);
+    compare_speed(c, "decode", d[0], rounds, d[1], rounds, true);
 }
 
 static void compare_outputs(const struct pl_verify_options *o, struct comparison *c) {
@@ -243,6 +273,10 @@ static void compare_build(const struct pl_verify_options *o, struct comparison *
         regression(c, "another build can only be compared on a model (-m)");
         return;
     }
+    json_t *before = pl_verify_sources_of(o->against), *now = pl_verify_sources_of(o->self);
+    compare_sources(c, before, now, "sources");
+    json_decref(before);
+    json_decref(now);
     compare_outputs(o, c);
     compare_counters(o, c);
     paired_bench(o, c);

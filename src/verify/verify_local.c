@@ -9,6 +9,7 @@
 #include "cpu/cpu.h"
 #include "device/device.h"
 #include "ops/choose.h"
+#include "tune/host_bandwidth.h"
 #include "verify/jitcheck.h"
 #include "verify/optest.h"
 #include "verify/spawn.h"
@@ -50,32 +51,89 @@ static json_t *machine_json(void) {
                      pl_isa_name(pl_cpu_best_isa()), "system", u.sysname, "kernel", u.release, "memory_bytes", bytes);
 }
 
-/* The version's lines of a program; NULL: it did not answer like plumb. */
-static json_t *version_of(const char *program) {
-    char path[1024], version[] = "version", verbose[] = "--verbose";
+/* "hash path" lines as {path: hash}. */
+static json_t *sources_json(const char *text) {
+    json_t *o = json_object();
+    for (const char *line = text; *line != '\0';) {
+        size_t len = strcspn(line, "\n"), blank = strcspn(line, " \n");
+        char path[200];
+        if (blank == 16 && len > 17 && len - 17 < sizeof path) {
+            snprintf(path, sizeof path, "%.*s", (int)(len - 17), line + 17);
+            json_object_set_new(o, path, json_stringn(line, 16));
+        }
+        line += len + (line[len] == '\n');
+    }
+    return o;
+}
+
+/* What "PROGRAM version OPTION" says; NULL: it did not answer like plumb. */
+static json_t *version_of(const char *program, const char *option, json_t *(*read)(const char *text)) {
+    char path[1024], version[] = "version", last[20];
     snprintf(path, sizeof path, "%s", program);
-    char *argv[] = {path, version, verbose, NULL};
+    snprintf(last, sizeof last, "%s", option);
+    char *argv[] = {path, version, last, NULL};
     struct pl_spawned run;
     if (pl_spawn(argv, NULL, 0, 30, &run, NULL) != PL_OK) return NULL;
-    json_t *o = run.exit_code == 0 ? lines_json(pl_buf_cstr(&run.out)) : NULL;
+    json_t *o = run.exit_code == 0 ? read(pl_buf_cstr(&run.out)) : NULL;
     pl_spawned_deinit(&run);
     return o;
 }
 
+json_t *pl_verify_sources_of(const char *program) { return version_of(program, "--sources", sources_json); }
+
+/* Of kernels: what runs on devices and on the CPU. */
+static json_t *kernel_sources(const char *program) {
+    json_t *all = pl_verify_sources_of(program), *out = json_object(), *hash;
+    const char *path;
+    json_object_foreach(all, path, hash) {
+        if (strncmp(path, "kernels/", 8) == 0 || strncmp(path, "src/cpu/", 8) == 0) json_object_set(out, path, hash);
+    }
+    json_decref(all);
+    return out;
+}
+
+/* What reading runs at: on this machine, and on the device that runs models. */
+static json_t *ceilings(const struct pl_verify_options *o) {
+    double host = 0;
+    struct pl_err err = {0};
+    json_t *c = json_object(), *devices = NULL;
+    enum pl_backend b = pl_verify_backend_of(o);
+    int code = 0;
+    if (pl_host_read_bandwidth(0, (size_t)128 << 20, &host, &err) == PL_OK)
+        json_object_set_new(c, "host_read_gb_s", json_real(host / 1e9));
+    if (b == PL_BACKEND_CPU || o->url != NULL) return c;
+    const char *const words[] = {"devices", "--measure", "--json", "--only", pl_backend_name(b), NULL};
+    if (pl_verify_self(o, words, &devices, NULL, &code, &err) != PL_OK) devices = NULL;
+    for (size_t k = 0; k < json_array_size(devices); k++) {
+        const json_t *list = json_object_get(json_array_get(devices, k), "devices");
+        for (size_t i = 0; i < json_array_size(list) && i < 1; i++) {
+            const json_t *d = json_array_get(list, i);
+            json_object_update_new(c, json_pack("{s:O?, s:O?, s:O?, s:O?}", "device", json_object_get(d, "name"),
+                                                "device_read_gb_s", json_object_get(d, "read_gb_per_s"), "device_copy_gb_s",
+                                                json_object_get(d, "copy_gb_per_s"), "kernel",
+                                                json_object_get(d, "read_kernel")));
+        }
+    }
+    json_decref(devices);
+    return c;
+}
+
 void pl_verify_build(const struct pl_verify_options *o, struct pl_verify_result *r) {
     static const char *const words[] = {"devices", "--json", NULL};
-    json_t *build = version_of(o->self), *devices = NULL;
+    json_t *build = version_of(o->self, "--verbose", lines_json), *sources = kernel_sources(o->self), *devices = NULL;
     int code = 0;
     struct pl_err err = {0};
     if (pl_verify_self(o, words, &devices, NULL, &code, &err) != PL_OK) devices = NULL;
     const char *id = json_string_value(json_object_get(build, "build_id")),
                *hash = json_string_value(json_object_get(build, "kernel_hash")),
                *compiler = json_string_value(json_object_get(build, "compiler"));
-    if (id == NULL || hash == NULL || compiler == NULL)
+    if (id == NULL || hash == NULL || compiler == NULL || json_object_size(sources) == 0)
         pl_verify_say(r, PL_VERIFY_FAIL, "%s does not say what it is made of", o->self);
     else
-        pl_verify_say(r, PL_VERIFY_PASS, "build %s, kernel sources %s, %s", id, hash, compiler);
-    r->evidence = json_pack("{s:o*, s:o, s:o*}", "build", build, "machine", machine_json(), "devices", devices);
+        pl_verify_say(r, PL_VERIFY_PASS, "build %s, %zu kernel sources %s, %s", id, json_object_size(sources), hash,
+                      compiler);
+    r->evidence = json_pack("{s:o*, s:o, s:o*, s:o, s:o}", "build", build, "machine", machine_json(), "devices", devices,
+                            "ceilings", ceilings(o), "sources", sources);
 }
 
 /* ---------- backend ---------- */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "verify/junit.h"
 #include "verify/verify.h"
 
 static const char *text_of(const json_t *o, const char *key) {
@@ -65,7 +66,8 @@ static void evidence(struct pl_buf *out, const json_t *e, int depth) {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)e, key, v) {
-        if (strcmp(key, "cases") == 0 && json_is_object(v)) continue; /* thousands of tests: in the JSON */
+        /* Thousands of tests and hundreds of files: in the JSON. */
+        if ((strcmp(key, "cases") == 0 || strcmp(key, "sources") == 0) && json_is_object(v)) continue;
         if (json_is_array(v) && json_is_object(json_array_get(v, 0))) {
             pl_buf_printf(out, "\n%s:\n", key);
             bool nested = json_is_array(json_object_get(json_array_get(v, 0), "list")) ||
@@ -114,6 +116,27 @@ void pl_verify_report_markdown(const json_t *report, struct pl_buf *out) {
         const json_t *item = json_array_get(items, i), *e = json_object_get(item, "evidence");
         if (!json_is_object(e)) continue;
         pl_buf_printf(out, "\n## %s: %s\n\n", text_of(item, "name"), text_of(item, "what"));
+        if (text_of(item, "command")[0] != '\0' && strcmp(text_of(item, "status"), "pass") != 0)
+            pl_buf_printf(out, "What shows it again: `%s`\n\n", text_of(item, "command"));
         evidence(out, e, 0);
     }
+}
+
+/* One case per item; inconclusive is an error, because nobody may take it for a pass. */
+void pl_verify_report_junit(const json_t *report, struct pl_buf *out) {
+    static const enum pl_junit_verdict verdicts[PL_VERIFY_STATUSES] = {[PL_VERIFY_PASS] = PL_JUNIT_PASS,
+                                                                       [PL_VERIFY_FAIL] = PL_JUNIT_FAILURE,
+                                                                       [PL_VERIFY_INCONCLUSIVE] = PL_JUNIT_ERROR,
+                                                                       [PL_VERIFY_SKIPPED] = PL_JUNIT_SKIPPED};
+    const json_t *items = json_object_get(report, "items");
+    struct pl_junit j = {0};
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        const json_t *item = json_array_get(items, i);
+        enum pl_junit_verdict v = PL_JUNIT_ERROR;
+        for (int s = 0; s < PL_VERIFY_STATUSES; s++)
+            if (strcmp(text_of(item, "status"), pl_verify_status_name((enum pl_verify_status)s)) == 0) v = verdicts[s];
+        pl_junit_add(&j, "plumb verify", text_of(item, "name"), v, text_of(item, "summary"),
+                     json_number_value(json_object_get(item, "seconds")));
+    }
+    pl_junit_finish(&j, "plumb verify", out);
 }

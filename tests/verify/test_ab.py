@@ -193,7 +193,12 @@ def test_reports(s):
     assert report["verdict"] == "DIFFERS" and report["exit_code"] == 1 and report["differences"][0]["unit"] == "token"
     import xml.dom.minidom
     suite = xml.dom.minidom.parse(os.path.join(out, "ab.xml")).documentElement
-    assert suite.getAttribute("failures") == "1" and suite.getAttribute("errors") == "0"
+    assert suite.getAttribute("failures") == "2" and suite.getAttribute("errors") == "0"  # the prompt and the verdict
+    moved = {**GOOD, "logprobs": [{**x, "logprob": x["logprob"] - 0.5} for x in GOOD["logprobs"]]}
+    expect(ab(s.make(), s.make(moved, build="b3"), "--tolerance", "logprob=0.1", "--report", out), 1)
+    suite = xml.dom.minidom.parse(os.path.join(out, "ab.xml")).documentElement
+    assert suite.getAttribute("failures") == "1", "a verdict without a differing prompt is a failure too"
+    expect(ab(s.make(), s.make(other, build="b2"), "--report", out), 1)
     assert "DIFFERS" in open(os.path.join(out, "ab.md")).read()
 
 
@@ -318,7 +323,7 @@ def test_many_differences(s):
     expect(ab(base, arm, "--without-witness", "--report", out, prompts=[f"p{i}" for i in range(70)]), 1, "and 6 more")
     import xml.dom.minidom
     suite = xml.dom.minidom.parse(os.path.join(out, "ab.xml")).documentElement
-    assert suite.getAttribute("failures") == "70" and len(suite.getElementsByTagName("failure")) == 70
+    assert suite.getAttribute("failures") == "71" and len(suite.getElementsByTagName("failure")) == 71
 
 
 def test_configurations_of_this_binary(s):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import tempfile
 import threading
+import xml.etree.ElementTree as ET
 
 from tests import tap
 from tests.tap import case
@@ -96,6 +97,23 @@ def kernels(**changes):
 @case
 def equal_servers():
     expect(ab(serve(), serve()), 0, "EQUAL", "4 requests")
+
+
+def junit(directory):
+    root = ET.parse(os.path.join(directory, "counters.xml")).getroot()
+    return {c.get("name"): (c[0].tag if len(c) else "pass") for c in root}
+
+
+@case
+def reports_for_people_and_ci():
+    out = os.path.join(tempfile.mkdtemp(prefix="plumb-counters-"), "report")
+    expect(ab(serve(), serve(), "--report", out), 0)
+    assert json.load(open(os.path.join(out, "counters.json")))["verdict"] == "EQUAL" and junit(out) == {"verdict": "pass"}
+    expect(ab(serve(), serve(kernels=kernels(set={("attention", "paged_gather"): 60})), "--report", out), 1)
+    assert "DIFFERS" in open(os.path.join(out, "counters.md")).read()
+    assert junit(out)["verdict"] == "failure" and junit(out)["finding 1"] == "failure"
+    expect(ab(serve(), serve(off=True), "--report", out), 2)
+    assert junit(out)["verdict"] == "error"
 
 
 @case

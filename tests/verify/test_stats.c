@@ -113,6 +113,25 @@ static void coarse_divergence_is_a_lower_bound(void **state) {
     }
 }
 
+static void pairs_do_not_see_what_drifts(void **state) {
+    (void)state;
+    double a[9], b[9];
+    struct pl_interval paired, apart;
+    for (int i = 0; i < 9; i++) {
+        a[i] = 100.0 * (1 + i); /* a machine that gets faster all the time */
+        b[i] = a[i] * (0.9 + 0.001 * (i % 3));
+    }
+    assert_int_equal(pl_stats_paired_ratio(a, b, 9, &paired), PL_OK);
+    assert_int_equal(pl_stats_ratio(a, 9, b, 9, &apart), PL_OK);
+    assert_true(fabs(paired.value - 0.901) < 1e-9 && paired.low >= 0.9 - 1e-9 && paired.high <= 0.902 + 1e-9);
+    assert_true(apart.high > 1 && apart.low < 0.8); /* which finds nothing */
+    assert_int_equal(pl_stats_paired_ratio(a, b, 0, &paired), PL_OK);
+    assert_true(paired.value == 0);
+    pl_mem_fail_at(1);
+    assert_int_equal(pl_stats_paired_ratio(a, b, 9, &paired), PL_NO_MEMORY);
+    pl_mem_fail_at(0);
+}
+
 static enum pl_status write_rows(const char *path, const uint32_t *ids, const float *row) {
     struct pl_reference_about about = {.vocab = V, .window = 4, .stride = 2, .id_count = 3, .form = PL_REFERENCE_F16};
     struct pl_reference *r;
@@ -154,7 +173,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(intervals_hold_the_mean),         cmocka_unit_test(quantiles_of_known_samples),
         cmocka_unit_test(a_ratio_tells_slower_from_noise), cmocka_unit_test(coarse_divergence_is_a_lower_bound),
-        cmocka_unit_test(memory_may_run_out_anywhere),
+        cmocka_unit_test(pairs_do_not_see_what_drifts),    cmocka_unit_test(memory_may_run_out_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

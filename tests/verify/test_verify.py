@@ -8,6 +8,8 @@ import os
 import stat
 import subprocess
 import threading
+import time
+import xml.etree.ElementTree as ET
 
 from tests import tap
 from tests.cmd.support import PLUMB, WORK, path, tiny
@@ -24,10 +26,13 @@ def verify(*args, code=None, timeout=600):
     return r.stdout + r.stderr
 
 
-def report(directory):
+def report(directory, verdict=None):
     r = json.load(open(os.path.join(directory, "verify.json")))
     assert faults(r, SCHEMA) == [], faults(r, SCHEMA)[:5]
     assert "# Verification: " + r["verdict"] in open(os.path.join(directory, "verify.md")).read()
+    assert (r["verdict"] == "UNFINISHED") if verdict else r["verdict"] in ("PASS", "FAIL", "INCONCLUSIVE")
+    tags = {"pass": "pass", "fail": "failure", "inconclusive": "error", "skipped": "skipped"}
+    assert junit(os.path.join(directory, "verify.xml")) == {i["name"]: tags[i["status"]] for i in r["items"]}
     return r
 
 
@@ -67,6 +72,8 @@ def a_quick_pass_keeps_to_its_schema():
     assert {o["order"] for o in orders} >= {"shuffled (seed 1)", "each alone"} and all(o["different"] == 0 and o["cases"] > 20 for o in orders)
     assert {c["name"] for c in item(r, "outputs")["evidence"]["configurations"]} >= {"cache f32", "four sequences in a step, --invariant"}
     assert all(p["kernel"] and p["us"] > 0 for p in item(r, "op-bench")["evidence"]["rows"])
+    e = item(r, "build")["evidence"]
+    assert "src/cpu/attention.c" in e["sources"] and "kernels/paged.k.c" in e["sources"] and e["ceilings"]["host_read_gb_s"] > 0
     assert item(r, "build")["evidence"]["build"]["compiler"] and item(r, "backend")["evidence"]["line"].startswith("cpu (")
     cases = item(r, "operations")["evidence"]["backends"][0]["list"]
     assert {c["op"] for c in cases} >= {"linear", "linear_add", "norm", "add_norm", "add", "embed", "glu", "softcap", "gather", "attention"}
@@ -113,6 +120,35 @@ def an_interrupted_run_goes_on():
 
 
 @case
+def a_killed_run_goes_on_and_leaves_nothing_behind():
+    out, args = os.path.join(WORK, "killed"), ("-m", tiny(), "--quick", "--backend", "cpu", "--only", "build,backend,operations,order,outputs,forced,accuracy,bench", "--report")
+    p = subprocess.Popen([PLUMB, "verify", *map(str, args), out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    for line in p.stderr:  # the third item is done, the fourth has begun
+        if line.startswith("plumb verify: operations"):
+            break
+    p.kill()
+    p.wait()
+    r = report(out, "UNFINISHED")
+    kept = len(r["items"])
+    assert kept >= 3 and [i["name"] for i in r["items"]][:3] == ["build", "backend", "operations"]
+    for _ in range(100):  # its item ends with it
+        left = subprocess.run(["pgrep", "-f", out], capture_output=True, text=True).stdout.split()
+        if not left:
+            break
+        time.sleep(0.1)
+    assert left == [], left
+    verify(*args, out, "--resume", code=0)
+    after = report(out)
+    assert after["items"][:kept] == r["items"] and after["started"] == r["started"] and len(after["items"]) == 8
+    again = subprocess.run(item(after, "backend")["command"], shell=True, capture_output=True, text=True)
+    assert json.loads(again.stdout)["status"] == "pass", again
+
+
+def junit(name):
+    return {c.get("name"): (c[0].tag if len(c) else "pass") for c in ET.parse(name).getroot()}
+
+
+@case
 def what_is_missing_is_said():
     out = os.path.join(WORK, "nomodel")
     verify("--quick", "--only", "build,routing,tests,outputs", "--report", out, code=0)
@@ -141,6 +177,18 @@ def results_of_the_suite():
     assert e["cases"] == {"a: one": "pass", "a: two": "skipped", "b: three": "pass"}
     verify("--only", "tests", "--tests", path("bad.xml", JUNIT.format("<failure>x</failure>")), "--report", out, code=1)
     verify("--only", "tests", "--tests", path("empty.xml", "<x/>"), "--report", out, code=2)
+
+
+@case
+def the_suite_in_other_orders():
+    out = os.path.join(WORK, "orders")
+    xml = '<x><testcase classname="a" name="one"/><testcase classname="a" name="two">{}</testcase></x>'
+    base, same, other = path("base.xml", xml.format("")), path("same.xml", xml.format("")), path("other.xml", xml.format("<failure/>"))
+    verify("--only", "order", "--quick", "--backend", "cpu", "--tests", base, "--order", same, "--report", out, code=0)
+    assert "same verdicts in every order" in item(report(out), "order")["summary"]
+    text = verify("--only", "order", "--quick", "--backend", "cpu", "--tests", base, "--order", f"{same},{other}", "--report", out, code=1)
+    assert "a: two: pass, then fail" in text, text
+    verify("--order", same, code=64)
 
 
 def old_report(name, **evidence):
@@ -188,14 +236,15 @@ def beside_another_build():
     if not has_server():
         raise tap.Skip("this build has no server")
     old = path("plumb-old", f"""#!/bin/sh
-if [ "$1" = version ]; then echo 'plumb 0.0.9'; echo 'build id: older'; echo 'kernel hash: older'; exit 0; fi
+if [ "$1 $2" = "version --verbose" ]; then echo 'plumb 0.0.9'; echo 'build id: older'; echo 'kernel hash: older'; exit 0; fi
 exec {PLUMB} "$@"
 """)
     os.chmod(old, os.stat(old).st_mode | stat.S_IXUSR)
     out = os.path.join(WORK, "beside")
     text = verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "build", "--report", out, "--against", old)
     e = item(report(out), "against")["evidence"]
-    assert e["kind"] == "build" and len(e["speeds"]) == 2, text
+    assert e["kind"] == "build" and len(e["speeds"]) == 2 and all(s["paired"] for s in e["speeds"]), text
+    assert any("sources: 0 of" in n for n in e["notes"]), e["notes"]
     assert [x for x in e["regressions"] if "former speed" not in x] == [], text  # one program: speed alone may wobble
     text = verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "build", "--report", out, "--against", PLUMB, code=1)
     assert "one build" in text, text
