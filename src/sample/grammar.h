@@ -19,8 +19,8 @@ enum {
     PL_GRAMMAR_DEPTH_MAX = 200,   /* of groups */
     PL_GRAMMAR_REPEAT_MAX = 4096, /* in {m,n} */
 #ifdef PL_FUZZ
-    PL_GRAMMAR_BUDGET = 1 << 15, /* a fuzzer's inputs are to be many */
-    PL_GRAMMAR_WORK_MAX = 1 << 18,
+    PL_GRAMMAR_BUDGET = 1 << 12, /* a fuzzer's inputs are to be many */
+    PL_GRAMMAR_WORK_MAX = 1 << 14,
 #else
     PL_GRAMMAR_BUDGET = 1 << 22,    /* positions looked at between two refills: some tens of milliseconds */
     PL_GRAMMAR_WORK_MAX = 64 << 20, /* bytes of its text read, repetitions included */

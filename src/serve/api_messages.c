@@ -113,7 +113,10 @@ static enum pl_status request_read(struct exchange *x, struct job *j, json_t *bo
     struct chat_request q = {0};
     json_t *messages = take(body, "messages"), *system = take(body, "system"), *tools = take(body, "tools"),
            *choice = take(body, "tool_choice"), *stops = take(body, "stop_sequences");
-    json_object_del(body, "thinking"); /* what the model writes in <think> comes as a thinking block */
+    /* What the model writes in <think> comes as a thinking block; templates that can be told not to think are told. */
+    if (strcmp(type_of(json_object_get(body, "thinking")), "disabled") == 0)
+        q.extra = json_pack("{s:b}", "enable_thinking", 0);
+    json_object_del(body, "thinking");
     json_object_del(body, "stop");
     if (stops != NULL) json_object_set(body, "stop", stops);
     enum pl_status st = PL_OK;
@@ -157,9 +160,10 @@ enum MHD_Result handle_count_tokens(struct exchange *x, json_t *body) {
 
 /* ---------- answers ---------- */
 
-static const char *stop_reason(const struct choice *c) {
+static const char *stop_reason(const struct job *j, const struct choice *c) {
+    uint32_t asked = j->params.max_tokens;
     if (c->stop_index >= 0) return "stop_sequence";
-    if (c->reason == PL_END_LENGTH) return "max_tokens";
+    if (c->reason == PL_END_LENGTH) return c->generated < asked ? "model_context_window_exceeded" : "max_tokens";
     return c->call_count > 0 ? "tool_use" : "end_turn";
 }
 
@@ -196,7 +200,7 @@ static json_t *whole(struct job *j) {
                                                  text_value(t->name.data, t->name.len), "input", input_object(t)));
     }
     return json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:o, s:o}", "id", j->id, "type", "message", "role", "assistant",
-                     "model", j->server->model_name, "content", content, "stop_reason", stop_reason(c), "stop_sequence",
+                     "model", j->server->model_name, "content", content, "stop_reason", stop_reason(j, c), "stop_sequence",
                      stop_sequence(j, c), "usage", usage(j, j->prompt_tokens, j->generated_tokens));
 }
 
@@ -266,7 +270,7 @@ static void stream_choice_end(struct job *j, struct choice *c, uint32_t index) {
     (void)index;
     close_block(j);
     event(j, "message_delta",
-          json_pack("{s:{s:s, s:o}, s:o}", "delta", "stop_reason", stop_reason(c), "stop_sequence", stop_sequence(j, c),
+          json_pack("{s:{s:s, s:o}, s:o}", "delta", "stop_reason", stop_reason(j, c), "stop_sequence", stop_sequence(j, c),
                     "usage", usage(j, j->prompt_tokens, j->generated_tokens)));
 }
 

@@ -36,16 +36,22 @@ void add_json(struct pl_buf *b, json_t *steals) {
     free(text);
 }
 
-static void chunk_begin(struct job *j, const char *object) {
+static void chunk_head(struct job *j, const char *object) {
     pl_buf_printf(&j->out, "data: {\"id\":\"%s\",\"object\":\"%s\",\"created\":%llu,\"model\":", j->id, object,
                   (unsigned long long)j->created_unix);
     pl_json_add_string(&j->out, j->server->model_name, strlen(j->server->model_name));
     pl_buf_add_c(&j->out, ",\"system_fingerprint\":\"plumb-" PLUMB_VERSION "\"");
 }
 
+/* Documented: with include_usage every other chunk has a usage that is null. */
+static void chunk_begin(struct job *j, const char *object) {
+    chunk_head(j, object);
+    if (j->params.include_usage) pl_buf_add_c(&j->out, ",\"usage\":null");
+}
+
 static void chunk_usage(struct job *j, const char *object) {
     if (j->params.include_usage) {
-        chunk_begin(j, object);
+        chunk_head(j, object);
         pl_buf_add_c(&j->out, ",\"choices\":[],\"usage\":");
         add_json(&j->out, usage_object(j));
         pl_buf_add_c(&j->out, "}\n\n");
@@ -78,9 +84,9 @@ static void add_token_fields(struct pl_buf *b, const struct job *j, uint32_t id,
     pl_buf_add_c(b, "]");
 }
 
-/* chat: {"content":[{token, logprob, bytes, top_logprobs:[..]}], "refusal":null}, one entry per token, always */
-static void add_chat_logprobs(struct pl_buf *b, const struct job *j, const struct choice *c, size_t from, size_t to) {
-    pl_buf_add_c(b, "{\"content\":[");
+/* [{token, logprob, bytes, top_logprobs:[..]}], one entry per token, always */
+static void add_logprob_list(struct pl_buf *b, const struct job *j, const struct choice *c, size_t from, size_t to) {
+    pl_buf_add_char(b, '[');
     for (size_t i = from; i < to; i++) {
         const struct kept_token *e = &c->tokens[i];
         const struct kept_top *top = &c->tops[e->top_from];
@@ -94,7 +100,21 @@ static void add_chat_logprobs(struct pl_buf *b, const struct job *j, const struc
         }
         pl_buf_add_c(b, "]}");
     }
-    pl_buf_add_c(b, "],\"refusal\":null}");
+    pl_buf_add_char(b, ']');
+}
+
+json_t *logprob_list(const struct job *j, const struct choice *c, size_t from, size_t to) {
+    struct pl_buf b = {0};
+    add_logprob_list(&b, j, c, from, to);
+    json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, JSON_ALLOW_NUL, NULL) : NULL;
+    pl_buf_deinit(&b);
+    return v;
+}
+
+static void add_chat_logprobs(struct pl_buf *b, const struct job *j, const struct choice *c, size_t from, size_t to) {
+    pl_buf_add_c(b, "{\"content\":");
+    add_logprob_list(b, j, c, from, to);
+    pl_buf_add_c(b, ",\"refusal\":null}");
 }
 
 /* A token that is a part of a character has no text of its own: OpenAI writes its bytes. */

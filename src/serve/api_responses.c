@@ -86,11 +86,21 @@ static json_t *echo_of(json_t *body, json_t *instructions, json_t *tools, json_t
     json_object_set(e, "text", text != NULL ? text : format);
     json_object_set(e, "parallel_tool_calls",
                     json_is_false(json_object_get(body, "parallel_tool_calls")) ? json_false() : json_true());
-    static const char *const same[] = {"temperature", "top_p", "max_output_tokens", "metadata", "user"};
+    static const char *const same[] = {"max_output_tokens", "max_tool_calls", "user", "safety_identifier",
+                                       "prompt_cache_key"};
     for (size_t i = 0; i < PL_COUNT_OF(same); i++) {
         json_t *v = json_object_get(body, same[i]);
         json_object_set(e, same[i], v != NULL ? v : json_null());
     }
+    json_t *defaults = json_pack("{s:f, s:f, s:i, s:{}, s:s, s:{s:n, s:n}}", "temperature", 1.0, "top_p", 1.0,
+                                 "top_logprobs", 0, "metadata", "service_tier", "default", "reasoning", "effort", "summary"),
+           *value;
+    const char *key;
+    json_object_foreach(defaults, key, value) { /* what was not said has its default */
+        json_t *v = json_object_get(body, key);
+        json_object_set(e, key, v != NULL && !json_is_null(v) && strcmp(key, "service_tier") != 0 ? v : value);
+    }
+    json_decref(defaults);
     json_decref(format);
     return e;
 }
@@ -113,12 +123,23 @@ static enum pl_status refuse_state(json_t *body, struct param_error *pe) {
     return PL_OK;
 }
 
-/* {"effort": word} as chat has it; a context that is too small is an error here, nothing is cut from the input. */
+/* {"effort": word} as chat has it; log-probabilities when they are to be included; a context that is too small is an error
+ * here, nothing is cut from the input. */
 static enum pl_status read_reasoning(json_t *body, struct param_error *pe) {
     json_t *effort = json_object_get(json_object_get(body, "reasoning"), "effort");
     const json_t *truncation = json_object_get(body, "truncation");
     const char *word = json_string_value(truncation);
     if (effort != NULL) json_object_set(body, "reasoning_effort", effort);
+    const json_t *include = json_object_get(body, "include");
+    bool logprobs = false;
+    for (size_t i = 0; i < json_array_size(include); i++) {
+        const char *what = json_string_value(json_array_get(include, i));
+        logprobs |= what != NULL && strcmp(what, "message.output_text.logprobs") == 0;
+    }
+    if (logprobs)
+        json_object_set_new(body, "logprobs", json_true());
+    else /* it says how many, not whether */
+        json_object_del(body, "top_logprobs");
     if (truncation != NULL && !json_is_null(truncation) && (word == NULL || strcmp(word, "disabled") != 0))
         return param_bad(pe, "truncation", PL_INVALID, "truncation is not supported: only 'disabled' is taken");
     return PL_OK;
@@ -126,14 +147,20 @@ static enum pl_status read_reasoning(json_t *body, struct param_error *pe) {
 
 static enum pl_status request_read(struct exchange *x, struct job *j, json_t *body, struct param_error *pe) {
     struct chat_request q = {0};
-    PL_TRY(read_reasoning(body, pe));
-    PL_TRY(refuse_state(body, pe));
+    json_t *sent = json_copy(body);
+    enum pl_status st = read_reasoning(body, pe);
+    if (st == PL_OK) st = refuse_state(body, pe);
+    if (st != PL_OK) {
+        json_decref(sent);
+        return st;
+    }
     json_t *input = take(body, "input"), *instructions = take(body, "instructions"), *tools = take(body, "tools"),
            *choice = take(body, "tool_choice"), *text = take(body, "text");
-    j->echo = echo_of(body, instructions, tools, choice, text);
+    j->echo = echo_of(sent, instructions, tools, choice, text);
+    json_decref(sent);
     json_t *max = take(body, "max_output_tokens");
     if (max != NULL) json_object_set(body, "max_tokens", max);
-    enum pl_status st = chat_request_take(body, &q, pe);
+    st = chat_request_take(body, &q, pe);
     if (st == PL_OK) st = params_read(x->server, API_RESPONSES, body, &j->params, pe);
     if (st != PL_OK && strcmp(pe->param, "max_tokens") == 0) snprintf(pe->param, sizeof pe->param, "max_output_tokens");
     if (st == PL_OK) st = params_rest(API_RESPONSES, body, pe);
@@ -162,9 +189,13 @@ enum MHD_Result handle_responses(struct exchange *x, json_t *body) {
 
 /* ---------- answers: items of the output ---------- */
 
-static json_t *text_part(const char *text, size_t len) {
-    return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", text_value(text, len), "annotations",
-                     "logprobs");
+static json_t *text_part(const char *text, size_t len, json_t *logprobs) {
+    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", text_value(text, len), "annotations",
+                     "logprobs", logprobs);
+}
+
+static json_t *text_logprobs(const struct job *j, const struct choice *c) {
+    return j->params.logprobs ? logprob_list(j, c, c->text_token, c->token_count) : json_array();
 }
 
 static json_t *message_item(const struct job *j, size_t number, const char *status, json_t *part) {
@@ -194,19 +225,19 @@ static json_t *call_item(const struct tool_call *t, const char *status, bool wit
 static json_t *response_object(struct job *j, const char *status, json_t *output) {
     bool done = strcmp(status, "in_progress") != 0, cut = strcmp(status, "incomplete") == 0;
     json_t *r = json_copy(j->echo);
-    json_t *own =
-        json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:o, s:n, s:b, s:s, s:o, s:o}", "id", j->id, "object", "response",
-                  "created_at", (json_int_t)j->created_unix, "status", status, "model", j->server->model_name, "error",
-                  "incomplete_details", cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null(),
-                  "previous_response_id", "store", 0, "truncation", "disabled", "output", output, "usage", json_null());
+    json_t *own = json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:o, s:n, s:b, s:b, s:s, s:o, s:o}", "id", j->id, "object",
+                            "response", "created_at", (json_int_t)j->created_unix, "status", status, "model",
+                            j->server->model_name, "error", "incomplete_details",
+                            cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null(), "previous_response_id",
+                            "store", 0, "background", 0, "truncation", "disabled", "output", output, "usage", json_null());
     json_object_update(r, own);
     json_decref(own);
     if (done)
         json_object_set_new(r, "usage",
-                            json_pack("{s:i, s:{s:i}, s:i, s:{s:i}, s:i}", "input_tokens", (int)j->prompt_tokens,
-                                      "input_tokens_details", "cached_tokens", (int)j->cached_tokens, "output_tokens",
-                                      (int)j->generated_tokens, "output_tokens_details", "reasoning_tokens",
-                                      (int)j->reasoning_tokens, "total_tokens",
+                            json_pack("{s:i, s:{s:i, s:i}, s:i, s:{s:i}, s:i}", "input_tokens", (int)j->prompt_tokens,
+                                      "input_tokens_details", "cached_tokens", (int)j->cached_tokens, "cache_write_tokens",
+                                      0, "output_tokens", (int)j->generated_tokens, "output_tokens_details",
+                                      "reasoning_tokens", (int)j->reasoning_tokens, "total_tokens",
                                       (int)(j->prompt_tokens + j->generated_tokens)));
     return r;
 }
@@ -218,8 +249,8 @@ static json_t *whole(struct job *j) {
     json_t *output = json_array();
     if (c->reasoning.len > 0) json_array_append_new(output, reasoning_item(j, 0, c->reasoning.data, c->reasoning.len));
     if (c->text.len > 0 || c->call_count == 0)
-        json_array_append_new(
-            output, message_item(j, json_array_size(output), status_of(c), text_part(pl_buf_cstr(&c->text), c->text.len)));
+        json_array_append_new(output, message_item(j, json_array_size(output), status_of(c),
+                                                   text_part(pl_buf_cstr(&c->text), c->text.len, text_logprobs(j, c))));
     for (size_t i = 0; i < c->call_count; i++) json_array_append_new(output, call_item(&c->calls[i], status_of(c), true));
     return response_object(j, status_of(c), output);
 }
@@ -244,7 +275,8 @@ static json_t *item_now(const struct job *j, bool done, const char *status) {
         return reasoning_item(j, number, pl_buf_cstr(&c->reasoning) + from, done ? c->reasoning.len - from : 0);
     case BLOCK_CALL: return call_item(&c->calls[c->call_count - 1], status, done);
     default:
-        return message_item(j, number, status, done ? text_part(pl_buf_cstr(&c->text) + from, c->text.len - from) : NULL);
+        return message_item(j, number, status,
+                            done ? text_part(pl_buf_cstr(&c->text) + from, c->text.len - from, text_logprobs(j, c)) : NULL);
     }
 }
 
@@ -271,7 +303,7 @@ static void close_block(struct job *j, const char *status) {
         json_t *part = json_array_get(json_object_get(item, "content"), 0);
         bool text = j->block == BLOCK_TEXT;
         json_t *e = place(j, "text", json_incref(json_object_get(part, "text")));
-        if (text) json_object_set_new(e, "logprobs", json_array());
+        if (text) json_object_set(e, "logprobs", json_object_get(part, "logprobs"));
         event(j, text ? "response.output_text.done" : "response.reasoning_text.done", e);
         event(j, "response.content_part.done", place(j, "part", json_incref(part)));
     }
@@ -288,7 +320,7 @@ static void open_block(struct job *j, int block, size_t from) {
     event(
         j, "response.output_item.added",
         json_pack("{s:i, s:o}", "output_index", (int)json_array_size(j->items), "item", item_now(j, false, "in_progress")));
-    if (block == BLOCK_TEXT) event(j, "response.content_part.added", place(j, "part", text_part("", 0)));
+    if (block == BLOCK_TEXT) event(j, "response.content_part.added", place(j, "part", text_part("", 0, json_array())));
     if (block == BLOCK_THINKING)
         event(j, "response.content_part.added",
               place(j, "part", json_pack("{s:s, s:s}", "type", "reasoning_text", "text", "")));
@@ -305,7 +337,10 @@ static void stream_delta(struct job *j, struct choice *c, uint32_t index, const 
     if (len == 0) return;
     if (j->block != BLOCK_TEXT) open_block(j, BLOCK_TEXT, c->text.len - len);
     json_t *e = place(j, "delta", text_value(text, len));
-    json_object_set_new(e, "logprobs", json_array());
+    j->block_token = PL_MAX(j->block_token, c->text_token);
+    json_object_set_new(e, "logprobs",
+                        j->params.logprobs ? logprob_list(j, c, j->block_token, c->token_count) : json_array());
+    j->block_token = c->token_count;
     event(j, "response.output_text.delta", e);
 }
 
@@ -342,9 +377,13 @@ static void stream_end(struct job *j) {
 }
 
 static void stream_error(struct job *j, unsigned status, const char *message) {
-    event(j, "error",
-          json_pack("{s:s, s:s, s:n}", "code", status >= 500 ? "server_error" : "invalid_request_error", "message", message,
-                    "param"));
+    const char *code = status >= 500 ? "server_error" : "invalid_request_error";
+    event(j, "error", json_pack("{s:s, s:o, s:n}", "code", code, "message", text_value(message, strlen(message)), "param"));
+    json_t *r = response_object(j, "failed", json_incref(j->items));
+    json_object_set_new(r, "error",
+                        json_pack("{s:s, s:o}", "code", status >= 500 ? "server_error" : "invalid_prompt", "message",
+                                  text_value(message, strlen(message))));
+    event(j, "response.failed", json_pack("{s:o}", "response", r));
 }
 
 const struct api_shape shape_responses = {.stream_begin = stream_begin,

@@ -106,6 +106,7 @@ struct choice {
     size_t call_count, call_cap;
     struct kept_token *tokens; /* kept when logprobs are wanted: the prompt's (echo), then the answer's */
     size_t token_count, token_cap, token_sent, scored; /* scored: how many are the prompt's */
+    size_t text_token;                                 /* the first that is not reasoning */
     struct kept_top *tops;                             /* the alternatives of all of them */
     size_t top_count, top_cap;
     size_t offset_token, offset_bytes, offset_chars; /* where the text of token number offset_token begins */
@@ -149,6 +150,7 @@ struct job {
     uint32_t event_index;                                              /* numbering of APIs that number their events */
     enum { BLOCK_NONE, BLOCK_TEXT, BLOCK_THINKING, BLOCK_CALL } block; /* APIs whose events come in blocks: the open one */
     size_t block_from;                                                 /* where its text begins */
+    size_t block_token;                                                /* of its text, the next whose logprob goes out */
     json_t *tools;                                                     /* what the reply's parser reads types from */
     json_t *echo, *items; /* responses: request fields repeated, output so far */
     struct pl_err err;
@@ -257,6 +259,8 @@ const struct api_shape *api_shape(enum api_kind api);
 /* A JSON string of any bytes; what is no UTF-8 becomes U+FFFD. */
 json_t *text_value(const char *text, size_t len);
 void add_json(struct pl_buf *b, json_t *steals);
+/* Tokens [from, to) with their log-probabilities, as chat completions and responses list them. */
+json_t *logprob_list(const struct job *j, const struct choice *c, size_t from, size_t to);
 enum MHD_Result finish_start(struct exchange *x, struct job *j, enum pl_status st, const struct param_error *pe);
 enum pl_status one_prompt(struct job *j, uint32_t count) PL_MUST_CHECK;
 

@@ -169,6 +169,7 @@ static void on_reasoning(void *user, const char *data, size_t len) {
     struct choice *c = &j->choices[ref->index];
     const struct api_shape *shape = api_shape(j->api);
     pl_buf_add(&c->reasoning, data, len);
+    c->text_token = c->token_count;
     if (j->params.stream && shape->stream_reasoning != NULL) shape->stream_reasoning(j, c, ref->index, data, len);
 }
 

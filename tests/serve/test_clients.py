@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 import tap  # noqa: E402
@@ -211,6 +212,53 @@ def anthropic_tools():
     back = USER + [{"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in r.content]},
                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "sun"}]}]
     assert c.messages.create(model="x", max_tokens=4, messages=back, tools=tools).content is not None
+
+
+def post_raw(path, body):
+    request = urllib.request.Request(f"http://127.0.0.1:{server['port']}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as r:
+        return r.read().decode()
+
+
+def post_events(path, body):
+    return [json.loads(line[6:]) for line in post_raw(path, {**body, "stream": True}).splitlines() if line.startswith("data: ") and line != "data: [DONE]"]
+
+
+@tap.case
+def shapes_are_those_the_packages_declare():
+    """Both packages take what lacks a field without a word; here their declarations are held against every answer and event."""
+    client("openai"), client("anthropic")
+    from anthropic.types import Message, RawMessageStreamEvent
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+    from openai.types.responses import Response, ResponseStreamEvent
+    from pydantic import TypeAdapter
+    types = {t: TypeAdapter(t) for t in (Message, RawMessageStreamEvent, Completion, ChatCompletion, ChatCompletionChunk, Response, ResponseStreamEvent)}
+    function = {"name": "weather", "parameters": WEATHER}
+    chat_tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    response_tools = {"tools": [{"type": "function", **function}], "tool_choice": "required"}
+    message_tools = {"tools": [{"name": "weather", "input_schema": WEATHER}], "tool_choice": {"type": "any"}}
+    logprobs = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    cases = [("/v1/chat/completions", {"messages": USER, "max_tokens": 60}, ChatCompletion, ChatCompletionChunk, ({}, {"logprobs": True, "top_logprobs": 2}, {"n": 2}, chat_tools)),
+             ("/v1/completions", {"prompt": "hello", "max_tokens": 6}, Completion, None, ({}, {"logprobs": 2}, {"n": 2, "echo": True})),
+             ("/v1/responses", {"input": "hello", "max_output_tokens": 60}, Response, ResponseStreamEvent, ({}, {"max_output_tokens": 2}, logprobs, response_tools)),
+             ("/v1/messages", {"model": "x", "messages": USER, "max_tokens": 60}, Message, RawMessageStreamEvent, ({}, {"stop_sequences": ["e"]}, message_tools))]
+    for path, body, whole, event, extras in cases:
+        for extra in extras:
+            types[whole].validate_python(json.loads(post_raw(path, {**body, **extra})))
+            for e in post_events(path, {**body, **extra}):
+                if event is not None and e.get("type") != "ping":
+                    types[event].validate_python(e)
+    parts = post_events("/v1/chat/completions", {"messages": USER, "max_tokens": 3, "stream_options": {"include_usage": True}})
+    assert all(p["usage"] is None for p in parts[:-1]) and parts[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}, parts
+    answer = json.loads(post_raw("/v1/responses", {"input": "hello", "max_output_tokens": 4, "ignore_eos": True, **logprobs}))
+    text = answer["output"][0]["content"][0]
+    assert len(text["logprobs"]) == 4 and len(text["logprobs"][0]["top_logprobs"]) == 2 and answer["top_logprobs"] == 2, answer
+    sent = [x for e in post_events("/v1/responses", {"input": "hello", "max_output_tokens": 4, "ignore_eos": True, "temperature": 0, **logprobs})
+            if e["type"] == "response.output_text.delta" for x in e["logprobs"]]
+    assert 0 < len(sent) <= 4 and all("logprob" in x for x in sent), sent
+    full = json.loads(post_raw("/v1/messages", {"model": "x", "messages": USER, "max_tokens": 100000, "ignore_eos": True}))
+    assert full["stop_reason"] == "model_context_window_exceeded", full["stop_reason"]
 
 
 @tap.case
