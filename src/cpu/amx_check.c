@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "cpu/amx.h"
-#include "cpu/avx512_amx.h"
+#include "cpu/avx512_chunk.h"
 #include "tensor/quant.h"
 
 enum { IN = 512, ROWS = 24, GROUPS = 2, ROW_MAX = IN / 32 * 36, TILE_MAX = IN / 32 * (512 + 128) + 256 };

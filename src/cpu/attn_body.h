@@ -116,6 +116,8 @@ static void turn_group(const float *group, size_t d_pad, float *turned) {
 }
 #endif
 
+/* Of values: queries and vectors of one turn. */
+enum { WEIGH_QUERIES = VW > 1 ? 4 : 2, WEIGH_VECTORS = VW == 16 ? 4 : VW > 1 ? 2 : 4 };
 enum { TOKEN_VECTORS = ATTN_GROUP / VW, DOT_QUERIES = VW == 16 ? 8 : VW > 1 ? 4 : 1 };
 
 /* Scores of n queries (q rows d_pad apart) against the sixteen tokens of a group: one sum per token, over the elements
@@ -203,29 +205,49 @@ static struct cpu_attn_state softmax_chunk(const struct cpu_attn_tile *t, size_t
     return (struct cpu_attn_state){top, vf_hsum(l)};
 }
 
-/* o += sum over tokens [b, e) of the group of p[t] * v[t] */
-static void weigh_group(const float *p, const float *group, size_t b, size_t e, size_t d_pad, float *o) {
-    size_t i = 0;
-    for (; i + 4 * VW <= d_pad; i += 4 * VW) {
-        vf o0 = vf_load(o + i), o1 = vf_load(o + i + VW), o2 = vf_load(o + i + 2 * VW), o3 = vf_load(o + i + 3 * VW);
-        for (size_t t = b; t < e; t++) {
-            const float *v = group + t * d_pad + i;
-            vf pv = vf_set1(p[t]);
-            o0 = vf_fma(pv, vf_load(v), o0);
-            o1 = vf_fma(pv, vf_load(v + VW), o1);
-            o2 = vf_fma(pv, vf_load(v + 2 * VW), o2);
-            o3 = vf_fma(pv, vf_load(v + 3 * VW), o3);
+/* o += sum over tokens [b, e) of the group of p[t] * v[t], for n queries that see the same of them (p ATTN_CHUNK apart,
+ * o o_stride apart) and `vectors` vectors of v: each is read once for all queries. The order of an element's sum is the
+ * tokens', whatever n. */
+static inline __attribute__((always_inline)) void weigh_block(const int n, const int vectors, const float *p,
+                                                              const float *group, size_t b, size_t e, size_t d_pad, float *o,
+                                                              size_t o_stride) {
+    vf acc[WEIGH_QUERIES * WEIGH_VECTORS];
+#pragma GCC unroll 4
+    for (int m = 0; m < n; m++)
+#pragma GCC unroll 4
+        for (int k = 0; k < vectors; k++) acc[m * vectors + k] = vf_load(o + (size_t)m * o_stride + (size_t)k * VW);
+    for (size_t t = b; t < e; t++) {
+        vf v[4];
+#pragma GCC unroll 4
+        for (int k = 0; k < vectors; k++) v[k] = vf_load(group + t * d_pad + (size_t)k * VW);
+#pragma GCC unroll 4
+        for (int m = 0; m < n; m++) {
+            const vf pv = vf_set1(p[(size_t)m * ATTN_CHUNK + t]);
+#pragma GCC unroll 4
+            for (int k = 0; k < vectors; k++) acc[m * vectors + k] = vf_fma(pv, v[k], acc[m * vectors + k]);
         }
-        vf_store(o + i, o0);
-        vf_store(o + i + VW, o1);
-        vf_store(o + i + 2 * VW, o2);
-        vf_store(o + i + 3 * VW, o3);
     }
-    for (; i < d_pad; i += VW) {
-        vf o0 = vf_load(o + i);
-        for (size_t t = b; t < e; t++) o0 = vf_fma(vf_set1(p[t]), vf_load(group + t * d_pad + i), o0);
-        vf_store(o + i, o0);
-    }
+#pragma GCC unroll 4
+    for (int m = 0; m < n; m++)
+#pragma GCC unroll 4
+        for (int k = 0; k < vectors; k++) vf_store(o + (size_t)m * o_stride + (size_t)k * VW, acc[m * vectors + k]);
+}
+static inline __attribute__((always_inline)) void weigh_queries(const int n, const float *p, const float *group, size_t b,
+                                                                size_t e, size_t d_pad, float *o, size_t o_stride) {
+    const int wide = n == 1 ? 4 : WEIGH_VECTORS;
+    size_t i = 0;
+    for (; i + (size_t)wide * VW <= d_pad; i += (size_t)wide * VW)
+        weigh_block(n, wide, p, group + i, b, e, d_pad, o + i, o_stride);
+    for (; i < d_pad; i += VW) weigh_block(n, 1, p, group + i, b, e, d_pad, o + i, o_stride);
+}
+
+/* WEIGH_QUERIES when so many queries from q on see the same tokens of the group at g, else 1. */
+static size_t same_span(const struct attn_scratch *s, size_t q, size_t last, size_t g) {
+    if (q + WEIGH_QUERIES > last) return 1;
+    const size_t z = q + WEIGH_QUERIES - 1; /* spans move up with the query: the ends tell of those between */
+    const bool begins = PL_MAX((size_t)s->begin[q], g) == PL_MAX((size_t)s->begin[z], g);
+    return begins && PL_MIN((size_t)s->end[q], g + ATTN_GROUP) == PL_MIN((size_t)s->end[z], g + ATTN_GROUP) ? WEIGH_QUERIES
+                                                                                                            : 1;
 }
 
 static void attn_scores(const struct cpu_attn_tile *t, const struct attn_scratch *s, size_t t0, size_t d_pad) {
@@ -248,9 +270,14 @@ static void attn_values(const struct cpu_attn_tile *t, const struct attn_scratch
         group_queries(s, t->count, g, &first, &last);
         if (first == last) continue;
         load_group(t, t->a->kv->v, t0 + g, lo, hi, s->group, d_pad);
-        for (size_t q = first; q < last; q++) {
+        for (size_t q = first, n; q < last; q += n) {
             size_t b = PL_MAX((size_t)s->begin[q], g) - g, e = PL_MIN((size_t)s->end[q], g + ATTN_GROUP) - g;
-            weigh_group(s->scores + q * ATTN_CHUNK + g, s->group, b, e, d_pad, o + q * o_stride);
+            n = same_span(s, q, last, g);
+            const float *p = s->scores + q * ATTN_CHUNK + g;
+            if (n == WEIGH_QUERIES)
+                weigh_queries(WEIGH_QUERIES, p, s->group, b, e, d_pad, o + q * o_stride, o_stride);
+            else
+                weigh_queries(1, p, s->group, b, e, d_pad, o + q * o_stride, o_stride);
         }
     }
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cpu/amx_tile.h"
-#include "cpu/avx512_amx.h"
+#include "cpu/avx512_chunk.h"
 #include "cpu/avx512_q8.h"
 
 /* Sums of 16 rows: 0 and 1 in turn, their inputs 2; of 8 rows: 4 and 5, inputs 6. Codes: 3 and 7 in turn. */
@@ -27,7 +27,7 @@ static const struct tile_config config_q8 __attribute__((aligned(64))) = {
     } while (0)
 
 /* acc[m] += the sums d of step t with the scales of weights and of the block of activations at `inputs`. */
-Q8_INLINE void amx_scale(const int rows, const bool has_min, const bool halves, const struct amx_chunk *c, size_t t,
+Q8_INLINE void amx_scale(const int rows, const bool has_min, const bool halves, const struct q8_chunk *c, size_t t,
                          const unsigned char *inputs, int32_t (*d)[TILE_ROWS], __m512 *acc) {
     const struct q8_acts a = acts_at(inputs, rows);
     const __m512 scale = _mm512_load_ps(c->scale[t]), min = _mm512_load_ps(c->min[t]);
@@ -43,21 +43,21 @@ Q8_INLINE void amx_scale(const int rows, const bool has_min, const bool halves, 
 }
 
 /* One chunk against one group: the next step's product is under way while this one's sums are scaled. */
-#define AMX_CHUNK(name, rows, c0, c1, a, dp, has_min, halves)                                                         \
-    static void name(const struct amx_chunk *c, size_t steps, const unsigned char *inputs, float(*accs)[TILE_ROWS]) { \
-        _Alignas(64) int32_t even[TILE_ROWS][TILE_ROWS], odd[TILE_ROWS][TILE_ROWS];                                   \
-        const size_t each = (size_t)(rows)*ACT_ROW_BYTES;                                                             \
-        __m512 acc[rows];                                                                                             \
-        _Pragma("GCC unroll 16") for (int m = 0; m < (rows); m++) acc[m] = _mm512_load_ps(accs[m]);                   \
-        AMX_STEP(c0, a, 3, dp, rows, inputs, c->codes[0], even);                                                      \
-        for (size_t t = 0; t < steps; t += 2) {                                                                       \
-            const unsigned char *now = inputs + ((halves) ? t / 2 : t) * each, *next = (halves) ? now : now + each;   \
-            if (t + 1 < steps) AMX_STEP(c1, a, 7, dp, rows, next, c->codes[t + 1], odd);                              \
-            amx_scale(rows, has_min, halves, c, t, now, even, acc);                                                   \
-            if (t + 2 < steps) AMX_STEP(c0, a, 3, dp, rows, next + each, c->codes[t + 2], even);                      \
-            if (t + 1 < steps) amx_scale(rows, has_min, halves, c, t + 1, next, odd, acc);                            \
-        }                                                                                                             \
-        _Pragma("GCC unroll 16") for (int m = 0; m < (rows); m++) _mm512_store_ps(accs[m], acc[m]);                   \
+#define AMX_CHUNK(name, rows, c0, c1, a, dp, has_min, halves)                                                        \
+    static void name(const struct q8_chunk *c, size_t steps, const unsigned char *inputs, float(*accs)[TILE_ROWS]) { \
+        _Alignas(64) int32_t even[TILE_ROWS][TILE_ROWS], odd[TILE_ROWS][TILE_ROWS];                                  \
+        const size_t each = (size_t)(rows)*ACT_ROW_BYTES;                                                            \
+        __m512 acc[rows];                                                                                            \
+        _Pragma("GCC unroll 16") for (int m = 0; m < (rows); m++) acc[m] = _mm512_load_ps(accs[m]);                  \
+        AMX_STEP(c0, a, 3, dp, rows, inputs, c->codes[0], even);                                                     \
+        for (size_t t = 0; t < steps; t += 2) {                                                                      \
+            const unsigned char *now = inputs + ((halves) ? t / 2 : t) * each, *next = (halves) ? now : now + each;  \
+            if (t + 1 < steps) AMX_STEP(c1, a, 7, dp, rows, next, c->codes[t + 1], odd);                             \
+            amx_scale(rows, has_min, halves, c, t, now, even, acc);                                                  \
+            if (t + 2 < steps) AMX_STEP(c0, a, 3, dp, rows, next + each, c->codes[t + 2], even);                     \
+            if (t + 1 < steps) amx_scale(rows, has_min, halves, c, t + 1, next, odd, acc);                           \
+        }                                                                                                            \
+        _Pragma("GCC unroll 16") for (int m = 0; m < (rows); m++) _mm512_store_ps(accs[m], acc[m]);                  \
     }
 AMX_CHUNK(chunk_16_signed, 16, 0, 1, 2, tile_dpbssd, false, false)
 AMX_CHUNK(chunk_16_signed_halves, 16, 0, 1, 2, tile_dpbssd, false, true)
@@ -68,7 +68,7 @@ AMX_CHUNK(chunk_8_signed_halves, 8, 4, 5, 6, tile_dpbssd, false, true)
 AMX_CHUNK(chunk_8_min, 8, 4, 5, 6, tile_dpbsud, true, false)
 AMX_CHUNK(chunk_8_min_halves, 8, 4, 5, 6, tile_dpbsud, true, true)
 
-typedef void (*chunk_fn)(const struct amx_chunk *c, size_t steps, const unsigned char *inputs, float (*accs)[TILE_ROWS]);
+typedef void (*chunk_fn)(const struct q8_chunk *c, size_t steps, const unsigned char *inputs, float (*accs)[TILE_ROWS]);
 /* [rows are 8][format has a minimum][halves] */
 static const chunk_fn chunk_fns[2][2][2] = {
     {{chunk_16_signed, chunk_16_signed_halves}, {chunk_16_min, chunk_16_min_halves}},
@@ -78,16 +78,16 @@ static const chunk_fn chunk_fns[2][2][2] = {
 /* n groups, each of 16 or 8 rows. */
 static void amx_run(const struct pl_cpu_weight *w, size_t tile_index, const struct cpu_act_group *g, size_t n, float *y,
                     size_t y_stride, const float *bias, bool accumulate) {
-    struct amx_chunk chunk;
-    _Alignas(64) float accs[AMX_GROUPS][TILE_ROWS][TILE_ROWS];
+    struct q8_chunk chunk;
+    _Alignas(64) float accs[CHUNK_GROUPS][TILE_ROWS][TILE_ROWS];
     memset(accs, 0, n * sizeof accs[0]);
     const unsigned char *tile = w->tiles + tile_index * w->layout.bytes;
     const bool halves = w->format->scale == SCALE_K16 || w->format->scale == SCALE_K16N;
-    amx_unpack_fn unpack_blocks = avx512_amx_unpack(w->format);
+    chunk_unpack_fn unpack_blocks = avx512_chunk_unpack(w->format);
     tile_configure(&config_q8);
     for (size_t b = 0, count; b < w->layout.blocks; b += count) {
-        count = PL_MIN((size_t)AMX_BLOCKS, w->layout.blocks - b);
-        unpack_blocks(w, tile, b, count, &chunk);
+        count = PL_MIN((size_t)CHUNK_BLOCKS, w->layout.blocks - b);
+        unpack_blocks(w, tile, b, count, true, &chunk);
         for (size_t i = 0; i < n; i++)
             chunk_fns[g[i].rows == 8][w->format->has_min][halves](&chunk, count << halves,
                                                                   g[i].data + b * g[i].rows * ACT_ROW_BYTES, accs[i]);
@@ -101,7 +101,7 @@ static void amx_run(const struct pl_cpu_weight *w, size_t tile_index, const stru
 void AMX_NAME(groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
                       size_t y_stride, const float *bias, bool accumulate) {
     for (size_t i = 0, run; i < n; i += run) {
-        for (run = 0; run < AMX_GROUPS && i + run < n && g[i + run].rows >= CPU_AMX_ROWS_MIN;) run++;
+        for (run = 0; run < CHUNK_GROUPS && i + run < n && g[i + run].rows >= CPU_AMX_ROWS_MIN;) run++;
         if (run > 0) {
             amx_run(w, tile, g + i, run, y, y_stride, bias, accumulate);
             continue;

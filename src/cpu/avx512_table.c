@@ -1,5 +1,6 @@
 /* The AVX-512 table: which kernel multiplies which format, and how activations are made 8-bit. */
 #include "cpu/attn_body.h"
+#include "cpu/avx512_chunk.h"
 #include "cpu/avx512_q8.h"
 #include "cpu/dot_body.h"
 
@@ -61,8 +62,6 @@ static void quantize(const float *x, size_t stride, size_t rows, size_t in, unsi
 }
 
 void avx512_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
-                    const float *bias, bool accumulate);
-void avx512_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                     const float *bias, bool accumulate) {
     kernel_of(w->format)(w, tile, g, y, y_stride, bias, accumulate);
 }
@@ -73,4 +72,5 @@ const struct cpu_table cpu_table_avx512 = {.isa = PL_ISA_AVX512,
                                            .float_tile = avx512_float_tile,
                                            .quantize = quantize,
                                            .q8_tile = avx512_q8_tile,
+                                           .q8_groups = avx512_groups,
                                            ROW_KERNELS};

@@ -1,8 +1,8 @@
-/* Codes of every packed format as bytes for tile products, with the scales of their blocks. */
-#include "cpu/avx512_amx.h"
+/* Codes of every packed format as bytes, with the scales of their blocks. */
+#include "cpu/avx512_chunk.h"
 #include "cpu/avx512_q8.h"
 
-Q8_INLINE void store_step(struct amx_chunk *c, size_t step, const __m512i *v, const struct q8_scales *s, const int half) {
+Q8_INLINE void store_step(struct q8_chunk *c, size_t step, const __m512i *v, const struct q8_scales *s, const int half) {
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++) {
         bool other = half >= 0 && j / 4 != half;
@@ -13,11 +13,11 @@ Q8_INLINE void store_step(struct amx_chunk *c, size_t step, const __m512i *v, co
 }
 
 Q8_INLINE void unpack_chunk(const struct q8_instance k, const struct pl_cpu_weight *w, const unsigned char *tile,
-                            size_t first, size_t count, struct amx_chunk *c) {
+                            size_t first, size_t count, bool less_offset, struct q8_chunk *c) {
     const bool halves = k.scale == SCALE_K16 || k.scale == SCALE_K16N;
     __m512i book = _mm512_setzero_si512(), offset = book;
     if (k.book != NULL) book = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)k.book));
-    if (k.offset_log2 != NO_OFFSET) offset = _mm512_set1_epi8((char)(1u << k.offset_log2));
+    if (k.offset_log2 != NO_OFFSET && less_offset) offset = _mm512_set1_epi8((char)(1u << k.offset_log2));
     for (size_t i = 0; i < count; i++) {
         __m512i v[8];
         unpack(k.storage, tile + (first + i) * w->layout.plane_bytes, v);
@@ -38,7 +38,7 @@ Q8_INLINE void unpack_chunk(const struct q8_instance k, const struct pl_cpu_weig
 }
 
 /* The constants of avx512_q8_*.c's instances. */
-#define AMX_FORMATS(X)                                        \
+#define CHUNK_FORMATS(X)                                      \
     X(q4_0, STORE_U4, SCALE_F16, false, 3, NULL)              \
     X(q4_1, STORE_U4, SCALE_F16, true, NO_OFFSET, NULL)       \
     X(q4_k, STORE_U4, SCALE_K32, true, NO_OFFSET, NULL)       \
@@ -59,15 +59,15 @@ Q8_INLINE void unpack_chunk(const struct q8_instance k, const struct pl_cpu_weig
     X(mlx5, STORE_U5, SCALE_MLX, true, NO_OFFSET, NULL)       \
     X(mlx6, STORE_U6, SCALE_MLX, true, NO_OFFSET, NULL)       \
     X(mlx8, STORE_U8, SCALE_MLX, true, NO_OFFSET, NULL)
-#define AMX_UNPACK(name, ...)                                                                                       \
+#define CHUNK_UNPACK(name, ...)                                                                                     \
     static void unpack_##name(const struct pl_cpu_weight *w, const unsigned char *tile, size_t first, size_t count, \
-                              struct amx_chunk *c) {                                                                \
+                              bool less_offset, struct q8_chunk *c) {                                               \
         const struct q8_instance k = {__VA_ARGS__};                                                                 \
-        unpack_chunk(k, w, tile, first, count, c);                                                                  \
+        unpack_chunk(k, w, tile, first, count, less_offset, c);                                                     \
     }
-AMX_FORMATS(AMX_UNPACK)
+CHUNK_FORMATS(CHUNK_UNPACK)
 
-amx_unpack_fn avx512_amx_unpack(const struct cpu_tile_format *f) {
+chunk_unpack_fn avx512_chunk_unpack(const struct cpu_tile_format *f) {
     switch (f->dtype) {
     case PL_Q4_0: return unpack_q4_0;
     case PL_Q4_1: return unpack_q4_1;
