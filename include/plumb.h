@@ -75,6 +75,7 @@ struct plumb_engine_options {
     bool invariant;              /* a session's logits do not depend on what else runs in a step; slower */
     bool no_graphs;              /* devices: kernels are launched one by one instead of as a graph; slower */
     bool pin;                    /* CPU: each thread stays on one CPU; so does a thread that calls the engine */
+    bool no_ahead; /* devices: a step is launched only when the last one's tokens were read (to measure what that costs) */
 };
 PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
                                   struct plumb_error *err);

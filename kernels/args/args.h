@@ -72,6 +72,7 @@ PL_ARGS_SIZE(pl_args_prepare, 32);
 #define PL_STEP_PAGE_FIRST(stride) (2u * (stride))
 #define PL_STEP_LOGIT(stride)      (3u * (stride))
 #define PL_STEP_PAGES(stride)      (4u * (stride))
+#define PL_STEP_CHOSEN             0x80000000u /* in a token: index of the last choice, not a token */
 
 /* The plan record (src/plan): u32 words. A header of places, then the lists it points at. */
 enum {

@@ -61,16 +61,22 @@ static enum pl_status time_decode(struct bench *b, double *tok_s, struct pl_err 
     PL_TRY(pl_session_truncate(b->session, 0, err));
     PL_TRY(pl_session_append(b->session, b->ids, b->depth + 1, NULL, NULL, err));
     pl_ops_witness_reset(b->engine->ops);
-    uint32_t choice; /* made where generate makes it: on the device, or from logits read from it */
+    /* The choice is made where generate makes it, and read when generate reads it: behind the launch of the next step. */
+    bool chooses = pl_engine_chooses(b->engine), ahead = !b->engine->opt.no_ahead;
+    uint32_t choice, last = 0, id;
+    const uint32_t chosen = PL_TOKEN_CHOSEN;
     uint64_t start = pl_clock_ns();
-    for (uint32_t i = 0; i < b->generate; i++) {
+    for (uint32_t i = 0; i < b->generate; i++, last = choice) {
         struct pl_step_part part = {.session = b->session,
-                                    .ids = &b->ids[i],
+                                    .ids = chooses && i > 0 ? &chosen : &b->ids[i],
                                     .count = 1,
                                     .logits = 1,
-                                    .pick = pl_engine_picks(b->engine) ? &choice : NULL};
+                                    .choice = chooses ? &choice : NULL};
         PL_TRY(pl_engine_step(b->engine, &part, 1, NULL, err));
+        if (chooses && !ahead) PL_TRY(pl_engine_chosen(b->engine, choice, &id, err));
+        if (chooses && ahead && i > 0) PL_TRY(pl_engine_chosen(b->engine, last, &id, err));
     }
+    if (chooses && ahead && b->generate > 0) PL_TRY(pl_engine_chosen(b->engine, last, &id, err));
     *tok_s = (double)b->generate * 1e9 / (double)(pl_clock_ns() - start);
     return PL_OK;
 }

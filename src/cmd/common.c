@@ -58,6 +58,8 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
         {0, "uncounted", NULL, PL_ARG_FLAG, &e->uncounted, "kernels do not count their launches: what that costs", 0, 0,
          NULL},
         {0, "no-graphs", NULL, PL_ARG_FLAG, &e->no_graphs, "kernels are launched one by one, never as a graph", 0, 0, NULL},
+        {0, "no-ahead", NULL, PL_ARG_FLAG, &e->no_ahead, "a step waits for the last one's tokens: what that costs", 0, 0,
+         NULL},
         {0},
     };
     memcpy(rows, list, sizeof list);

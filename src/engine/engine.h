@@ -24,6 +24,11 @@ struct pl_epoch_part {
     uint32_t rows;
 };
 
+/* Steps launched before the last one's token was read; rows they computed of sequences that had ended. */
+struct pl_pipeline_stats {
+    uint64_t steps, surplus_rows;
+};
+
 struct plumb_engine {
     struct plumb_engine_options opt; /* strings are copies owned by the engine */
     char *model_path, *isa;
@@ -52,6 +57,7 @@ struct plumb_engine {
         struct pl_epoch_part *parts;
         size_t count, cap;
     } last;
+    struct pl_pipeline_stats ahead;
     float *sample_logits;                    /* [V] the sampler's copy */
     const struct pl_activation *picked_from; /* the model's, of the last step that picked */
 };
@@ -86,17 +92,20 @@ struct pl_step_part {
     struct plumb_session *session;
     const uint32_t *ids;
     uint32_t count, logits;
-    /* Not NULL, with logits 1, this part alone and a backend that picks (pl_engine_picks): receives the greedy choice or
-     * PL_OPS_PICK_*, and the session has no logits until pl_engine_fetch_logits. */
-    uint32_t *pick;
+    /* Not NULL, with logits 1, this part alone and a backend that chooses (pl_engine_chooses): the greedy choice is left on
+     * the device, *choice is for pl_engine_chosen, and the session has no logits until pl_engine_fetch_logits. The step is
+     * only enqueued: the next one's id may be PL_TOKEN_CHOSEN before anybody has read which token that is. */
+    uint32_t *choice;
 };
 /* Runs all parts as one batch: at most batch_rows rows, logit_rows logits, each session once. When a part wants logits,
  * those of its last row go to its session. all_logits (may be NULL) receives [sum of logits, V], parts in order. */
 enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count, float *all_logits,
                               struct pl_err *err) PL_MUST_CHECK;
 
-bool pl_engine_picks(const struct plumb_engine *e);
-/* The logits that the last step, of this session alone with `pick`, left on the device. */
+bool pl_engine_chooses(const struct plumb_engine *e);
+/* Waits for a choice; PL_OPS_PICK_* where there was none to make. */
+enum pl_status pl_engine_chosen(struct plumb_engine *e, uint32_t choice, uint32_t *id, struct pl_err *err) PL_MUST_CHECK;
+/* The logits that the last step, of this session alone with `choice`, left on the device. */
 enum pl_status pl_engine_fetch_logits(struct plumb_session *s, struct pl_err *err) PL_MUST_CHECK;
 
 enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **out, struct pl_err *err) PL_MUST_CHECK;

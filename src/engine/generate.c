@@ -112,38 +112,99 @@ static void report_rest(struct run *r) {
 }
 
 /* Nothing but the choice is wanted of the logits: the device makes it, and they stay there. */
-static bool can_pick(const struct run *r) {
-    return pl_engine_picks(r->session->engine) && pl_sampler_is_greedy(r->sampler) && !r->opt.logprob &&
+static bool can_choose(const struct run *r) {
+    return pl_engine_chooses(r->session->engine) && pl_sampler_is_greedy(r->sampler) && !r->opt.logprob &&
            r->opt.logprobs == 0;
+}
+
+/* One step with the token `id` after what the session holds. */
+static enum pl_status take_step(struct run *r, uint32_t id, uint32_t *choice, struct pl_err *err) {
+    struct pl_step_part part = {.session = r->session, .ids = &id, .count = 1, .logits = 1, .choice = choice};
+    return pl_engine_step(r->session->engine, &part, 1, NULL, err);
+}
+
+/* The step was launched with a token that nobody had read: what does it turn out to be? When it cannot stand, the session
+ * is as before that step, and its logits are computed once more. */
+static enum pl_status read_ahead(struct run *r, uint32_t choice, uint32_t *id, bool *ended, struct pl_err *err) {
+    struct plumb_session *s = r->session;
+    uint32_t held = s->table.len - 1;
+    enum pl_status st = pl_engine_chosen(s->engine, choice, id, err);
+    s->engine->ahead.steps++;
+    if (st == PL_OK) s->ids[held] = *id;
+    if (st == PL_OK) st = picked(r, *id, err);
+    *ended = st == PL_OK && ends(r, *id);
+    if (st == PL_OK && !*ended) return PL_OK;
+    s->engine->ahead.surplus_rows++;
+    struct pl_err ignored = {0};
+    PL_ASSERT(pl_session_truncate(s, held - 1, &ignored) == PL_OK);
+    if (st != PL_OK) return st;
+    return take_step(r, s->ids[held - 1], NULL, err);
+}
+
+enum turn { TURN_ON, TURN_STOP, TURN_CALLBACK };
+
+static enum pl_status hand_over(struct run *r, uint32_t id, uint32_t held, uint32_t generated, enum turn *turn,
+                                struct pl_err *err) {
+    bool go_on = true, last = generated + 1 == r->opt.max_tokens || held + 1 == r->session->engine->context;
+    PL_TRY(report(r, id, last, &go_on, err));
+    *turn = go_on ? TURN_ON : TURN_CALLBACK;
+    return PL_OK;
+}
+
+/* The token is known, is reported, and then computed. */
+static enum pl_status turn_known(struct run *r, uint32_t generated, uint32_t *choice, enum turn *turn, struct pl_err *err) {
+    struct plumb_session *s = r->session;
+    uint32_t id = 0;
+    if (s->has_logits) {
+        PL_TRY(draw(r, &id, err));
+    } else {
+        PL_TRY(pl_engine_chosen(s->engine, *choice, &id, err));
+        PL_TRY(picked(r, id, err));
+    }
+    if (ends(r, id)) {
+        report_rest(r);
+        *turn = TURN_STOP;
+        return PL_OK;
+    }
+    PL_TRY(hand_over(r, id, s->table.len, generated, turn, err));
+    PL_TRY(take_step(r, id, choice, err));
+    pl_sampler_accept(r->sampler, id);
+    return PL_OK;
+}
+
+/* The token was chosen on the device: it is computed at once, and reported while that runs. */
+static enum pl_status turn_ahead(struct run *r, uint32_t generated, uint32_t *choice, enum turn *turn, struct pl_err *err) {
+    struct plumb_session *s = r->session;
+    uint32_t id = 0, last = *choice, held = s->table.len;
+    bool ended = false;
+    PL_TRY(take_step(r, PL_TOKEN_CHOSEN, choice, err));
+    PL_TRY(read_ahead(r, last, &id, &ended, err));
+    if (ended) {
+        report_rest(r);
+        *turn = TURN_STOP;
+        return PL_OK;
+    }
+    return hand_over(r, id, held, generated, turn, err);
 }
 
 static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish *finish, struct pl_err *err) {
     struct plumb_session *s = r->session;
-    bool pick = can_pick(r);
-    uint32_t next = 0;
+    uint32_t choice = 0, *wanted = can_choose(r) ? &choice : NULL;
     *finish = PLUMB_FINISH_LENGTH;
     while (*generated < r->opt.max_tokens && !pl_fault("empty")) {
-        uint32_t id = 0;
+        enum turn turn = TURN_ON;
         if (s->table.len == s->engine->context) {
             *finish = PLUMB_FINISH_CONTEXT;
             return PL_OK;
         }
-        if (s->has_logits)
-            PL_TRY(draw(r, &id, err));
-        else
-            PL_TRY(picked(r, id = next, err));
-        if (ends(r, id)) {
-            report_rest(r);
+        PL_TRY(s->has_logits || s->engine->opt.no_ahead ? turn_known(r, *generated, wanted, &turn, err)
+                                                        : turn_ahead(r, *generated, wanted, &turn, err));
+        if (turn == TURN_STOP) {
             *finish = PLUMB_FINISH_STOP;
             return PL_OK;
         }
-        bool go_on = true, last = *generated + 1 == r->opt.max_tokens || s->table.len + 1 == s->engine->context;
-        PL_TRY(report(r, id, last, &go_on, err));
-        struct pl_step_part part = {.session = s, .ids = &id, .count = 1, .logits = 1, .pick = pick ? &next : NULL};
-        PL_TRY(pl_engine_step(s->engine, &part, 1, NULL, err));
-        pl_sampler_accept(r->sampler, id);
         ++*generated;
-        if (!go_on) {
+        if (turn == TURN_CALLBACK) {
             *finish = PLUMB_FINISH_CALLBACK;
             return PL_OK;
         }
@@ -163,7 +224,7 @@ enum pl_status pl_session_generate(struct plumb_session *s, const struct plumb_g
     if (s->engine->tok != NULL) pl_decoder_init(&r.decoder, s->engine->tok, opt->show_special);
     r.decoder.started = true; /* a continuation: the space before its first word is part of the text */
     enum pl_status st = loop(&r, &count, &why, err);
-    if (st == PL_OK && !s->has_logits && count > 0 && can_pick(&r))
+    if (st == PL_OK && !s->has_logits && count > 0 && can_choose(&r))
         st = pl_engine_fetch_logits(s, err); /* for who goes on */
     pl_sampler_destroy(r.sampler);
     pl_buf_deinit(&r.text);

@@ -151,6 +151,25 @@ static void options_with_defaults(const struct plumb_engine *e, const struct pl_
     c->score_tokens = PL_MIN(e->logit_rows - c->max_running, c->prefill_tokens);
 }
 
+static bool make_flight(struct flight *f, size_t items, size_t rows) {
+    f->item = pl_alloc(items, sizeof *f->item);
+    f->request = pl_calloc(items, sizeof *f->request);
+    f->item_logit = pl_alloc(items + 1, sizeof *f->item_logit);
+    f->row_item = pl_alloc(rows, sizeof *f->row_item);
+    f->logit_row = pl_alloc(rows, sizeof *f->logit_row);
+    f->place = pl_alloc(rows, sizeof *f->place);
+    return f->item && f->request && f->item_logit && f->row_item && f->logit_row && f->place;
+}
+
+static void free_flight(struct flight *f) {
+    pl_free(f->item);
+    pl_free((void *)f->request);
+    pl_free(f->item_logit);
+    pl_free(f->row_item);
+    pl_free(f->logit_row);
+    pl_free(f->place);
+}
+
 static enum pl_status make_buffers(struct pl_service *s) {
     const struct plumb_engine *e = s->engine;
     size_t running = s->config.max_running;
@@ -158,19 +177,17 @@ static enum pl_status make_buffers(struct pl_service *s) {
     s->table_cap = s->config.max_waiting + s->config.max_running;
     s->table = pl_calloc(s->table_cap, sizeof *s->table);
     s->batch_tokens = pl_alloc(s->config.step_tokens, sizeof *s->batch_tokens);
-    s->batch_logit_rows = pl_alloc(running + s->config.score_tokens, sizeof *s->batch_logit_rows);
     s->batch_seqs = pl_alloc(running, sizeof *s->batch_seqs);
     s->batch_pages = pl_alloc(pages, sizeof *s->batch_pages);
     s->logit_cap = s->config.max_running + s->config.score_tokens;
-    s->item_request = pl_alloc(running, sizeof *s->item_request);
-    s->item_logit = pl_alloc(running + 1, sizeof *s->item_logit);
-    s->row_item = pl_alloc(s->logit_cap, sizeof *s->row_item);
     s->logits = pl_alloc(s->logit_cap, (size_t)e->config.vocab * sizeof(float));
     s->picks = pl_alloc(s->logit_cap, sizeof *s->picks);
     s->ends = pl_calloc(running, sizeof *s->ends);
+    s->no_ends = pl_calloc(running, sizeof *s->no_ends);
     s->drawn = pl_calloc(s->logit_cap, sizeof *s->drawn);
-    bool ok = s->table && s->batch_tokens && s->batch_logit_rows && s->batch_seqs && s->batch_pages && s->item_request &&
-              s->item_logit && s->row_item && s->logits && s->picks && s->ends && s->drawn;
+    bool ok = s->table && s->batch_tokens && s->batch_seqs && s->batch_pages && s->logits && s->picks && s->ends &&
+              s->no_ends && s->drawn && make_flight(&s->flights[0], running, s->logit_cap) &&
+              make_flight(&s->flights[1], running, s->logit_cap);
     if (!ok) return PL_NO_MEMORY;
     return pl_grow(&s->out, &s->out_cap, s->table_cap + 1024, sizeof *s->out);
 }
@@ -180,15 +197,13 @@ static void free_service(struct pl_service *s) {
     pl_prefix_destroy(s->tree);
     pl_free((void *)s->table);
     pl_free(s->batch_tokens);
-    pl_free(s->batch_logit_rows);
     pl_free(s->batch_seqs);
     pl_free(s->batch_pages);
-    pl_free((void *)s->item_request);
-    pl_free(s->item_logit);
-    pl_free(s->row_item);
+    for (size_t i = 0; i < PL_COUNT_OF(s->flights); i++) free_flight(&s->flights[i]);
     pl_free(s->logits);
     pl_free(s->picks);
     pl_free(s->ends);
+    pl_free((void *)s->no_ends);
     pl_free(s->drawn);
     pl_free(s->out);
     pthread_mutex_destroy(&s->lock);

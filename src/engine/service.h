@@ -97,11 +97,30 @@ enum { PL_TIME_BUCKETS = 15 };
 extern const uint32_t pl_time_bucket_ms[PL_TIME_BUCKETS - 1];
 uint32_t pl_time_bucket(uint64_t ns);
 
+/* Where tokens were chosen, and what kept the choice on the host. */
+enum pl_choice_place {
+    PL_CHOICE_DEVICE,
+    PL_CHOICE_HOST_MEMORY, /* the backend's logits are there anyway */
+    PL_CHOICE_SAMPLING,
+    PL_CHOICE_GRAMMAR,
+    PL_CHOICE_LOGPROBS,
+    PL_CHOICE_LOGIT_BIAS,
+    PL_CHOICE_PENALTIES,
+    PL_CHOICE_PROMPT_SCORES,
+    PL_CHOICE_BY_REQUEST, /* of steps: nothing is to be launched ahead */
+    PL_CHOICE_PLACES
+};
+const char *pl_choice_place_name(enum pl_choice_place p); /* "device", else the reason: "logprobs" */
+
 struct pl_service_info {
     uint32_t running, waiting, max_running, page_count, pages_free, pages_cached, page_tokens;
     bool invariant, poisoned;
     uint64_t steps, tokens_prefilled, tokens_generated, requests, finished, cancelled, failed, refused, preempted;
     uint64_t prefix_tokens_asked, prefix_tokens_adopted;
+    uint64_t choices[PL_CHOICE_PLACES];      /* rows, by place */
+    uint64_t steps_ahead;                    /* launched before the last one's tokens were read */
+    uint64_t steps_waited[PL_CHOICE_PLACES]; /* whose tokens were read before the next was planned, by the first reason */
+    uint64_t surplus_rows;                   /* computed of sequences that had ended with the step before */
     uint64_t step_ns_total, last_token_ns;   /* last_token_ns: clock time of the last token, 0 = none yet */
     uint64_t batch_histogram[16], batch_sum; /* steps whose sequence count was 1, 2, 3-4, 5-8, ...; sequences of all steps */
     uint64_t rows_histogram[17], rows_sum;   /* the same of a step's rows, to 65536 */

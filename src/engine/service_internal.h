@@ -1,4 +1,4 @@
-/* service_internal - shared by service.c and service_run.c. */
+/* service_internal - shared by the service's files. */
 #ifndef PL_ENGINE_SERVICE_INTERNAL_H
 #define PL_ENGINE_SERVICE_INTERNAL_H
 
@@ -20,6 +20,9 @@ struct request {
     struct pl_constraint *constraint; /* NULL: any text */
     struct pl_logit_bias *bias;
     bool want_logprobs, ignore_eos, score_prompt, no_answer, admitted, cancelled, failed;
+    bool ended;          /* out of the scheduler, its last token on its way */
+    uint32_t unread;     /* steps on their way that give it a token */
+    uint32_t choice_row; /* of the last of them: where its token stands among the choices */
     uint32_t group;
     uint32_t top_logprobs, scored; /* scored: prompt tokens whose log-probability was pushed, the first counts as one */
     enum pl_end_reason reason;
@@ -52,6 +55,21 @@ struct draw { /* what one row of logits gave: a new token, or the log-probabilit
     struct top_list *top;
 };
 
+/* A step from its plan until its tokens were read. The engine thread's. */
+struct flight {
+    bool live; /* launched and not read */
+    uint32_t items, rows, decoding, slot;
+    bool has_choices;               /* some row was chosen on the device */
+    enum pl_choice_place wait;      /* not PL_CHOICE_DEVICE: it is read before the next is planned, and why */
+    struct pl_sched_item *item;     /* [items] a copy of the plan's */
+    struct request **request;       /* [items] NULL: ended before this step was read */
+    uint32_t *item_logit;           /* [items + 1] an item's first row of logits */
+    uint32_t *row_item, *logit_row; /* [logit_cap] of a row of logits: its item, its row in the step */
+    uint8_t *place;                 /* [logit_cap] enum pl_choice_place */
+    uint64_t start_ns, bytes;
+    const struct pl_activation *logits;
+};
+
 struct pl_service {
     struct plumb_engine *engine;
     struct pl_sched_config config;
@@ -73,16 +91,17 @@ struct pl_service {
     double row_ns, decode_ns; /* measured: a prefill row, a step that only decodes */
     pthread_t engine_thread, delivery_thread;
     /* of one step, the engine thread's */
-    uint32_t *batch_tokens, *batch_logit_rows, *batch_pages;
+    uint32_t *batch_tokens, *batch_pages;
     struct pl_batch_seq *batch_seqs;
-    struct request **item_request;   /* [items] */
-    uint32_t logit_cap, *item_logit; /* [items + 1] an item's first row of logits */
-    uint32_t *row_item;              /* [logit_cap] */
-    float *logits;                   /* [logit_cap, V] */
-    uint32_t *picks;                 /* [logit_cap] the device's greedy choices */
-    bool picked;                     /* of this step there are choices and no logits */
-    bool *ends;                      /* [items] */
-    struct draw *drawn;              /* [logit_cap] */
+    struct flight flights[2];
+    uint32_t turn; /* of the flight begun last */
+    uint64_t last_read_ns;
+    uint32_t logit_cap;
+    float *logits;       /* [logit_cap, V] of rows that the host chooses from */
+    uint32_t *picks;     /* [logit_cap] the device's choices */
+    bool *ends;          /* [items] */
+    const bool *no_ends; /* [items] */
+    struct draw *drawn;  /* [logit_cap] */
     /* to the delivery thread */
     pthread_mutex_t out_lock;
     pthread_cond_t out_ready;
@@ -94,8 +113,17 @@ struct pl_service {
 
 void *service_engine_main(void *arg);
 void service_request_free(struct request *r);
-/* After a step of these requests: counters, histograms, each request's witness, the prefill budget. Under lock. */
-void service_count_step(struct pl_service *s, const struct pl_sched_plan *p, uint64_t ns);
+/* After a launch: kernels, each request's witness. After its tokens were read: histograms, the prefill budget. Under lock.
+ */
+void service_count_launch(struct pl_service *s, struct flight *f);
+void service_count_step(struct pl_service *s, const struct flight *f, uint64_t ns);
 void service_push(struct pl_service *s, const struct delivery *d);
+
+/* service_draw.c: where the rows of a step are chosen, and the choices. Under no lock. */
+void service_place_rows(struct pl_service *s, struct flight *f);
+/* Is row `row` the one an item's new token comes from? Otherwise it tells of a prompt token. */
+bool service_row_is_new(const struct flight *f, size_t row);
+enum pl_status service_read_rows(struct pl_service *s, struct flight *f);
+void service_draw_rows(struct pl_service *s, struct flight *f, float *copy);
 
 #endif

@@ -1,4 +1,10 @@
-/* service_run.c - the engine thread: plan, run, sample, commit, hand over. */
+/* service_run.c - the engine thread: plan, launch, read, commit, hand over.
+ *
+ * Where tokens are chosen on the device a step is launched before the last one's tokens are read: the scheduler is told
+ * that every request goes on, and the step finds its tokens on the device. Then the last step is read and handed over while
+ * this one runs. A request that had ended by then leaves a surplus row behind: its pages are given back as they were before
+ * that row, and what it writes to them comes before anything a later step does there.
+ * A step of which the host has to see logits is read before the next is planned. */
 #include <string.h>
 
 #include "base/log.h"
@@ -18,16 +24,33 @@ static uint32_t first_logit(const struct request *r, const struct pl_sched_item 
     return r->scored - 1 > it->first ? PL_MIN(r->scored - 1 - it->first, last) : 0;
 }
 
+/* The last of them may be on its way: then the step reads it where it was chosen. */
+static void copy_tokens(uint32_t *to, const struct request *r, const struct pl_sched_item *it) {
+    uint32_t end = it->first + it->count;
+    bool known = end <= r->known;
+    PL_ASSERT(known || (r->unread == 1 && end == r->known + 1 && it->count == 1));
+    memcpy(to, r->tokens + it->first, (it->count - !known) * sizeof *to);
+    if (!known) to[it->count - 1] = PL_TOKEN_CHOSEN | r->choice_row;
+}
+
+static void count_item(struct flight *f, const struct request *r, const struct pl_sched_item *it) {
+    f->decoding += it->count == 1 && it->first >= r->prompt;
+}
+
 /* The plan as the model's batch: rows, block tables one after the other, rows whose logits are wanted. Under lock. */
-static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, struct pl_batch *b) {
+static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, struct flight *f, struct pl_batch *b) {
     uint32_t page_first = 0, logits = 0;
+    f->items = p->item_count;
+    f->rows = p->rows;
+    f->decoding = 0;
+    memcpy(f->item, p->items, p->item_count * sizeof *f->item);
     for (uint32_t i = 0; i < p->item_count; i++) {
         const struct pl_sched_item *it = &p->items[i];
         const struct pl_sched_request *q = pl_sched_slot(s->sched, it->slot);
-        struct request *r = item_request(s, it);
-        s->item_request[i] = r;
+        struct request *r = f->request[i] = item_request(s, it);
         if (r->admitted_ns == 0) r->admitted_ns = pl_clock_ns();
-        memcpy(s->batch_tokens + it->row, r->tokens + it->first, it->count * sizeof *s->batch_tokens);
+        copy_tokens(s->batch_tokens + it->row, r, it);
+        count_item(f, r, it);
         s->batch_seqs[i] =
             (struct pl_batch_seq){.first_row = it->row, .rows = it->count, .past = it->first, .page_first = page_first};
         uint32_t tokens = it->first + it->count, size = s->engine->pages.page_tokens,
@@ -35,13 +58,13 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
         memcpy(s->batch_pages + page_first, q->table.pages, pages * sizeof *s->batch_pages);
         page_first += pages;
         s->engine->step.who[i] = (struct pl_epoch_part){r->number, it->count};
-        s->item_logit[i] = logits;
+        f->item_logit[i] = logits;
         for (uint32_t k = first_logit(r, it); k < it->count; k++) {
-            s->row_item[logits] = i;
-            s->batch_logit_rows[logits++] = it->row + k;
+            f->row_item[logits] = i;
+            f->logit_row[logits++] = it->row + k;
         }
     }
-    s->item_logit[p->item_count] = logits;
+    f->item_logit[p->item_count] = logits;
     *b = (struct pl_batch){.rows = p->rows,
                            .tokens = s->batch_tokens,
                            .seq_count = p->item_count,
@@ -49,140 +72,29 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
                            .pages = s->batch_pages,
                            .page_entries = page_first,
                            .logit_count = logits,
-                           .logit_rows = s->batch_logit_rows,
+                           .logit_rows = f->logit_row,
                            .epoch = pl_engine_epoch(s->engine, s->engine->step.who, p->item_count)};
 }
 
-/* Is row `row` the one an item's new token comes from? Otherwise it tells of a prompt token. */
-static bool row_is_new(const struct pl_service *s, const struct pl_sched_plan *p, size_t row) {
-    uint32_t i = s->row_item[row];
-    return p->items[i].wants_token && row + 1 == s->item_logit[i + 1];
-}
-
-static bool needs_copy(const struct request *r) { return r->want_logprobs || r->constraint != NULL; }
-
-/* Whether every row of the step is wanted for its largest logit alone. Under no lock: all of it is the engine thread's. */
-static bool can_pick(const struct pl_service *s, const struct pl_sched_plan *p, const struct pl_batch *b) {
-    if (!pl_engine_picks(s->engine)) return false;
-    for (uint32_t row = 0; row < b->logit_count; row++) {
-        const struct request *r = s->item_request[s->row_item[row]];
-        if (!row_is_new(s, p, row) || r->no_answer || needs_copy(r) || !pl_sampler_is_greedy(r->sampler)) return false;
-    }
-    return true;
-}
-
-static enum pl_status run_model(struct pl_service *s, const struct pl_sched_plan *p, const struct pl_batch *b) {
+static enum pl_status launch(struct pl_service *s, const struct pl_sched_plan *p, const struct pl_batch *b,
+                             struct flight *f) {
     struct plumb_engine *e = s->engine;
-    const struct pl_activation *logits = NULL;
     for (uint32_t i = 0; i < p->copy_count; i++)
         PL_TRY(pl_ops_kv_copy_page(e->ops, e->kv, p->copies[i].from, p->copies[i].to));
-    PL_TRY(pl_model_forward(e->model, b, e->kv, &logits));
-    if (b->logit_count == 0) return PL_OK;
-    s->picked = can_pick(s, p, b);
-    if (s->picked) return pl_ops_argmax(e->ops, logits, b->logit_count, s->picks);
-    return pl_ops_activation_read(e->ops, logits, 0, b->logit_count, s->logits);
+    PL_TRY(pl_model_forward(e->model, b, e->kv, &f->logits));
+    service_place_rows(s, f);
+    return f->has_choices ? pl_ops_choose(e->ops, f->logits, b->logit_count, &f->slot) : PL_OK;
 }
 
-static void read_logprobs(const struct request *r, const float *logits, uint32_t vocab, struct draw *d) {
-    d->logprob = pl_logprob(logits, vocab, d->id);
-    if (r->top_logprobs == 0) return;
-    d->top = pl_calloc(1, sizeof *d->top); /* none: the token goes out without alternatives */
-    if (d->top != NULL)
-        d->top->count = (uint32_t)pl_top_logprobs(logits, vocab, r->top_logprobs, d->top->ids, d->top->logprobs);
-}
-
-/* What the noise and the sampler choose among all tokens is, when it is allowed, what they would choose among the allowed
- * ones, so the mask is only made when it is not. copy holds the model's own logits. */
-static enum pl_status draw_constrained(struct request *r, float *logits, const float *copy, uint32_t vocab, uint32_t *id) {
-    bool allowed = false;
-    PL_TRY(pl_sampler_draw(r->sampler, logits, r->known, id));
-    PL_TRY(pl_constraint_allows(r->constraint, *id, &allowed));
-    if (!allowed) {
-        memcpy(logits, copy, vocab * sizeof *logits);
-        PL_TRY(pl_constraint_mask(r->constraint, logits, vocab));
-        PL_TRY(pl_sampler_draw(r->sampler, logits, r->known, id));
+/* The step is on its way: its requests are told where their tokens will be. */
+static void note_launch(struct pl_service *s, struct flight *f) {
+    f->live = true;
+    for (uint32_t i = 0; i < f->items; i++) {
+        if (!f->item[i].wants_token) continue;
+        f->request[i]->unread++;
+        f->request[i]->choice_row = f->item_logit[i + 1] - 1;
     }
-    return pl_constraint_accept(r->constraint, *id);
-}
-
-static struct draw finish_draw(const struct pl_service *s, struct request *r, enum pl_status st, uint32_t id) {
-    struct draw d = {.id = id};
-    if (st != PL_OK) {
-        const char *why = st == PL_NO_MEMORY      ? "no memory for the choice"
-                          : st == PL_LIMIT        ? "the grammar allows too many ways at once"
-                          : r->constraint != NULL ? "the grammar allows none of the model's tokens"
-                                                  : "the model gave no usable logits";
-        (void)pl_err_set(&r->err, __FILE__, __LINE__, st, "%s at token %u", why, r->known);
-        return d;
-    }
-    d.ok = true;
-    bool may_end = !r->ignore_eos || r->constraint != NULL; /* where a grammar ends nothing else can follow */
-    d.is_end = may_end && s->engine->tok != NULL && pl_tokenizer_is_eog(s->engine->tok, d.id);
-    return d;
-}
-
-static struct draw draw_picked(const struct pl_service *s, struct request *r, uint32_t id) {
-    enum pl_status st = id == (uint32_t)PL_OPS_PICK_NONE     ? PL_INVALID
-                        : id == (uint32_t)PL_OPS_PICK_BROKEN ? PL_DEVICE
-                                                             : PL_OK;
-    return finish_draw(s, r, st, id);
-}
-
-/* Log-probabilities are of the model's own distribution, so they are read before the sampler changes the logits; which
- * token they are of is known only after it. Hence the copy, and only for requests that ask. */
-static struct draw draw_one(struct pl_service *s, struct request *r, float *logits, float *copy) {
-    uint32_t vocab = s->engine->config.vocab;
-    struct draw d = {0};
-    if (needs_copy(r) && copy != NULL) memcpy(copy, logits, vocab * sizeof *logits);
-    enum pl_status st = PL_NO_MEMORY;
-    if (r->constraint == NULL)
-        st = pl_sampler_draw(r->sampler, logits, r->known, &d.id);
-    else if (copy != NULL)
-        st = draw_constrained(r, logits, copy, vocab, &d.id);
-    d = finish_draw(s, r, st, d.id);
-    if (!d.ok) return d;
-    if (r->want_logprobs && copy != NULL) read_logprobs(r, copy, vocab, &d);
-    return d;
-}
-
-struct sampling {
-    struct pl_service *s;
-    const struct pl_sched_plan *plan;
-};
-
-static void score_row(struct pl_service *s, const struct pl_sched_plan *p, size_t row) {
-    uint32_t i = s->row_item[row], vocab = s->engine->config.vocab;
-    const struct request *r = s->item_request[i];
-    uint32_t next = p->items[i].first + (s->batch_logit_rows[row] - p->items[i].row) + 1;
-    struct draw *d = &s->drawn[row];
-    *d = (struct draw){.id = r->tokens[next], .ok = true, .is_prompt = true};
-    read_logprobs(r, s->logits + row * vocab, vocab, d);
-}
-
-static void sample_row(void *arg, size_t row) {
-    const struct sampling *a = arg;
-    struct pl_service *s = a->s;
-    struct request *r = s->item_request[s->row_item[row]];
-    if (!row_is_new(s, a->plan, row))
-        score_row(s, a->plan, row);
-    else if (s->picked)
-        s->drawn[row] = draw_picked(s, r, s->picks[row]);
-    else if (!r->no_answer && !needs_copy(r))
-        s->drawn[row] = draw_one(s, r, s->logits + row * s->engine->config.vocab, NULL);
-}
-
-/* Requests share nothing but the tokenizer, which is only read, so they are drawn on the backend's threads; those that
- * want log-probabilities or are constrained share `copy` and come one after the other. */
-static void sample_all(struct pl_service *s, const struct pl_sched_plan *p, float *copy) {
-    struct sampling a = {s, p};
-    size_t vocab = s->engine->config.vocab, rows = s->item_logit[p->item_count];
-    for (size_t row = 0; row < rows; row++) s->drawn[row] = (struct draw){0};
-    pl_ops_share(s->engine->ops, rows, sample_row, &a);
-    for (size_t row = 0; row < rows; row++) {
-        struct request *r = s->item_request[s->row_item[row]];
-        if (row_is_new(s, p, row) && needs_copy(r) && !r->no_answer)
-            s->drawn[row] = draw_one(s, r, s->logits + row * vocab, copy);
-    }
+    service_count_launch(s, f);
 }
 
 static void push_draw(struct pl_service *s, struct request *r, struct draw *d, uint64_t now) {
@@ -197,8 +109,8 @@ static void push_draw(struct pl_service *s, struct request *r, struct draw *d, u
 }
 
 /* The item's new token, if it gets one. */
-static void accept_token(struct pl_service *s, uint32_t i, struct draw *d, uint64_t now) {
-    struct request *r = s->item_request[i];
+static void accept_token(struct pl_service *s, const struct flight *f, uint32_t i, struct draw *d, uint64_t now) {
+    struct request *r = f->request[i];
     if (r->first_ns == 0) r->first_ns = now;
     s->info.last_token_ns = now;
     if (r->no_answer) {
@@ -215,49 +127,84 @@ static void accept_token(struct pl_service *s, uint32_t i, struct draw *d, uint6
     push_draw(s, r, d, now);
 }
 
-/* Takes what the rows gave into their requests and hands it over. Under lock: cancelled requests are told by the
- * scheduler. */
-static void accept_rows(struct pl_service *s, const struct pl_sched_plan *p, uint64_t now) {
-    for (uint32_t i = 0; i < p->item_count; i++) {
-        struct request *r = s->item_request[i];
-        s->ends[i] = false;
-        for (uint32_t row = s->item_logit[i]; row < s->item_logit[i + 1]; row++) {
-            struct draw *d = &s->drawn[row];
-            bool fresh = row_is_new(s, p, row);
-            if (fresh && !d->ok && !r->no_answer && !r->cancelled) r->failed = true;
-            if (!r->cancelled && !r->failed && fresh) accept_token(s, i, d, now);
-            if (!r->cancelled && !r->failed && d->is_prompt) {
-                r->scored++;
-                push_draw(s, r, d, now);
-            }
-            pl_free(d->top);
-            d->top = NULL;
+/* The rows of r in steps that were not read yet are for nobody. */
+static void forget(struct pl_service *s, struct request *r) {
+    for (size_t k = 0; k < PL_COUNT_OF(s->flights); k++) {
+        struct flight *f = &s->flights[k];
+        for (uint32_t i = 0; f->live && i < f->items; i++) {
+            if (f->request[i] != r) continue;
+            f->request[i] = NULL;
+            s->info.surplus_rows += f->item[i].count;
         }
-        if (r->cancelled || r->failed) (void)pl_sched_cancel(s->sched, r->number, now);
     }
+    r->unread = 0;
 }
 
-/* Every request that ended: its place becomes free and its last event goes out. Under lock. */
+static void push_end(struct pl_service *s, struct request *r) {
+    s->table[r->number % s->table_cap] = NULL;
+    if (r->failed) s->info.failed++;
+    if (r->cancelled && !r->failed) r->reason = PL_END_CANCELLED;
+    service_push(s,
+                 &(struct delivery){.request = r, .kind = r->failed ? PL_EVENT_ERROR : PL_EVENT_END, .now = pl_clock_ns()});
+}
+
+/* Every request that ended: its place becomes free and its last event goes out, unless its last token is on its way; then
+ * that is when the token was read. Under lock. */
 static void report_ended(struct pl_service *s) {
     struct pl_sched_request e;
     while (pl_sched_pop_ended(s->sched, &e)) {
         struct request *r = s->table[e.id % s->table_cap];
-        s->table[e.id % s->table_cap] = NULL;
         if (r->witness != NULL) r->witness->preemptions = e.preemptions;
-        if (r->failed) s->info.failed++;
-        if (r->cancelled && !r->failed) r->reason = PL_END_CANCELLED;
-        service_push(
-            s, &(struct delivery){.request = r, .kind = r->failed ? PL_EVENT_ERROR : PL_EVENT_END, .now = pl_clock_ns()});
+        if (r->cancelled || r->failed) forget(s, r);
+        r->ended = r->unread > 0;
+        if (!r->ended) push_end(s, r);
+    }
+}
+
+static void accept_item(struct pl_service *s, const struct flight *f, uint32_t i, uint64_t now) {
+    struct request *r = f->request[i];
+    for (uint32_t row = f->item_logit[i]; row < f->item_logit[i + 1]; row++) {
+        struct draw *d = &s->drawn[row];
+        bool fresh = service_row_is_new(f, row);
+        if (r != NULL && fresh && !d->ok && !r->no_answer && !r->cancelled) r->failed = true;
+        if (r != NULL && !r->cancelled && !r->failed && fresh) accept_token(s, f, i, d, now);
+        if (r != NULL && !r->cancelled && !r->failed && d->is_prompt) {
+            r->scored++;
+            push_draw(s, r, d, now);
+        }
+        pl_free(d->top);
+        d->top = NULL;
+    }
+}
+
+/* Takes what the rows gave into their requests and hands it over. Under lock: cancelled requests are told by the
+ * scheduler. committed: the scheduler was told of the step before its tokens were known. */
+static void accept_rows(struct pl_service *s, struct flight *f, bool committed, uint64_t now) {
+    f->live = false;
+    for (uint32_t i = 0; i < f->items; i++) {
+        struct request *r = f->request[i];
+        s->ends[i] = false;
+        accept_item(s, f, i, now);
+        if (r == NULL) continue;
+        if (f->item[i].wants_token && r->unread > 0) r->unread--;
+        if (r->ended) {
+            push_end(s, r);
+        } else if (r->cancelled || r->failed) {
+            (void)pl_sched_cancel(s->sched, r->number, now);
+        } else if (committed && s->ends[i] && pl_sched_finish(s->sched, r->number, now)) {
+            forget(s, r);
+        }
     }
 }
 
 /* A step that failed fails its requests; a device failure fails all. Under lock. */
-static void fail_step(struct pl_service *s, const struct pl_sched_plan *p, enum pl_status st) {
+static void fail_step(struct pl_service *s, struct flight *f, enum pl_status st) {
     struct pl_err err = {0};
     const char *why = pl_ops_failure(s->engine->ops);
-    (void)pl_err_set(&err, __FILE__, __LINE__, st, "the step of %u sequences failed: %s%s%.200s", p->item_count,
+    (void)pl_err_set(&err, __FILE__, __LINE__, st, "the step of %u sequences failed: %s%s%.200s", f->items,
                      pl_status_text(st), why[0] != '\0' ? ": " : "", why);
     pl_log(PL_LOG_ERROR, "%s", err.text);
+    f->live = false;
     if (st == PL_DEVICE) {
         s->poisoned = s->engine->poisoned = true;
         s->poison = err;
@@ -265,38 +212,77 @@ static void fail_step(struct pl_service *s, const struct pl_sched_plan *p, enum 
     for (uint32_t i = 0; i < s->table_cap; i++) {
         struct request *r = s->table[i];
         bool in_step = false;
-        for (uint32_t k = 0; k < p->item_count; k++) in_step |= s->item_request[k] == r;
+        for (uint32_t k = 0; k < f->items; k++) in_step |= f->request[k] == r;
         if (r == NULL || (!in_step && !s->poisoned)) continue;
-        if (!pl_sched_cancel(s->sched, r->number, pl_clock_ns())) continue; /* it has ended already */
+        if (!pl_sched_cancel(s->sched, r->number, pl_clock_ns()) && !r->ended) continue; /* its end is being reported */
         r->failed = true;
         r->err = err;
+        if (r->ended) push_end(s, r);
     }
+    for (size_t k = 0; s->poisoned && k < PL_COUNT_OF(s->flights); k++) s->flights[k].live = false;
+}
+
+/* Waits for a step and takes its tokens. Called and returns with the lock held. */
+static enum pl_status land(struct pl_service *s, struct flight *f, bool committed, float *copy) {
+    pthread_mutex_unlock(&s->lock);
+    enum pl_status st = service_read_rows(s, f);
+    if (st == PL_OK) service_draw_rows(s, f, copy);
+    uint64_t now = pl_clock_ns(), began = PL_MAX(f->start_ns, s->last_read_ns);
+    s->last_read_ns = now;
+    pthread_mutex_lock(&s->lock);
+    service_count_step(s, f, now - began);
+    if (st == PL_OK)
+        accept_rows(s, f, committed, now);
+    else
+        fail_step(s, f, st);
+    return st;
+}
+
+static void wait_for_work(struct pl_service *s) {
+    report_ended(s);
+    if (!s->stop && pl_sched_running(s->sched) + pl_sched_waiting(s->sched) == 0) pthread_cond_wait(&s->work, &s->lock);
+}
+
+/* The step that was launched: what its tokens are may stay open until the next one runs. */
+static void go_on(struct pl_service *s, const struct pl_sched_plan *p, struct flight *f, float *copy) {
+    bool ahead = f->wait == PL_CHOICE_DEVICE;
+    if (!ahead) {
+        s->info.steps_waited[f->wait]++;
+        if (land(s, f, false, copy) != PL_OK) return;
+    }
+    pl_sched_commit(s->sched, p, ahead ? s->no_ends : s->ends, pl_clock_ns());
 }
 
 /* One step, or a wait for work. Called and returns with the lock held. */
 static void step(struct pl_service *s, float *copy) {
     struct pl_sched_plan p;
     struct pl_batch b;
+    struct flight *last = &s->flights[s->turn], *f = &s->flights[s->turn ^ 1];
     pl_sched_plan(s->sched, &p);
     if (p.item_count == 0) {
+        if (last->live)
+            (void)land(s, last, true, copy);
+        else
+            wait_for_work(s);
         report_ended(s);
-        if (!s->stop && pl_sched_running(s->sched) + pl_sched_waiting(s->sched) == 0) pthread_cond_wait(&s->work, &s->lock);
         return;
     }
-    build_batch(s, &p, &b);
+    build_batch(s, &p, f, &b);
     pthread_mutex_unlock(&s->lock);
-    uint64_t start = pl_clock_ns();
-    enum pl_status st = ++s->steps_begun == s->fail_step ? PL_DEVICE : run_model(s, &p, &b);
-    if (st == PL_OK) sample_all(s, &p, copy);
-    uint64_t now = pl_clock_ns();
+    f->start_ns = pl_clock_ns();
+    enum pl_status st = ++s->steps_begun == s->fail_step ? PL_DEVICE : launch(s, &p, &b, f);
     pthread_mutex_lock(&s->lock);
-    service_count_step(s, &p, now - start);
-    if (st == PL_OK) {
-        accept_rows(s, &p, now);
-        pl_sched_commit(s->sched, &p, s->ends, now);
-    } else {
-        fail_step(s, &p, st);
+    if (st == PL_OK) note_launch(s, f);
+    if (last->live) {
+        s->info.steps_ahead += st == PL_OK;
+        enum pl_status before = land(s, last, true, copy);
+        if (before == PL_DEVICE) st = before; /* all have failed already */
     }
+    s->turn ^= 1;
+    if (st == PL_OK)
+        go_on(s, &p, f, copy);
+    else if (!s->poisoned)
+        fail_step(s, f, st);
     report_ended(s);
 }
 
@@ -305,9 +291,15 @@ void *service_engine_main(void *arg) {
     float *copy = pl_alloc(s->engine->config.vocab, sizeof *copy); /* NULL: log-probabilities are left out */
     pthread_mutex_lock(&s->lock);
     while (!s->stop) step(s, copy);
+    for (size_t k = 0; k < PL_COUNT_OF(s->flights); k++) s->flights[k].live = false; /* nobody will read them */
     for (uint32_t i = 0; i < s->table_cap; i++) {
         struct request *r = s->table[i];
-        if (r != NULL && pl_sched_cancel(s->sched, r->number, pl_clock_ns())) r->cancelled = true;
+        if (r == NULL) continue;
+        r->unread = 0;
+        if (pl_sched_cancel(s->sched, r->number, pl_clock_ns())) r->cancelled = true;
+        if (!r->ended) continue;
+        r->cancelled = true;
+        push_end(s, r);
     }
     report_ended(s);
     pthread_mutex_unlock(&s->lock);

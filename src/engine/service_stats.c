@@ -74,30 +74,32 @@ static void bound_gap(struct pl_service *s, enum phase phase, uint32_t rows, uin
     pl_sched_limit_mixed(s->sched, wanted < LEAST ? LEAST : wanted > 65536 ? 65536 : (uint32_t)wanted);
 }
 
-void service_count_step(struct pl_service *s, const struct pl_sched_plan *p, uint64_t ns) {
-    uint32_t decoding = 0;
-    uint64_t bytes = take_kernels(s);
+void service_count_launch(struct pl_service *s, struct flight *f) {
+    f->bytes = take_kernels(s);
     take_attention(s);
-    for (uint32_t i = 0; i < p->item_count; i++) {
-        const struct request *r = s->item_request[i];
-        bool prompt = p->items[i].first < r->prompt;
-        decoding += p->items[i].count == 1 && !prompt;
-        if (prompt) s->info.tokens_prefilled += p->items[i].count;
-        witness(s, r->witness, p->item_count, prompt);
+    for (uint32_t i = 0; i < f->items; i++) {
+        const struct request *r = f->request[i];
+        bool prompt = f->item[i].first < r->prompt;
+        if (prompt) s->info.tokens_prefilled += f->item[i].count;
+        witness(s, r->witness, f->items, prompt);
     }
-    enum phase phase = decoding == p->item_count ? DECODE : decoding == 0 ? PREFILL : MIXED;
-    s->info.batch_histogram[power_bucket(p->item_count, 15)]++;
-    s->info.batch_sum += p->item_count;
-    s->info.rows_histogram[power_bucket(p->rows, 16)]++;
-    s->info.rows_sum += p->rows;
+    for (uint32_t row = 0; row < f->item_logit[f->items]; row++) s->info.choices[f->place[row]]++;
+}
+
+void service_count_step(struct pl_service *s, const struct flight *f, uint64_t ns) {
+    enum phase phase = f->decoding == f->items ? DECODE : f->decoding == 0 ? PREFILL : MIXED;
+    s->info.batch_histogram[power_bucket(f->items, 15)]++;
+    s->info.batch_sum += f->items;
+    s->info.rows_histogram[power_bucket(f->rows, 16)]++;
+    s->info.rows_sum += f->rows;
     uint32_t waiting = pl_sched_waiting(s->sched);
     s->info.waiting_histogram[waiting == 0 ? 0 : PL_MIN(power_bucket(waiting, 15) + 1, 16u)]++;
     s->info.waiting_sum += waiting;
     s->info.step_histogram[pl_time_bucket(ns)]++;
     s->info.step_ns_total += ns;
-    struct pl_phase_stats *f = &s->info.phase[phase];
-    *f = (struct pl_phase_stats){f->steps + 1, f->ns + ns, f->rows + p->rows, f->bytes + bytes};
-    bound_gap(s, phase, p->rows, ns);
+    struct pl_phase_stats *p = &s->info.phase[phase];
+    *p = (struct pl_phase_stats){p->steps + 1, p->ns + ns, p->rows + f->rows, p->bytes + f->bytes};
+    bound_gap(s, phase, f->rows, ns);
 }
 
 void pl_service_info(struct pl_service *s, struct pl_service_info *out) {

@@ -45,7 +45,7 @@ enum pl_status pl_session_truncate(struct plumb_session *s, uint32_t len, struct
 
 static enum pl_status check_ids(const struct plumb_engine *e, const uint32_t *ids, size_t count, struct pl_err *err) {
     for (size_t i = 0; i < count; i++) {
-        if (ids[i] >= e->config.vocab)
+        if (!pl_ops_is_token(e->ops, ids[i], e->config.vocab))
             PL_FAIL(err, PL_INVALID, "token %zu is %u but the vocabulary has %u tokens", i, ids[i], e->config.vocab);
     }
     return PL_OK;
@@ -139,10 +139,10 @@ static enum pl_status read_logits(struct plumb_engine *e, const struct pl_step_p
         s->has_logits = false;
         if (parts[i].logits == 0) continue;
         row += parts[i].logits;
-        if (parts[i].pick != NULL) {
+        if (parts[i].choice != NULL) {
             PL_ASSERT(part_count == 1 && parts[i].logits == 1);
             e->picked_from = logits;
-            PL_TRY(pl_ops_argmax(e->ops, logits, 1, parts[i].pick));
+            PL_TRY(pl_ops_choose(e->ops, logits, 1, parts[i].choice));
             continue;
         }
         PL_TRY(pl_ops_activation_read(e->ops, logits, row - 1, 1, s->logits));
@@ -182,8 +182,13 @@ enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part 
     return PL_OK;
 }
 
-bool pl_engine_picks(const struct plumb_engine *e) {
-    return pl_ops_port(PL_OP_argmax, pl_ops_backend(e->ops)) != PL_PORT_NONE;
+bool pl_engine_chooses(const struct plumb_engine *e) { return pl_ops_chooses(e->ops); }
+
+enum pl_status pl_engine_chosen(struct plumb_engine *e, uint32_t choice, uint32_t *id, struct pl_err *err) {
+    enum pl_status st = pl_ops_chosen(e->ops, choice, id, 1);
+    if (st == PL_DEVICE) e->poisoned = true;
+    if (st != PL_OK) PL_FAIL(err, st, "a step failed on %s: %s", pl_ops_describe(e->ops), pl_status_text(st));
+    return PL_OK;
 }
 
 enum pl_status pl_engine_fetch_logits(struct plumb_session *s, struct pl_err *err) {
@@ -215,7 +220,9 @@ enum pl_status pl_session_append(struct plumb_session *s, const uint32_t *ids, s
                                  void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
                                  struct pl_err *err) {
     PL_TRY(check_engine(s->engine, err));
-    PL_TRY(check_ids(s->engine, ids, count, err)); /* all of it before any work */
+    for (size_t i = 0; i < count; i++) /* all of it before any work; no choices here */
+        if (ids[i] >= s->engine->config.vocab)
+            PL_FAIL(err, PL_INVALID, "token %zu is %u but the vocabulary has %u tokens", i, ids[i], s->engine->config.vocab);
     PL_TRY(check_room(s, count, err));
     uint32_t before = s->table.len;
     enum pl_status st = append_chunks(s, ids, count, progress, user, err);

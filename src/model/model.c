@@ -209,7 +209,7 @@ static enum pl_status forward(struct pl_model *m) {
 static enum pl_status check_batch(const struct pl_model *m, const struct pl_batch *b) {
     if (b->rows > m->max_rows || b->logit_count > m->max_logits) return PL_LIMIT;
     for (uint32_t i = 0; i < b->rows; i++)
-        if (b->tokens[i] >= m->cfg.vocab) return PL_INVALID;
+        if (!pl_ops_is_token(m->ops, b->tokens[i], m->cfg.vocab)) return PL_INVALID;
     for (uint32_t i = 0; i < b->seq_count; i++)
         if ((uint64_t)b->seqs[i].past + b->seqs[i].rows > m->max_context) return PL_LIMIT;
     return PL_OK;

@@ -57,14 +57,22 @@ struct dev_rope {
     struct pl_rope base;
     struct pl_device_buffer cos_sin;
 };
+/* Tokens chosen on the device: where the next step reads them, and the two places where the host does. */
+struct dev_choice {
+    struct pl_kernel pick;
+    struct pl_device_buffer tokens; /* [rows_max] of the last choose */
+    size_t rows_max;
+    struct dev_choice_slot {
+        uint32_t *host; /* pinned */
+        struct pl_device_event arrived;
+        size_t rows;
+    } slots[2];
+};
 struct dev_ops {
     struct pl_ops base;
     struct pl_kernels ks;
     struct pl_kernel elementwise[PL_EW_COUNT], norm, add_norm, layer_norm[2]; /* without and with bias: made when used */
-    struct pl_kernel pick;
-    struct pl_device_buffer picked; /* the choices, and where they arrive */
-    uint32_t *picked_host;
-    size_t picked_rows;
+    struct dev_choice choice;
     struct dev_format *formats;
     struct pl_device_buffer step;
     uint32_t *staging, stride, longest; /* longest sequence of the step, in tokens */
@@ -113,6 +121,12 @@ void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt);
 void dev_attention_deinit(struct dev_ops *d);
 enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                              struct pl_activation *out) PL_MUST_CHECK;
+
+/* device_choice.c */
+enum pl_status dev_choice_begin(struct dev_ops *d) PL_MUST_CHECK; /* before a step is collected */
+void dev_choice_deinit(struct dev_ops *d);
+enum pl_status dev_argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t slot) PL_MUST_CHECK;
+enum pl_status dev_chosen(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows) PL_MUST_CHECK;
 
 /* device_mma.c: products with rearranged weights. */
 /* Whether w, not yet on the device, will be rearranged; then dev_load_strips does both. */

@@ -80,7 +80,8 @@ struct pl_ops_impl {
     enum pl_status (*experts_create)(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
                                      struct pl_err *err);
     enum pl_status (*moe_reserve)(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err);
-    enum pl_status (*argmax)(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *best);
+    enum pl_status (*argmax)(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t slot); /* enqueues */
+    enum pl_status (*chosen)(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows); /* with argmax, else NULL */
 
     /* Optional: NULL where there are no compiled kernels. */
     enum pl_status (*kernels)(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err);
@@ -101,6 +102,8 @@ struct pl_ops {
     struct pl_meter attention;         /* groups "form" and "cascade", one count a layer step */
     struct pl_ops_attention_totals attention_totals;
     bool invariant;
+    uint32_t choice_slot;         /* of the last choose */
+    size_t choices;               /* its rows */
     const struct pl_batch *batch; /* between begin and end */
     struct pl_kv_store *kv;
     char describe[192], forced[256], refusal[400];

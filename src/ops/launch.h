@@ -157,7 +157,8 @@ enum pl_status pl_launch_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buf
 enum pl_status pl_launch_layer_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *w,
                                     pl_buffer_in *bias, pl_buffer_in *y, size_t rows, size_t cols, float eps) PL_MUST_CHECK;
 enum pl_status pl_launch_embed(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w,
-                               pl_buffer_in *step, uint32_t stride, pl_buffer_in *x, size_t rows, float scale) PL_MUST_CHECK;
+                               pl_buffer_in *step, uint32_t stride, pl_buffer_in *chosen, pl_buffer_in *x, size_t rows,
+                               float scale) PL_MUST_CHECK;
 enum pl_status pl_launch_linear(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w,
                                 pl_buffer_in *x, pl_buffer_in *bias, pl_buffer_in *y, size_t rows, uint32_t tile_rows,
                                 bool add) PL_MUST_CHECK;

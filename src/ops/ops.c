@@ -329,6 +329,10 @@ static bool take_rows(struct pl_activation *y, size_t rows, size_t cols) {
     return rows > 0;
 }
 
+bool pl_ops_is_token(const struct pl_ops *o, uint32_t token, uint64_t vocab) {
+    return token < vocab || ((token & PL_TOKEN_CHOSEN) != 0 && (token & ~PL_TOKEN_CHOSEN) < o->choices);
+}
+
 static bool is_vector(const struct pl_weight *w, size_t n) { return w->use == PL_WEIGHT_VECTOR && w->cols == n; }
 static bool is_matrix(const struct pl_weight *w, size_t in, size_t out) {
     return (w->use == PL_WEIGHT_MATRIX || w->use == PL_WEIGHT_HEAD || w->use == PL_WEIGHT_TIED) && w->cols == in &&
@@ -338,7 +342,7 @@ static bool is_matrix(const struct pl_weight *w, size_t in, size_t out) {
 enum pl_status pl_ops_embed(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x) {
     PL_ASSERT(o->batch != NULL && (table->use == PL_WEIGHT_EMBED || table->use == PL_WEIGHT_TIED));
     for (uint32_t i = 0; i < o->batch->rows; i++)
-        if (o->batch->tokens[i] >= table->rows) return PL_INVALID;
+        if (!pl_ops_is_token(o, o->batch->tokens[i], table->rows)) return PL_INVALID;
     return take_rows(x, o->batch->rows, table->cols) ? RUN(embed, o->impl->embed(o, table, scale, x)) : PL_OK;
 }
 
@@ -458,10 +462,21 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
     return x->rows > 0 ? RUN(moe, o->impl->moe(o, p, logits, x, y)) : PL_OK;
 }
 
-enum pl_status pl_ops_argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *best) {
+bool pl_ops_chooses(const struct pl_ops *o) { return o->impl->argmax != NULL; }
+
+enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *slot) {
     if (o->impl->argmax == NULL) return PL_UNSUPPORTED;
-    if (rows > x->rows) return PL_INVALID;
-    return rows == 0 ? PL_OK : o->impl->argmax(o, x, rows, best);
+    if (rows == 0 || rows > x->rows) return PL_INVALID;
+    o->choices = 0;
+    *slot = o->choice_slot ^= 1;
+    PL_TRY(RUN(argmax, o->impl->argmax(o, x, rows, *slot)));
+    o->choices = rows;
+    return PL_OK;
+}
+
+enum pl_status pl_ops_chosen(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows) {
+    PL_ASSERT(o->impl->chosen != NULL && slot < 2);
+    return o->impl->chosen(o, slot, ids, rows);
 }
 
 /* --- witness --- */

@@ -147,7 +147,7 @@ struct pl_batch_seq {
 };
 struct pl_batch {
     uint32_t rows;
-    const uint32_t *tokens; /* [rows] */
+    const uint32_t *tokens; /* [rows]; or PL_TOKEN_CHOSEN | i */
     uint32_t seq_count;
     const struct pl_batch_seq *seqs;
     const uint32_t *pages; /* block tables of all sequences, one after the other */
@@ -245,11 +245,17 @@ enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size
 enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
                           const struct pl_activation *x, struct pl_activation *y);
 
-/* After the step: the greedy choice of each of the first `rows` rows (the lowest index of equals), without moving the rows
- * to the host. Waits for the device. Where a row has no choice, best says why. A backend whose rows are in host memory
- * anyway has no port. */
+/* --- choosing tokens where the logits are; a backend whose rows are in host memory anyway has no port --- */
 enum { PL_OPS_PICK_NONE = -2, PL_OPS_PICK_BROKEN = -1 }; /* as uint32_t: nothing above -inf; NaN or +inf */
-enum pl_status pl_ops_argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *best);
+bool pl_ops_chooses(const struct pl_ops *o);
+/* After the step: enqueues the choice of a token from each of the first `rows` rows of x, the largest (the lowest index of
+ * equals), and returns at once. *slot is for pl_ops_chosen; the choices of the last two calls can be read. */
+enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *slot) PL_MUST_CHECK;
+/* Waits for those choices. Where a row has no choice, its entry says why. */
+enum pl_status pl_ops_chosen(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows) PL_MUST_CHECK;
+/* In a batch, PL_TOKEN_CHOSEN | i is the token chosen of row i by the last pl_ops_choose: nobody needs to have read it. */
+#define PL_TOKEN_CHOSEN 0x80000000u
+bool pl_ops_is_token(const struct pl_ops *o, uint32_t token, uint64_t vocab); /* below vocab, or such a choice */
 
 /* --- what ran (witness): one entry per kernel name, launches since the last reset --- */
 struct pl_ops_launches {

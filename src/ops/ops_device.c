@@ -392,6 +392,7 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     }
     d->prepared = NULL;
     st = dev_mma_begin(d);
+    if (st == PL_OK) st = dev_choice_begin(d);
     if (st != PL_OK) return report(d, st);
     d->steps++;
     d->longest = 0;
@@ -413,7 +414,7 @@ static enum pl_status embed(struct pl_ops *o, const struct pl_weight *table, flo
         if (st != PL_OK) return report(d, st);
     }
     return done(o, PL_OP_embed, k, x->rows * w->w.row_bytes,
-                pl_launch_embed(&d->ks, k, &w->w, &d->step, d->stride, data_of(x), x->rows, scale));
+                pl_launch_embed(&d->ks, k, &w->w, &d->step, d->stride, &d->choice.tokens, data_of(x), x->rows, scale));
 }
 
 static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
@@ -648,35 +649,6 @@ static enum pl_status scale(struct pl_ops *o, struct pl_activation *x, float by)
     return done(o, PL_OP_scale, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, by));
 }
 
-static enum pl_status picks_ready(struct dev_ops *d, size_t rows) {
-    if (d->pick.jit == NULL) PL_TRY(pl_kernel_pick(&d->ks, &d->pick, &d->ks.err));
-    if (rows <= d->picked_rows) return PL_OK;
-    pl_device_free(d->ks.device, &d->picked);
-    pl_device_host_free(d->ks.device, d->picked_host);
-    d->picked_host = NULL;
-    d->picked_rows = 0;
-    PL_TRY(pl_device_alloc(d->ks.device, rows * sizeof(uint32_t), &d->picked, &d->ks.err));
-    PL_TRY(pl_device_host_alloc(d->ks.device, rows * sizeof(uint32_t), (void **)&d->picked_host, &d->ks.err));
-    d->picked_rows = rows;
-    return PL_OK;
-}
-static enum pl_status argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *best) {
-    struct dev_ops *d = dev_of(o);
-    enum pl_status st = picks_ready(d, x->rows_max);
-    if (st == PL_OK) st = pl_kernels_record_end(&d->ks);
-    if (st == PL_OK) st = pl_launch_pick(&d->ks, &d->pick, data_of(x), &d->picked, rows, x->cols);
-    if (st == PL_OK) {
-        st = pl_device_download(d->ks.device, d->ks.stream, d->picked_host, &d->picked, 0, rows * sizeof *best, &d->ks.err);
-    }
-    if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err);
-    if (st != PL_OK) {
-        pl_device_settle(d->ks.device);
-        return report(d, st);
-    }
-    memcpy(best, d->picked_host, rows * sizeof *best);
-    return done(o, PL_OP_argmax, &d->pick, rows * x->cols * sizeof(float), PL_OK);
-}
-
 /* --- witness --- */
 
 static enum pl_status kernels(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err) {
@@ -732,8 +704,7 @@ static void destroy(struct pl_ops *o) {
         pl_dense_deinit(&d->ks, &d->dense);
         dev_mma_deinit(d);
         dev_moe_deinit(d);
-        pl_device_free(dev, &d->picked);
-        pl_device_host_free(dev, d->picked_host);
+        dev_choice_deinit(d);
         pl_device_host_free(dev, d->staging);
         pl_device_event_destroy(dev, &d->uploaded);
         for (int i = 0; i < PL_EW_COUNT; i++) pl_kernel_free(&d->ks, &d->elementwise[i]);
@@ -767,7 +738,8 @@ static void destroy(struct pl_ops *o) {
         .linear_add = linear_add, .rope_append = rope_append, .attention = dev_attention, .glu = glu, .gather = gather,   \
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,               \
         .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, .layer_norm = layer_norm, \
-        .argmax = argmax, .moe = dev_moe, .experts_create = dev_experts_create, .moe_reserve = dev_moe_reserve,           \
+        .argmax = dev_argmax, .chosen = dev_chosen, .moe = dev_moe, .experts_create = dev_experts_create,                 \
+        .moe_reserve = dev_moe_reserve,                                                                                   \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

@@ -210,11 +210,13 @@ static struct pl_args_linear linear_args(const struct pl_device_weight *w, size_
 }
 
 enum pl_status pl_launch_embed(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w,
-                               pl_buffer_in *step, uint32_t stride, pl_buffer_in *x, size_t rows, float scale) {
+                               pl_buffer_in *step, uint32_t stride, pl_buffer_in *chosen, pl_buffer_in *x, size_t rows,
+                               float scale) {
     struct pl_args_linear a = linear_args(w, rows);
-    struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data), PL_ARG_BUFFER(&w->scales), PL_ARG_BUFFER(&w->biases),
-                                   PL_ARG_BUFFER(step),     PL_ARG_BUFFER(x),          PL_ARG_BUFFER(&k->counter),
-                                   PL_ARG_VALUE(a),         PL_ARG_VALUE(scale),       PL_ARG_VALUE(stride)};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data),    PL_ARG_BUFFER(&w->scales), PL_ARG_BUFFER(&w->biases),
+                                   PL_ARG_BUFFER(step),        PL_ARG_BUFFER(chosen),     PL_ARG_BUFFER(x),
+                                   PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a),           PL_ARG_VALUE(scale),
+                                   PL_ARG_VALUE(stride)};
     return pl_kernel_launch(ks, k, groups((w->cols + 31) / 32, k->group), (uint32_t)rows, 0, args, PL_COUNT_OF(args));
 }
 

@@ -169,25 +169,36 @@ static void release(struct pl_sched *s, struct pl_sched_request *r) {
     s->epoch++;
 }
 
-bool pl_sched_cancel(struct pl_sched *s, uint64_t id, uint64_t now) {
+/* Takes a request out, waiting or running: its pages are free and its end is reported. */
+static bool take_out(struct pl_sched *s, uint64_t id, bool cancelled, uint64_t now) {
     for (uint32_t i = 0; i < s->queue_len; i++) {
         if (s->queue[i].id != id) continue;
-        s->queue[i].cancelled = true;
+        s->queue[i].cancelled = cancelled;
         report_end(s, s->queue[i], now);
         remove_waiting(s, i);
-        s->stats.cancelled++;
         return true;
     }
     for (uint32_t i = 0; i < s->c.max_running; i++) {
         struct pl_sched_request *r = &s->slots[i];
         if (r->phase != PL_REQ_RUNNING || r->id != id) continue;
         release(s, r);
-        r->cancelled = true;
+        r->cancelled = cancelled;
         report_end(s, *r, now);
-        s->stats.cancelled++;
         return true;
     }
     return false;
+}
+
+bool pl_sched_cancel(struct pl_sched *s, uint64_t id, uint64_t now) {
+    bool out = take_out(s, id, true, now);
+    s->stats.cancelled += out;
+    return out;
+}
+
+bool pl_sched_finish(struct pl_sched *s, uint64_t id, uint64_t now) {
+    bool out = take_out(s, id, false, now);
+    s->stats.finished += out;
+    return out;
 }
 
 static void preempt(struct pl_sched *s, struct pl_sched_request *victim) {

@@ -109,10 +109,14 @@ void pl_sched_limit_mixed(struct pl_sched *s, uint32_t tokens);
 /* In any phase, between plan and commit too: its pages are free when the call returns, its item is then ignored. */
 bool pl_sched_cancel(struct pl_sched *s, uint64_t id, uint64_t now);
 
+/* A request whose last token, told by an earlier commit, turned out to be its end: as if that commit had said so. Between
+ * plan and commit too: its item is then ignored. */
+bool pl_sched_finish(struct pl_sched *s, uint64_t id, uint64_t now);
+
 /* The next step; item_count 0 means there is nothing to do. Must be followed by commit before the next plan. */
 void pl_sched_plan(struct pl_sched *s, struct pl_sched_plan *out);
-/* The step ran. ends[i] tells that item i's new token ended its request (ignored without wants_token). Requests that
- * reached their limit end by themselves. */
+/* The step ran, or was launched: which token it gave need not be known yet. ends[i] tells that item i's new token ended its
+ * request (ignored without wants_token). Requests that reached their limit end by themselves. */
 void pl_sched_commit(struct pl_sched *s, const struct pl_sched_plan *plan, const bool *ends, uint64_t now);
 
 const struct pl_sched_request *pl_sched_slot(const struct pl_sched *s, uint32_t slot);

@@ -153,6 +153,24 @@ static void ceiling(struct pl_buf *b, const struct pl_service_info *n, float gbs
                           (double)n->phase[i].bytes / (double)n->phase[i].ns / (double)gbs);
 }
 
+static void by_place(struct pl_buf *b, const char *name, const uint64_t *count) {
+    for (int p = 0; p < PL_CHOICE_PLACES; p++)
+        if (count[p] > 0)
+            pl_buf_printf(b, "plumb_%s{place=\"%s\",reason=\"%s\"} %" PRIu64 "\n", name,
+                          p == PL_CHOICE_DEVICE ? "device" : "host",
+                          p == PL_CHOICE_DEVICE ? "" : pl_choice_place_name((enum pl_choice_place)p), count[p]);
+}
+
+static void choices(struct pl_buf *b, const struct pl_service_info *n) {
+    head(b, "choices_total", "counter", "Rows of logits, by where they were used, and why not on the device.");
+    by_place(b, "choices_total", n->choices);
+    metric(b, "steps_ahead_total", "counter", "Steps launched before the last one's tokens were read.",
+           (double)n->steps_ahead);
+    head(b, "steps_waited_total", "counter", "Steps read before the next was planned, and why.");
+    by_place(b, "steps_waited_total", n->steps_waited);
+    metric(b, "surplus_rows_total", "counter", "Rows launched ahead for sequences that had ended.", (double)n->surplus_rows);
+}
+
 static void steps(struct pl_buf *b, const struct pl_service_info *n) {
     metric(b, "steps_total", "counter", "Steps of the engine.", (double)n->steps);
     seconds(b, "step_duration_seconds", "Duration of a step.", n->step_histogram, n->step_ns_total);
@@ -214,6 +232,7 @@ enum MHD_Result handle_metrics(struct exchange *x) {
     metric(&b, "device_failed", "gauge", "1 when the device has failed and nothing runs any more.", n.poisoned);
     requests(&b, &n, &s->counts);
     steps(&b, &n);
+    choices(&b, &n);
     ceiling(&b, &n, s->opt.ceiling_gbs);
     tokens_and_pages(&b, &n);
     http(&b, &s->counts);

@@ -40,15 +40,22 @@ static void check_embed(const struct made *m, const struct pl_device_weight *w) 
     struct pl_kernel k = {0};
     CHECK(pl_kernel_embed(&ks, w, &k, &err));
     uint32_t step[5 * STRIDE] = {0};
+    uint32_t before[4] = {0, 0, kit_u32() % (uint32_t)w->rows, PL_PICK_BROKEN};
     for (size_t i = 0; i < ROWS; i++) step[i] = kit_u32() % (uint32_t)w->rows;
     float *want = malloc((ROWS * w->cols + 1) * 4);
     for (size_t i = 0; i < ROWS; i++) CHECK(pl_dequant_row_product(&m->t, step[i], want + i * w->cols));
-    struct pl_device_buffer bs = kit_up(step, sizeof step), bx = kit_out(ROWS * w->cols * 4);
-    CHECK(pl_launch_embed(&ks, &k, w, &bs, STRIDE, &bx, ROWS, 1.0f));
+    step[1] = PL_STEP_CHOSEN | 2u; /* what the step before chose; where that was nothing, the last row of the table */
+    step[3] = PL_STEP_CHOSEN | 3u;
+    CHECK(pl_dequant_row_product(&m->t, before[2], want + 1 * w->cols));
+    CHECK(pl_dequant_row_product(&m->t, w->rows - 1, want + 3 * w->cols));
+    struct pl_device_buffer bs = kit_up(step, sizeof step), bx = kit_out(ROWS * w->cols * 4),
+                            chosen = kit_up(before, sizeof before);
+    CHECK(pl_launch_embed(&ks, &k, w, &bs, STRIDE, &chosen, &bx, ROWS, 1.0f));
     float *x = kit_down(&bx);
     kit_near(k.name, x, want, ROWS * w->cols, 1e-6, 1.0);
     free(x);
     kit_drop(&bs);
+    kit_drop(&chosen);
     free(want);
     pl_kernel_free(&ks, &k);
 }
