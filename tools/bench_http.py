@@ -8,7 +8,7 @@
 A case is clients:requests. Prompts are random English words, greedy, the end token ignored, the same for both servers; one short
 burst warms each server up. Each row names the machine's path: the backend line and the kernels of attention and of the products
 that ran, from /v1/witness. A server that does not answer in time gets a row that says so. --load uses another load generator with
-the options URL --clients --requests --prompt-tokens --tokens --json. --budget ends the whole run in time, with what there is.
+the options URL --clients --requests --prompt-tokens --tokens --json. With --together all servers are loaded before any is measured. --budget ends the whole run in time, with what there is.
 Standard library only; loopback only."""
 import argparse
 import asyncio
@@ -184,6 +184,7 @@ def main():
     p.add_argument("--llama-flags", default="-ngl 99")
     p.add_argument("--load")
     p.add_argument("--logs", default=".")
+    p.add_argument("--together", action="store_true", help="load all servers first, where their memory allows it: less waiting")
     p.add_argument("--only", choices=["plumb", "llama-server"])
     args = p.parse_args()
     end, rows = time.monotonic() + args.budget, []
@@ -199,14 +200,26 @@ def main():
             jobs.append(("llama-server", llama, name or os.path.basename(path), cases))
     jobs = [j for j in jobs if args.only in (None, j[0])]
     jobs.sort(key=lambda j: j[0] != "plumb")  # should the budget end, the peer's rows are those that are missing
-    for i, (who, command, model, cases) in enumerate(jobs):
+    peers = {}
+
+    def start(i):
         env = dict(os.environ)
-        if who != "plumb" and args.llama_library_path:
+        if jobs[i][0] != "plumb" and args.llama_library_path:
             env["LD_LIBRARY_PATH"] = args.llama_library_path
-        peer = Peer(who, command, env, os.path.join(args.logs, f"{who}-{i}.log"))
-        try:
-            bench(args, peer, model, cases, end, rows)
-        finally:
+        peers[i] = Peer(jobs[i][0], jobs[i][1], env, os.path.join(args.logs, f"{jobs[i][0]}-{i}.log"))
+
+    try:
+        for i in range(len(jobs) if args.together else 0):
+            start(i)
+        for i in range(len(jobs) if args.together else 0):  # nobody loads while another is measured
+            peers[i].ready(end)
+        for i, (_, _, model, cases) in enumerate(jobs):
+            if i not in peers:
+                start(i)
+            bench(args, peers[i], model, cases, end, rows)
+            peers.pop(i).stop()
+    finally:
+        for peer in peers.values():
             peer.stop()
     print(f"\nprompts of about {args.prompt_tokens} tokens, {args.tokens} generated, greedy, streamed")
     row(["model", "clients", "server", "generated, tok/s", "first token p50, ms", "gap p50, ms", "gap p99, ms", "wall, s", "what ran"])

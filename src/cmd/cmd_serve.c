@@ -13,6 +13,7 @@
 #include "cmd/common.h"
 #include "cmd/out.h"
 #include "cmd/serve_env.h"
+#include "cmd/serve_flags.h"
 #include "device/device.h"
 #include "serve/serve.h"
 
@@ -117,21 +118,6 @@ static int parse(struct serve *s, int argc, char **argv) {
                                     "'{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
                         .groups = groups};
     return pl_args_parse(&a, argc, argv);
-}
-
-/* llama-server's names of more than one letter after a single dash. */
-static void normalise(int argc, char **argv) {
-    static const struct {
-        const char *from;
-        char *to;
-    } names[] = {{"-np", "--parallel"},
-                 {"-ngl", "--gpu-layers"},
-                 {"--ctx-size", "--context"},
-                 {"--batch-size", "--batch-rows"},
-                 {"--n-gpu-layers", "--gpu-layers"}};
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        for (size_t k = 0; k < PL_COUNT_OF(names); k++)
-            if (strcmp(argv[i], names[k].from) == 0) argv[i] = names[k].to;
 }
 
 /* A listening socket from systemd, or from the process that this one was before a restart: descriptor 3. */
@@ -276,8 +262,12 @@ int pl_cmd_serve(int argc, char **argv) {
     s.opt.service.max_waiting = 256;
     s.opt.service.gap_ms = 250;
     s.argv = argv - 1; /* main's own, with the program's name */
-    normalise(argc, argv);
+    char *made = NULL;
     struct pl_serve_argv args = {0};
+    if (pl_serve_flags_translate(&argc, argv, &made, &err) != PL_OK) {
+        pl_free(made);
+        return pl_cmd_fail("serve", &err);
+    }
     if (pl_serve_env_read(argc, argv, environ, &args, &err) != PL_OK) return pl_cmd_fail("serve", &err);
     int code = parse(&s, args.argc, args.argv);
     if (code < 0) {
@@ -287,6 +277,7 @@ int pl_cmd_serve(int argc, char **argv) {
             code = serve(&s);
     }
     for (size_t i = 0; i < s.key_count; i++) pl_free(s.keys[i]);
+    pl_free(made);
     pl_serve_env_free(&args); /* values are views into it */
     return code;
 }

@@ -34,6 +34,8 @@ static const struct {
     {"BACKEND", "backend", false},
     {"DEVICE", "device", false},
     {"KV_DTYPE", "kv-dtype", false},
+    {"CACHE_TYPE_K", "kv-dtype", false},
+    {"CACHE_TYPE_V", "kv-dtype", false},
     {"PAGE_TOKENS", "page-tokens", false},
     {"MEMORY_LIMIT", "memory-limit", false},
     {"STRICT", "strict", true},

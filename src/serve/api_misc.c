@@ -37,13 +37,53 @@ static bool read_flag(const json_t *body, const char *name, bool fallback, bool 
     return v == NULL || json_is_boolean(v) || json_is_null(v);
 }
 
+/* A name that is none of these, or NULL. */
+static const char *stranger(const json_t *body, const char *const *names, size_t count) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)body, key, value) {
+        bool known = json_is_null(value);
+        for (size_t i = 0; i < count && !known; i++) known = strcmp(key, names[i]) == 0;
+        if (!known) return key;
+    }
+    return NULL;
+}
+
+static enum MHD_Result answer_unknown(struct exchange *x, const char *name) {
+    return answer_error(x, 400, NULL, name, "unknown parameter '%.60s'", name);
+}
+
+/* With pieces a token is an object; a piece that is a part of a character is a list of bytes, as llama-server has it. */
+static void add_token(struct pl_buf *b, const struct pl_tokenizer *t, uint32_t id, bool pieces) {
+    struct pl_str p = {"", 0};
+    if (!pieces) {
+        pl_buf_printf(b, "%" PRIu32, id);
+        return;
+    }
+    (void)pl_tokenizer_piece(t, id, &p);
+    pl_buf_printf(b, "{\"id\":%" PRIu32 ",\"piece\":", id);
+    if (pl_utf8_valid(p.data, p.len)) {
+        pl_json_add_string(b, p.data, p.len);
+    } else {
+        for (size_t i = 0; i < p.len; i++) pl_buf_printf(b, "%c%u", i == 0 ? '[' : ',', (unsigned)(unsigned char)p.data[i]);
+        pl_buf_add_char(b, ']');
+    }
+    pl_buf_add_char(b, '}');
+}
+
 enum MHD_Result handle_tokenize(struct exchange *x, json_t *body) {
+    static const char *const names[] = {"content", "prompt", "add_special", "parse_special", "with_pieces", "model"};
+    bool pieces = false;
+    const char *unknown = stranger(body, names, PL_COUNT_OF(names));
+    if (unknown != NULL) return answer_unknown(x, unknown);
     const json_t *text = json_object_get(body, "content");
     if (text == NULL) text = json_object_get(body, "prompt");
     if (!json_is_string(text)) return answer_error(x, 400, NULL, "content", "content is missing or no string");
     struct pl_encode_options o = {0};
     if (!read_flag(body, "add_special", false, &o.add_special) || !read_flag(body, "parse_special", true, &o.parse_special))
         return answer_error(x, 400, NULL, "add_special", "add_special and parse_special are booleans");
+    if (!read_flag(body, "with_pieces", false, &pieces))
+        return answer_error(x, 400, NULL, "with_pieces", "with_pieces is no boolean");
     struct pl_ids ids = {0};
     struct pl_err err = {0};
     enum pl_status st =
@@ -54,7 +94,10 @@ enum MHD_Result handle_tokenize(struct exchange *x, json_t *body) {
     }
     struct pl_buf b = {0};
     pl_buf_add_c(&b, "{\"tokens\":[");
-    for (size_t i = 0; i < ids.len; i++) pl_buf_printf(&b, "%s%" PRIu32, i == 0 ? "" : ",", ids.data[i]);
+    for (size_t i = 0; i < ids.len; i++) {
+        if (i > 0) pl_buf_add_char(&b, ',');
+        add_token(&b, x->server->tokenizer, ids.data[i], pieces);
+    }
     pl_buf_printf(&b, "],\"count\":%zu}", ids.len);
     pl_ids_deinit(&ids);
     enum MHD_Result r = pl_buf_ok(&b) ? answer_bytes(x, 200, "application/json", b.data, b.len)
@@ -64,6 +107,9 @@ enum MHD_Result handle_tokenize(struct exchange *x, json_t *body) {
 }
 
 enum MHD_Result handle_detokenize(struct exchange *x, json_t *body) {
+    static const char *const names[] = {"tokens", "model"};
+    const char *unknown = stranger(body, names, PL_COUNT_OF(names));
+    if (unknown != NULL) return answer_unknown(x, unknown);
     const json_t *list = json_object_get(body, "tokens");
     if (!json_is_array(list)) return answer_error(x, 400, NULL, "tokens", "tokens is missing or no list of token ids");
     size_t n = json_array_size(list);
@@ -100,6 +146,9 @@ enum MHD_Result handle_apply_template(struct exchange *x, json_t *body) {
     enum pl_status st = chat_request_take(body, &q, &pe);
     if (st == PL_OK && !read_flag(body, "add_generation_prompt", true, &prompt))
         st = param_bad(&pe, "add_generation_prompt", PL_INVALID, "add_generation_prompt is no boolean");
+    static const char *const names[] = {"add_generation_prompt", "model"};
+    const char *unknown = stranger(body, names, PL_COUNT_OF(names));
+    if (st == PL_OK && unknown != NULL) st = param_bad(&pe, unknown, PL_INVALID, "unknown parameter '%.60s'", unknown);
     q.no_generation_prompt = !prompt;
     if (st == PL_OK) st = chat_request_render(x->server, &q, &out, &pe);
     enum MHD_Result r;

@@ -239,6 +239,12 @@ def test_errors_name_the_parameter(s):
     assert status == 400 and body["error"]["param"] == "best_of"
     status, body, _ = s.post("/v1/completions", {"max_tokens": 3})
     assert status == 400 and body["error"]["param"] == "prompt"
+    for path, ask in (("/tokenize", {"content": "x"}), ("/detokenize", {"tokens": [1]}), ("/apply-template", {"messages": [{"role": "user", "content": "x"}]})):
+        assert s.post(path, ask)[0] == 200 and s.post(path, {**ask, "model": "x"})[0] == 200
+        status, body, _ = s.post(path, {**ask, "nothing": 1})
+        assert status == 400 and body["error"]["param"] == "nothing", (path, body)
+    pieces = s.post("/tokenize", {"content": "hello \u00e9", "with_pieces": True})[1]["tokens"]
+    assert pieces[0]["piece"] == "hello" and b"".join(p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces).decode() == "hello \u00e9", pieces
     for harmless in ({"user": "me"}, {"metadata": {"a": 1}}, {"frequency_penalty": None}, {"model": "gpt-4"}, {"suffix": ""}, {"n_probs": 0}, {"priority": 0},
                      {"reasoning_effort": "low"}, {"modalities": ["text"]}, {"chat_template_kwargs": {"a": 1}, "reasoning_effort": "none"}):
         assert s.post("/v1/chat/completions", {**chat("x"), **harmless})[0] == 200, harmless
@@ -355,9 +361,16 @@ def test_keys_queue_and_shutdown(_, model):
 
 
 def test_start_errors(_, model):
-    for flags, word in ((["--host", "nowhere"], "nowhere"), (["--port", "99999"], "99999"), (["--paralel", "2"], "parallel")):
+    for flags, word in ((["--host", "nowhere"], "nowhere"), (["--port", "99999"], "99999"), (["--paralel", "2"], "parallel"),
+                        (["-fa"], "--attn"), (["-ctk", "f16", "-ctv", "q8_0"], "--kv-dtype"), (["--ssl-key-file", "x"], "reverse proxy")):
         r = subprocess.run([PLUMB, "serve", "-m", model, *flags], capture_output=True, text=True, timeout=60)
         assert r.returncode in (1, 64) and word in r.stderr and "Traceback" not in r.stderr, (flags, r)
+
+
+def test_names_of_llama_server(_, model):
+    s = Server(model, "-np", "2", "-cb", "--jinja", "-ngl", "99", "-b", "64", "-ctk", "f16", "-ctv", "f16", "-to", "9")
+    assert s.call("GET", "/props")[1]["total_slots"] == 2 and len(s.call("GET", "/slots")[1]) == 2
+    assert s.stop() == 0
 
 
 def test_environment(_, model):
