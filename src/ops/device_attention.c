@@ -121,6 +121,12 @@ static enum pl_status list_rows(struct dev_plan *p, const struct pl_batch *b) {
     return PL_OK;
 }
 
+/* A plan that shares is read by the cascade alone: v2 would miss what is shared. */
+static bool may_share(const struct pl_choice *c) {
+    return c->attn != PL_IMPL_V2 && c->forced[PL_OP_attention] != PL_IMPL_V2 &&
+           (c->disabled[PL_OP_attention] >> PL_IMPL_CASCADE & 1u) == 0;
+}
+
 enum { INVARIANT_TOKENS = 256 }; /* of a chunk whose length may depend on nothing */
 static struct pl_plan_options plan_options(const struct dev_ops *d, const struct pl_paged *paged, uint32_t window) {
     const struct pl_attn_table *t = &d->attn_table;
@@ -131,7 +137,7 @@ static struct pl_plan_options plan_options(const struct dev_ops *d, const struct
         .span_min = t->span_min,
         .members_min = t->members_min,
         .split = true,
-        .cascade = true,
+        .cascade = may_share(c),
         .cascade_always = c->attn == PL_IMPL_CASCADE || c->forced[PL_OP_attention] == PL_IMPL_CASCADE,
         .costs = {.slots = t->slots, .chunk = t->chunk_cost, .merge = t->merge_cost, .member = t->member_cost}};
     pl_paged_plan_options(paged, &o);

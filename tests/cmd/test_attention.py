@@ -87,6 +87,32 @@ def the_kill_switch_is_counted_and_shown():
 
 
 @case
+def forms_read_what_sequences_share():
+    """Sequences with one beginning in the same pages: v2 and v1 must read all of it, with no cascade to do that for them."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tests.serve.support import Server
+    kind = device()
+    if run("serve", "--help").returncode != 0:
+        raise Skip("this build has no server")
+    shared, texts = "the hand and the other hand in the hall " * 9, {}
+    for flags in ((), ("--attn", "v2"), ("--attn", "v1"), ("--disable-kernel", "attention=cascade")):
+        server = Server(MODEL, "--backend", kind, "--parallel", "4", "-c", "512", "--metrics", *flags, env=CACHE)
+        ask = lambda end: server.call("POST", "/v1/completions", {"prompt": shared + end, "max_tokens": 16, "ignore_eos": True, "temperature": 0}, timeout=300)
+        try:
+            assert ask("first")[0] == 200  # leaves the beginning in the cache
+            with ThreadPoolExecutor(4) as pool:
+                answers = list(pool.map(ask, ("one", "two", "three", "four")))
+            used = server.call("GET", "/metrics")[1].decode()
+        finally:
+            server.stop()
+        assert [a[0] for a in answers] == [200] * 4, (flags, answers)
+        texts[flags] = [a[1]["choices"][0]["text"] for a in answers]
+        assert ('outcome="used"' in used) == (flags == ()), used
+    assert len({json.dumps(t) for t in texts.values()}) == 1, texts
+
+
+@case
 def plans_are_reused_while_no_page_moves():
     kind = device()
     _, a = counters("--backend", kind, "--attn", "v2")
