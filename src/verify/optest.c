@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -56,10 +57,15 @@ static double relative_error(const float *got, const float *want, size_t n) {
     return isfinite(e) ? e : HUGE_VAL;
 }
 
-/* The kernel that op ran last, from the witness. */
+static int by_kernel(const void *a, const void *b) {
+    return strcmp(((const struct pl_ops_launches *)a)->kernel, ((const struct pl_ops_launches *)b)->kernel);
+}
+
+/* The kernels that op ran, from the witness; by name, because the witness has them as they first came. */
 static void name_kernel(struct bench *b, struct pl_optest_case *c) {
     struct pl_ops_launches list[128];
     size_t n = PL_MIN(pl_ops_witness(b->o, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));
+    qsort(list, n, sizeof *list, by_kernel);
     for (size_t i = 0; i < n; i++) {
         if (strcmp(list[i].op, c->op) != 0 || list[i].launches == 0 || strncmp(list[i].kernel, "declined", 8) == 0) continue;
         size_t used = strlen(c->kernel);

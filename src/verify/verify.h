@@ -66,6 +66,15 @@ enum pl_status pl_verify_self(const struct pl_verify_options *o, const char *con
 /* "self COMMAND -m MODEL FLAGS EXTRA" as a command line for ab. */
 void pl_verify_command(const struct pl_verify_options *o, const char *self, const char *command, const char *extra,
                        struct pl_buf *out);
+/* A completion of a server of ours, ended by length; a thread's function, argument and result are the request. */
+struct pl_verify_request {
+    const char *url, *prompt;
+    float temperature;
+    uint32_t timeout_s, tokens;
+    bool failed;
+    char error[200];
+};
+void *pl_verify_ask(void *request);
 enum { PL_VERIFY_PROMPTS = 4 };
 extern const char *const pl_verify_prompts[PL_VERIFY_PROMPTS];
 extern const char pl_verify_text[]; /* some prose, for perplexities */
