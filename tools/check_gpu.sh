@@ -6,11 +6,12 @@
 #
 #   make check-gpu        or        bash tools/check_gpu.sh [folder of the build]
 #
-# PLUMB_GPU_JOBS programs at a time (4); PLUMB_GPU_ONLY: only steps whose name contains this; logs stay in PLUMB_GPU_LOGS.
+# PLUMB_GPU_JOBS programs at a time (4), each for PLUMB_GPU_LIMIT seconds at most (400: what stands still has failed, the rest goes
+# on); PLUMB_GPU_ONLY: only steps whose name contains this; logs stay in PLUMB_GPU_LOGS.
 set -u
 B=$(cd "${1:-build/release}" && pwd) || exit 1
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-JOBS=${PLUMB_GPU_JOBS:-4} ONLY=${PLUMB_GPU_ONLY:-}
+JOBS=${PLUMB_GPU_JOBS:-4} ONLY=${PLUMB_GPU_ONLY:-} LIMIT=${PLUMB_GPU_LIMIT:-400}
 W=$(mktemp -d) LOGS=${PLUMB_GPU_LOGS:-}
 [ -n "$LOGS" ] && mkdir -p "$LOGS"
 export XDG_CACHE_HOME=$W/cache CMOCKA_MESSAGE_OUTPUT=TAP PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 TMPDIR=$W PLUMB=$B/plumb
@@ -39,14 +40,14 @@ judge() { # name rc seconds, output in $W/name
     [ -n "$LOGS" ] && cp "$out" "$LOGS/$1.txt"
     return 0
 }
-step() { # name, limit in seconds, command...
-    local name=$1 limit=$2
-    shift 2
+step() { # name, command...
+    local name=$1
+    shift
     case $name in *"$ONLY"*) ;; *) return ;; esac
     while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
     (
         start=$SECONDS
-        timeout -k 5 "$limit" "$@" > "$W/$name" 2>&1
+        timeout -k 5 "$LIMIT" "$@" > "$W/$name" 2>&1
         judge "$name" $? $((SECONDS - start))
     ) &
 }
@@ -63,21 +64,21 @@ OTHERS="device/test_device jit/test_jit ops/test_witness model/test_device model
 name() { local n=${1//test_/} && echo "${n//\//-}"; }
 
 for t in $KERNELS $OTHERS; do
-    step "cuda-$(name "$t")" 400 env PLUMB_TEST_DEVICE=cuda "$B/tests/$t"
-    if [ -n "$CL" ]; then step "opencl-$(name "$t")" 400 env PLUMB_TEST_DEVICE=opencl:"$CL" "$B/tests/$t"; fi
+    step "cuda-$(name "$t")" env PLUMB_TEST_DEVICE=cuda "$B/tests/$t"
+    if [ -n "$CL" ]; then step "opencl-$(name "$t")" env PLUMB_TEST_DEVICE=opencl:"$CL" "$B/tests/$t"; fi
 done
 [ -n "$CL" ] || echo "skip NVIDIA's OpenCL: it lists no device here"
 if command -v python3 > /dev/null; then
-    step cuda-trials 300 env PLUMB_TEST_DEVICE=cuda python3 tests/device/test_trials.py
+    step cuda-trials env PLUMB_TEST_DEVICE=cuda python3 tests/device/test_trials.py
 else
     echo "skip trials: no python3"
 fi
 wait # what ran so far has compiled everything: from here on only the order and the checker differ
 for t in $KERNELS jit/test_jit ops/test_witness; do
-    step "shuffled-$(name "$t")" 300 env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SHUFFLE=$RANDOM PLUMB_TEST_SMALL=1 "$B/tests/$t"
+    step "shuffled-$(name "$t")" env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SHUFFLE=$RANDOM PLUMB_TEST_SMALL=1 "$B/tests/$t"
 done
 sanitize() { # tool, test, patterns of cases...
-    step "$1-$(name "$2")" 400 env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SMALL=1 ${3:+PLUMB_TEST_ONLY="$3"} compute-sanitizer \
+    step "$1-$(name "$2")" env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SMALL=1 ${3:+PLUMB_TEST_ONLY="$3"} compute-sanitizer \
         --tool "$1" --error-exitcode 7 --report-api-errors no "$B/tests/$2"
 }
 if command -v compute-sanitizer > /dev/null; then

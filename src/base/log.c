@@ -1,10 +1,15 @@
 #include "base/log.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
+#include <unistd.h>
+
+#include "base/progress.h"
 
 static enum pl_log_level log_level = PL_LOG_WARN;
 static void (*log_sink)(const char *, void *);
 static void *log_user;
+static _Atomic bool progress_shown;
 
 void pl_log_set_level(enum pl_log_level level) { log_level = level; }
 
@@ -20,7 +25,17 @@ static void emit(const char *fmt, va_list ap) {
     if (log_sink != NULL)
         log_sink(line, log_user);
     else
-        fprintf(stderr, "%s\n", line);
+        fprintf(stderr, "%s%s\n", atomic_exchange(&progress_shown, false) ? "\r\033[K" : "", line);
+}
+
+void pl_log_progress(const char *what, size_t done, size_t total) {
+    if (log_sink != NULL || !isatty(STDERR_FILENO)) return;
+    atomic_store(&progress_shown, true);
+    fprintf(stderr, "\r\033[Kplumb: %s: %zu of %zu", what, done, total);
+    fflush(stderr);
+}
+void pl_log_progress_end(void) {
+    if (atomic_exchange(&progress_shown, false)) fprintf(stderr, "\r\033[K");
 }
 
 void pl_log(enum pl_log_level level, const char *fmt, ...) {

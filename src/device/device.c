@@ -353,6 +353,11 @@ enum pl_status pl_device_capture_end(struct pl_device *d, struct pl_device_strea
                                      struct pl_err *err) {
     FORWARD("capture a graph", d->drv->capture_end ? d->drv->capture_end(d->state, s.handle, &out->handle) : PL_DRIVER_BAD);
 }
+void pl_device_capture_drop(struct pl_device *d, struct pl_device_stream s) {
+    void *graph = NULL;
+    if (d->drv->capture_end == NULL || d->drv->capture_end(d->state, s.handle, &graph) != 0) return;
+    if (graph != NULL) d->drv->graph_destroy(d->state, graph);
+}
 enum pl_status pl_device_graph_launch(struct pl_device *d, struct pl_device_stream s, struct pl_device_graph g,
                                       struct pl_err *err) {
     FORWARD("launch a graph", d->drv->graph_launch ? d->drv->graph_launch(d->state, s.handle, g.handle) : PL_DRIVER_BAD);

@@ -171,6 +171,8 @@ enum pl_status pl_device_launch(struct pl_device *d, struct pl_device_stream s, 
 enum pl_status pl_device_capture_begin(struct pl_device *d, struct pl_device_stream s, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_device_capture_end(struct pl_device *d, struct pl_device_stream s, struct pl_device_graph *out,
                                      struct pl_err *err) PL_MUST_CHECK;
+/* After a failure between the two: s runs what it is given again. Poisoned or not. */
+void pl_device_capture_drop(struct pl_device *d, struct pl_device_stream s);
 enum pl_status pl_device_graph_launch(struct pl_device *d, struct pl_device_stream s, struct pl_device_graph g,
                                       struct pl_err *err) PL_MUST_CHECK;
 void pl_device_graph_destroy(struct pl_device *d, struct pl_device_graph *g);

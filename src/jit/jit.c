@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/progress.h"
 #include "jit/key.h"
 #include "jit/pack.h"
 #include "jit/store.h"
@@ -367,7 +368,7 @@ struct prepare_job {
     struct pl_jit *j;
     struct prepared **list;
     size_t count;
-    _Atomic size_t next;
+    _Atomic size_t next, done;
 };
 static void prepare_one(const struct prepare_job *job, size_t i) {
     struct prepared *p = job->list[i];
@@ -380,7 +381,10 @@ static void prepare_worker(void *arg, int index, int count) {
     (void)index;
     (void)count;
     struct prepare_job *job = arg;
-    for (size_t i; (i = atomic_fetch_add(&job->next, 1)) < job->count;) prepare_one(job, i);
+    for (size_t i; (i = atomic_fetch_add(&job->next, 1)) < job->count;) {
+        prepare_one(job, i);
+        pl_log_progress("compiling kernels", atomic_fetch_add(&job->done, 1) + 1, job->count);
+    }
 }
 
 static enum pl_status run_jobs(struct pl_jit *j, size_t jobs, struct pl_err *err) {
@@ -394,8 +398,10 @@ static enum pl_status run_jobs(struct pl_jit *j, size_t jobs, struct pl_err *err
     if (pl_device_info(j->device)->kind == PL_DEVICE_ROCM) threads = 1; /* hipRTC 5.2 dies when two compile at once */
     enum pl_status st = pl_pool_create((int)threads, &pool, err);
     if (st == PL_OK) {
+        pl_log_progress("compiling kernels", 0, job.count);
         pl_pool_run(pool, prepare_worker, &job);
         pl_pool_destroy(pool);
+        pl_log_progress_end();
     }
     for (size_t i = 0; i < job.count && st == PL_OK; i++) {
         struct prepared *p = job.list[i];

@@ -299,9 +299,11 @@ static enum pl_status make_graph(struct pl_kernels *ks, struct pl_kernel_graph *
     PL_TRY(pl_device_capture_begin(ks->device, ks->stream, &ks->err));
     enum pl_status st = replay(ks);
     struct pl_device_graph graph = {0};
-    enum pl_status end = pl_device_capture_end(ks->device, ks->stream, &graph, &ks->err);
-    if (st == PL_OK) st = end;
-    if (st != PL_OK) return st;
+    if (st != PL_OK) { /* that failure is what is told */
+        pl_device_capture_drop(ks->device, ks->stream);
+        return st;
+    }
+    PL_TRY(pl_device_capture_end(ks->device, ks->stream, &graph, &ks->err));
     g->graph = graph;
     ks->graphs_made++;
     *out = g;

@@ -154,6 +154,24 @@ static void parts_of_buffers(struct pl_device *d, struct pl_device_stream s) {
     pl_device_free(d, &whole);
 }
 
+/* Every length near the borders of how it is done. */
+static void fills(struct pl_device *d, struct pl_device_stream s) {
+    static const size_t sizes[] = {1, 15, 16, 17, 4095, 65535, 65536, 65537, 65552, 131072, 131073, 200001, 1 << 20};
+    struct pl_err err = {0};
+    for (size_t i = 0; i < PL_COUNT_OF(sizes); i++) {
+        struct pl_device_buffer b = {0};
+        unsigned char *got = test_malloc(sizes[i]);
+        assert_int_equal(pl_device_alloc(d, sizes[i], &b, &err), PL_OK);
+        assert_int_equal(pl_device_fill(d, s, &b, 0x11, &err), PL_OK);
+        assert_int_equal(pl_device_fill(d, s, &b, (uint8_t)(0xA0 + i), &err), PL_OK);
+        assert_int_equal(pl_device_download(d, s, got, &b, 0, sizes[i], &err), PL_OK);
+        assert_int_equal(pl_device_stream_wait(d, s, &err), PL_OK);
+        for (size_t k = 0; k < sizes[i]; k++) assert_true(got[k] == 0xA0 + i);
+        test_free(got);
+        pl_device_free(d, &b);
+    }
+}
+
 static void refusals(void **state) {
     (void)state;
     for (int k = 0; k < PL_DEVICE_KIND_COUNT; k++) {
@@ -175,6 +193,7 @@ static void refusals(void **state) {
         assert_int_equal(pl_device_upload(d, s, &b, 8, bytes, 9, &err), PL_INVALID);
         assert_int_equal(pl_device_download(d, s, bytes, &b, UINT64_MAX, 2, &err), PL_INVALID);
         parts_of_buffers(d, s);
+        fills(d, s);
         struct pl_buf image = {0}, log = {0};
         struct pl_device_source src = {"bad.k", "this is no kernel", NULL, 0};
         assert_int_equal(pl_device_compile(d, kind, NULL, &src, &image, &log, &err), PL_DEVICE);

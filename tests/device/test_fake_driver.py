@@ -1,42 +1,25 @@
-"""Around a driver: too old, incomplete, without a device, memory full, computing nothing; NVRTC missing. By a libcuda of our
-own (tests/device/fake_cuda.c), so no GPU is needed.
+"""Around a driver: too old, incomplete, without a device, memory full, computing nothing; NVRTC missing, slow, interrupted,
+refusing. By libraries of our own (tests/device/fakes.py), so neither a GPU nor a toolkit is needed.
 
 test-timeout: 600"""
 import json
 import os
+import pty
 import shutil
+import signal
 import subprocess
+import time
 
-from tests.cmd.support import WORK, path, run, tiny
+from tests.cmd.support import PLUMB, WORK, path, run, tiny
+from tests.device.fakes import build, env
 from tests.tap import Skip, case, main
 
 MODEL = tiny()
 
 
-def build(name, *flags):
-    folder = os.path.join(WORK, name)
-    if not os.path.isdir(folder):
-        compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
-        if compiler is None:
-            raise Skip("no C compiler")
-        os.makedirs(folder)
-        subprocess.run([compiler, "-std=gnu17", "-shared", "-fPIC", "-w", *flags, "-o", folder + "/libcuda.so.1",
-                        "tests/device/fake_cuda.c"], check=True)
-    return folder
-
-
-def env(folder, **more):
-    # not LD_LIBRARY_PATH: NVRTC, too, would load this driver, and call what it does not have
-    return {**os.environ, "PLUMB_CUDA_PATH": folder, "XDG_CACHE_HOME": os.path.join(WORK, "cache-fake"), **more}
-
-
 def generate(environment, *args, **more):
     return run("generate", "-m", MODEL, "--backend", "cuda", "-p", "hello there you", "-n", 3, "--ignore-eos", *args, env=environment,
                **more)
-
-
-def has_nvrtc(environment):
-    return b"NVRTC" not in generate(environment).stderr
 
 
 @case
@@ -91,8 +74,6 @@ def nvrtc_missing_names_the_package():
 @case
 def memory_full_is_refused_with_figures():
     e = env(build("fake"))
-    if not has_nvrtc(e):
-        raise Skip("no NVRTC here")
     for room in (100, 20_000, 60_000):  # in the kernels' counters, in the weights, in the cache
         out = generate({**e, "FAKE_CUDA_MEMORY": str(room)}, check=1)
         assert b"CUDA_ERROR_OUT_OF_MEMORY" in out.stderr and b"memory is full" in out.stderr, out.stderr
@@ -102,8 +83,6 @@ def memory_full_is_refused_with_figures():
 @case
 def a_driver_that_computes_nothing_is_seen():
     e = env(build("fake"))
-    if not has_nvrtc(e):
-        raise Skip("no NVRTC here")
     out = generate(e, "--witness", path("nothing.json"), check=1)
     assert b"but counted 0 launches on the device" in out.stderr, out.stderr
     w = json.load(open(path("nothing.json")))
@@ -111,7 +90,7 @@ def a_driver_that_computes_nothing_is_seen():
     assert ran and all(m["device"] == 0 and m["agree"] is False for m in ran)
     assert any(m["graph"] > 0 for m in ran) and any(m["eager"] > 0 for m in ran)
     generate(e, check=0)  # without the witness nobody would know
-    listed = json.loads(run("devices", "--measure", "--json", env=e, check=0).stdout)
+    listed = json.loads(run("devices", "--measure", "--json", "--only", "cuda", env=e, check=0).stdout)
     cuda = next(k for k in listed if k["kind"] == "cuda")["devices"][0]
     assert "read_gb_per_s" not in cuda and "counted 0" in cuda["measure_error"], cuda  # what does not run is fast
 
@@ -131,18 +110,14 @@ def one_device_is_listed_alone():
 def a_driver_that_stands_still_is_given_up():
     """Measured in a process of its own: the list goes on."""
     e = env(build("fake"), FAKE_CUDA_SLEEP="cuMemAlloc_v2")
-    if not has_nvrtc(env(build("fake"))):
-        raise Skip("no NVRTC here")
     out = run("devices", "--measure", "--limit", 1, "--only", "cuda", env=e, check=0).stdout
     assert b"Fake GPU" in out and b"not measured: not finished after 1 s" in out, out
 
 
 @case
 def fallbacks_are_counted_and_strict_refuses_them():
-    """Heads of 16 have no fast attention on CUDA, and the fake has no cuBLASLt: said, counted, and refused at load."""
-    e = env(build("fake"))
-    if not has_nvrtc(e):
-        raise Skip("no NVRTC here")
+    """Heads of 16 have no fast attention on CUDA, and cuBLASLt is left out: said, counted, and refused at load."""
+    e = env(build("fake"), PLUMB_CUBLASLT="off")
     generate(e, "--counters", path("fallbacks.json"), check=0)
     c = json.load(open(path("fallbacks.json")))
     rows = {(r["op"], r["planned"], r["taken"], r["reason"]) for r in c["outcomes"] if r["outcome"] == "fallback"}
@@ -162,11 +137,9 @@ def fallbacks_are_counted_and_strict_refuses_them():
 def shipped_code_serves_without_nvrtc():
     """Code made ahead of time, found by its full key; what is not among it is an error that names the package."""
     e, pack = env(build("fake")), path("kernels.pack")
-    if not has_nvrtc(e):
-        raise Skip("no NVRTC here")
     run("cache", "--ship", pack, "--shape", "4,2", check=64)
     run("cache", "--ship", pack, "--type", "q4_7", check=64)
-    run("cache", "--ship", pack, "--shape", "4,2,16", "--type", "bf16", check=0, timeout=300)
+    run("cache", "--ship", pack, "--shape", "4,2,16", "--type", "bf16", check=0, timeout=300, env=e)
     off = {**e, "PLUMB_NVRTC": "off", "PLUMB_KERNEL_PACK": pack, "FAKE_CUDA_LOG": path("loaded")}
     out = generate(off, "--force-kernel", "linear=gemv", check=0)
     assert b"no compiler here; shipped code serves" in out.stderr and b"compute_80" in out.stderr, out.stderr
@@ -187,6 +160,95 @@ def shipped_code_serves_without_nvrtc():
         assert out.returncode == 1 or at > 200
     out = generate({**off, "PLUMB_KERNEL_PACK": path("bad.pack", bytes(data[:-1]))}, check=1)
     assert b"damaged" in out.stderr and b"NVRTC" in out.stderr, out.stderr
+
+
+def cold(name, **more):
+    folder = path(name)
+    shutil.rmtree(folder, ignore_errors=True)
+    return env(build("fake"), XDG_CACHE_HOME=folder, **more)
+
+
+def argv(*more):
+    return [PLUMB, "generate", "-m", MODEL, "--backend", "cuda", "-p", "hello there you", "-n", "3", "--ignore-eos", *more]
+
+
+def entries(e):
+    folder = e["XDG_CACHE_HOME"] + "/plumb/jit"
+    return [f for f in os.listdir(folder) if f != "lock"] if os.path.isdir(folder) else []
+
+
+@case
+def kernels_compile_together_with_a_line_that_moves():
+    log = path("running")
+    e = cold("moving", FAKE_NVRTC_MS="60", FAKE_NVRTC_LOG=log)
+    ours, theirs = pty.openpty()
+    p = subprocess.Popen(argv(), env=e, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # the other end is closed
+        pass
+    assert p.wait() == 0, shown
+    assert b"compiling" in shown and b"plumb: compiling kernels: 1 of" in shown and b"compiled in" in shown, shown
+    assert shown.count(b"plumb: compiling kernels: ") > 8, shown
+    if os.cpu_count() > 1:
+        assert max(int(n) for n in open(log)) > 1
+    out = generate(e)
+    assert out.returncode == 0 and b"compiling" not in out.stderr, out.stderr  # and no such line in a file
+
+
+@case
+def a_warm_start_compiles_nothing():
+    log = path("again")
+    e = cold("warm", FAKE_NVRTC_LOG=log)
+    generate(e, check=0)
+    before = os.path.getsize(log)
+    generate(e, check=0)
+    assert before > 0 and os.path.getsize(log) == before
+
+
+@case
+def ctrl_c_in_a_compile():
+    """At once, and the next start finds nothing half done."""
+    e = cold("stopped", FAKE_NVRTC_MS="20000")
+    p = subprocess.Popen(argv(), env=e, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    line = b""
+    while b"compiling" not in line:
+        line = p.stderr.readline()
+        assert line != b""
+    time.sleep(0.2)  # into the compiler; too short changes nothing
+    begun = time.monotonic()
+    p.send_signal(signal.SIGINT)
+    out, _ = p.communicate(timeout=60)
+    assert p.returncode == 130 and out == b"" and time.monotonic() - begun < 15, p.returncode
+    assert entries(e) == [], entries(e)
+    e.pop("FAKE_NVRTC_MS")
+    generate(e, check=0)
+    assert len(entries(e)) > 8 and all(f.endswith(".pljit") for f in entries(e)), entries(e)
+
+
+@case
+def two_processes_at_once():
+    e = cold("both", FAKE_NVRTC_MS="20")
+    both = [subprocess.Popen(argv(), env=e, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for _ in range(2)]
+    texts = [p.communicate(timeout=200) for p in both]
+    assert all(p.returncode == 0 for p in both), texts
+    assert texts[0][0] == texts[1][0]
+    assert all(f.endswith(".pljit") for f in entries(e))
+
+
+@case
+def the_cache_goes_away_while_it_is_used():
+    e = cold("gone", FAKE_NVRTC_MS="5")
+    p = subprocess.Popen(argv(), env=e, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while p.poll() is None:
+        shutil.rmtree(e["XDG_CACHE_HOME"], ignore_errors=True)
+        time.sleep(0.001)
+    out, err = p.communicate()
+    assert p.returncode == 0 and b"dumped" not in err, err
 
 
 if __name__ == "__main__":

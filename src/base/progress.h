@@ -1,0 +1,13 @@
+/* progress - one line on stderr that is redrawn, "plumb: compiling kernels: 5 of 12"; only where stderr is a terminal and no
+ * sink takes the log. A line of the log removes it first. Any thread may call. */
+#ifndef PL_BASE_PROGRESS_H
+#define PL_BASE_PROGRESS_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+void pl_log_progress(const char *what, size_t done, size_t total);
+void pl_log_progress_end(void);
+
+#endif
