@@ -36,7 +36,10 @@ static enum pl_isa probe(void) {
     return avx512 && (saved & 0xE6) == 0xE6 ? PL_ISA_AVX512 : PL_ISA_AVX2;
 }
 #elif defined(__aarch64__)
-static enum pl_isa probe(void) { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 ? PL_ISA_NEON : PL_ISA_SCALAR; }
+static enum pl_isa probe(void) {
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return PL_ISA_SCALAR;
+    return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0 ? PL_ISA_I8MM : PL_ISA_NEON;
+}
 #else
 static enum pl_isa probe(void) { return PL_ISA_SCALAR; }
 #endif
@@ -78,6 +81,7 @@ static const struct cpu_table *table_of(enum pl_isa isa) {
     if (isa == PL_ISA_AMX) return cpu_amx_table();
 #elif defined(__aarch64__)
     if (isa == PL_ISA_NEON) return &cpu_table_neon;
+    if (isa == PL_ISA_I8MM) return &cpu_table_i8mm;
 #endif
     return isa == PL_ISA_SCALAR ? &cpu_table_scalar : NULL;
 }

@@ -126,6 +126,7 @@ const char *pl_cpu_weight_declines(const struct pl_cpu *c, const struct pl_cpu_w
 #define AMX_Q8(n, text, e, b, g)     [n] = {"avx512-amx/" text "xq8/gemm"},
 #define NEON_F32(n, text, e, b, g)   [n] = {"neon/" text "xf32/gemv", "neon/" text "xf32/gemm"},
 #define NEON_Q8(n, text, e, b, g)    [n] = {"neon-dotprod/" text "xq8/gemv", "neon-dotprod/" text "xq8/gemm"},
+#define I8MM_Q8(n, text, e, b, g)    [n] = {"neon-dotprod/" text "xq8/gemv", "neon-i8mm/" text "xq8/gemm"},
 #define AVX2_Q8(n, text, e, b, g)    [n] = {"avx2/" text "xq8/gemv", "avx2/" text "xq8/gemm"},
 #define AVX512_Q8(n, text, e, b, g)  [n] = {"avx512-vnni/" text "xq8/gemv", "avx512-vnni/" text "xq8/gemm"},
 static const char *const names_scalar[][2] = NAMES(SCALAR, F32);
@@ -133,6 +134,7 @@ static const char *const names_avx2[][2] = NAMES(AVX2, F32);
 static const char *const names_avx512[][2] = NAMES(AVX512, F32);
 static const char *const names_neon[][2] = NAMES(NEON, F32);
 static const char *const names_neon_q8[][2] = NAMES(NEON, Q8);
+static const char *const names_i8mm_q8[][2] = NAMES(I8MM, Q8);
 static const char *const names_avx2_q8[][2] = NAMES(AVX2, Q8);
 static const char *const names_avx512_q8[][2] = NAMES(AVX512, Q8);
 static const char *const names_amx_q8[][1] = NAMES(AMX, Q8);
@@ -143,7 +145,9 @@ const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_wei
     if (c->table->isa == PL_ISA_AMX && q8 && rows >= CPU_AMX_ROWS_MIN) return names_amx_q8[w->t.dtype][0];
     if (c->table->isa == PL_ISA_AVX512 || c->table->isa == PL_ISA_AMX)
         return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
-    if (c->table->isa == PL_ISA_NEON) return q8 ? names_neon_q8[w->t.dtype][many] : names_neon[w->t.dtype][many];
+    if (c->table->isa == PL_ISA_I8MM && q8) return names_i8mm_q8[w->t.dtype][many];
+    if (c->table->isa == PL_ISA_NEON || c->table->isa == PL_ISA_I8MM)
+        return q8 ? names_neon_q8[w->t.dtype][many] : names_neon[w->t.dtype][many];
     if (c->table->isa == PL_ISA_AVX2) return q8 ? names_avx2_q8[w->t.dtype][many] : names_avx2[w->t.dtype][many];
     return names_scalar[w->t.dtype][many];
 }

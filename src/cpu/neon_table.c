@@ -6,6 +6,8 @@
 void neon_float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end, void *scratch);
 void neon_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                   const float *bias, bool accumulate);
+void neon_i8mm_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                    const float *bias, bool accumulate);
 
 /* A block of one row: 8-bit values at q, its scale returned, the sums of its halves in sum. */
 static inline float quantize_block(const float *x, size_t n, int8_t *q, int32_t *sum) {
@@ -45,4 +47,11 @@ const struct cpu_table cpu_table_neon = {.isa = PL_ISA_NEON,
                                          .float_tile = neon_float_tile,
                                          .quantize = quantize,
                                          .q8_tile = neon_q8_tile,
+                                         ROW_KERNELS};
+const struct cpu_table cpu_table_i8mm = {.isa = PL_ISA_I8MM,
+                                         .group_max = 8,
+                                         .dot = dot,
+                                         .float_tile = neon_float_tile,
+                                         .quantize = quantize,
+                                         .q8_tile = neon_i8mm_tile,
                                          ROW_KERNELS};

@@ -78,6 +78,9 @@ static inline struct pl_cpu *cpu_make(enum pl_isa isa, int threads) {
 #ifndef PL_TEST_FIRST_ISA
 #define PL_TEST_FIRST_ISA PL_ISA_SCALAR
 #endif
+#ifndef PL_TEST_ROW_STEP
+#define PL_TEST_ROW_STEP 1 /* between row counts, where every one is tried */
+#endif
 #define FOR_EACH_ISA(isa)                                                \
     for (enum pl_isa isa = PL_TEST_FIRST_ISA; isa < PL_ISA_COUNT; isa++) \
         if (pl_cpu_isa_available(isa))

@@ -1,6 +1,6 @@
-"""The aarch64 table: src/cpu and what it needs, built by the cross compiler and run through its own tests under qemu's
-user mode, on a CPU with the dot product and, for the choice of a table, on one without.
-test-timeout: 900"""
+"""The aarch64 tables: src/cpu and what it needs, built by the cross compiler and run through its own tests under qemu's
+user mode, on a CPU with dot products and matrix products of bytes and, for the choice of a table, on ones with less.
+test-timeout: 1500"""
 import concurrent.futures
 import glob
 import os
@@ -13,19 +13,20 @@ from tests.tap import Skip, case, main  # noqa: E402
 
 CC, QEMU, OUT = "aarch64-linux-gnu-gcc", "qemu-aarch64", "build/cross-aarch64"
 FLAGS = ["-std=c17", "-D_GNU_SOURCE", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-Wconversion",
-         "-Wno-sign-conversion", "-Werror", "-DPL_TEST_FIRST_ISA=pl_cpu_best_isa()", "-Itests/cpu/cross", "-Isrc", "-Iinclude", "-I."]
+         "-Wno-sign-conversion", "-Werror", "-DPL_TEST_FIRST_ISA=(pl_cpu_best_isa()<PL_ISA_NEON?PL_ISA_SCALAR:PL_ISA_NEON)", "-DPL_TEST_ROW_STEP=3", "-Itests/cpu/cross", "-Isrc", "-Iinclude", "-I."]
 TESTS = ["matmul", "rows", "attention"]
 
 
 def sources():
-    base = [f"src/base/{n}.c" for n in ("mem", "pool", "status", "str")]
+    base = [f"src/base/{n}.c" for n in ("mem", "pool", "status", "str", "topology")]
     cpu = [f for f in glob.glob("src/cpu/*.c") if not os.path.basename(f).startswith("avx")]
     return base + glob.glob("src/tensor/*.c") + cpu + glob.glob("src/ref/*.c")
 
 
 def compiled(source):
     to = os.path.join(OUT, source.replace("/", "_") + ".o")
-    isa = ["-march=armv8.2-a+dotprod"] if os.path.basename(source).startswith("neon") else []
+    name = os.path.basename(source)
+    isa = ["-march=armv8.2-a+dotprod" + ("+i8mm" if name.startswith("neon_i8mm") else "")] if name.startswith("neon") else []
     cache = ["ccache"] if shutil.which("ccache") else []
     subprocess.run(cache + [CC] + FLAGS + isa + ["-c", source, "-o", to], check=True)
     return to
@@ -70,9 +71,10 @@ def attention_agrees():
 
 
 @case
-def a_cpu_without_the_dot_product_gets_the_plain_table():
+def each_cpu_gets_the_table_that_it_can_run():
     build()
-    assert "the best table here is neon-dotprod" in run("rows", "max")
+    assert "the best table here is neon-i8mm" in run("rows", "max")
+    assert "the best table here is neon-dotprod" in run("rows", "neoverse-n1")
     assert "the best table here is scalar" in run("rows", "cortex-a53")
 
 

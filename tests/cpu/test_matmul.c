@@ -122,7 +122,7 @@ static void every_type_every_row_count(void **state) {
         struct pl_cpu *c = cpu_make(isa, 2);
         for (size_t k = 0; k < WEIGHT_CASES; k++) {
             size_t grain = case_grain(&weight_cases[k]);
-            for (size_t rows = 1; rows <= 64; rows += isa == PL_ISA_SCALAR ? 9 : 1) {
+            for (size_t rows = 1; rows <= 64; rows += isa == PL_ISA_SCALAR ? 9 : PL_TEST_ROW_STEP) {
                 size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
                 check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, false}, rows % 2,
                               rows % 3 == 0);
