@@ -27,10 +27,14 @@ static enum pl_status step(struct rig *r, uint32_t done, uint32_t rows, float *t
                          .logit_count = rows,
                          .logit_rows = wanted};
     const struct pl_activation *logits;
-    uint32_t best[GOLD_TOKENS_MAX];
+    uint32_t best[GOLD_TOKENS_MAX], slot = 0;
     enum pl_status st = pl_model_forward(r->model, &b, r->kv, &logits);
     if (st != PL_OK) return st;
-    if (rows == 1 && (st = pl_ops_argmax(r->ops, logits, rows, best)) != PL_OK) return st;
+    if (rows == 1 && pl_ops_chooses(r->ops)) {
+        st = pl_ops_choose(r->ops, logits, rows, &slot);
+        if (st == PL_OK) st = pl_ops_chosen(r->ops, slot, best, rows);
+        if (st != PL_OK) return st;
+    }
     return pl_ops_activation_read(r->ops, logits, 0, rows, to);
 }
 
