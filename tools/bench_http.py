@@ -171,7 +171,7 @@ def bench(args, peer, model, cases, until, rows):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--model", action="append", required=True, help="FILE, FILE=NAME or FILE=NAME=CASES")
+    p.add_argument("--model", action="append", required=True, help="FILE, FILE=NAME, FILE=NAME=CASES or, for plumb alone, FILE=NAME=CASES=FLAGS")
     p.add_argument("--plumb", default="build/plumb")
     p.add_argument("--llama-server")
     p.add_argument("--llama-library-path", help="LD_LIBRARY_PATH of llama-server only")
@@ -190,13 +190,13 @@ def main():
     end, rows = time.monotonic() + args.budget, []
     jobs = []
     for spec in args.model:
-        path, name, cases = (spec.split("=") + ["", ""])[:3]
+        path, name, cases, flags = (spec.split("=", 3) + ["", "", ""])[:4]
         cases = [tuple(int(n) for n in c.split(":")) for c in (cases or args.cases).split(",")]
         widest = max(c for c, _ in cases)
-        plumb = [args.plumb, "serve", "-m", path, "-c", str(args.context), "--parallel", str(widest), "--metrics", *shlex.split(args.plumb_flags)]
+        plumb = [args.plumb, "serve", "-m", path, "-c", str(args.context), "--parallel", str(widest), "--metrics", *shlex.split(args.plumb_flags), *shlex.split(flags)]
         llama = [args.llama_server, "-m", path, "-c", str(args.context * widest), "-np", str(widest), *shlex.split(args.llama_flags)]
         jobs.append(("plumb", plumb, name or os.path.basename(path), cases))
-        if args.llama_server:
+        if args.llama_server and not flags:
             jobs.append(("llama-server", llama, name or os.path.basename(path), cases))
     jobs = [j for j in jobs if args.only in (None, j[0])]
     jobs.sort(key=lambda j: j[0] != "plumb")  # should the budget end, the peer's rows are those that are missing

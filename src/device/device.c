@@ -59,6 +59,7 @@ static enum pl_status failed(struct pl_device *d, struct pl_err *err, const char
 /* Every call that reaches a driver passes here first. */
 static enum pl_status admit(struct pl_device *d, const char *what, bool allocates, struct pl_err *err) {
     if (d->poisoned) {
+        if (err != NULL && err->status == PL_DEVICE && err->text[0] != '\0') return PL_DEVICE; /* the first reason stands */
         PL_FAIL(err, PL_DEVICE, "%s: %s failed earlier and was not drained, so it cannot %s",
                 pl_device_kind_name(d->drv->kind), d->info.name, what);
     }

@@ -98,8 +98,14 @@ enum MHD_Result answer_error(struct exchange *x, unsigned status, const char *ty
     return answer_json(x, status, error_object(api, status, type, param, message));
 }
 
+unsigned http_status(const struct pl_server *s, enum pl_status st) {
+    return st == PL_BUSY && s->draining
+               ? 503
+               : (unsigned)pl_status_http(st); /* it does not pass: another server should be asked */
+}
+
 enum MHD_Result answer_status(struct exchange *x, const struct pl_err *err, const char *param) {
-    unsigned status = (unsigned)pl_status_http(err->status);
+    unsigned status = http_status(x->server, err->status);
     if (err->status == PL_UNSUPPORTED || err->status == PL_NOT_FOUND) status = 400; /* of a parameter, not of a path */
     return answer_error(x, status, NULL, param != NULL && param[0] != '\0' ? param : NULL, "%s", err->text);
 }
@@ -454,12 +460,25 @@ bool pl_server_drain(struct pl_server *s, uint32_t timeout_ms) {
     return pl_service_drain(s->service, timeout_ms);
 }
 
+/* What is made goes out, except to those who do not take it. */
+static void wait_for_answers(struct pl_server *s, uint32_t ms) {
+    for (uint32_t i = 0; i < ms / 5; i++) {
+        pthread_mutex_lock(&s->jobs_lock);
+        bool any = s->jobs != NULL;
+        pthread_mutex_unlock(&s->jobs_lock);
+        if (!any) return;
+        struct timespec t = {0, 5 * 1000 * 1000};
+        nanosleep(&t, NULL);
+    }
+}
+
 void pl_server_destroy(struct pl_server *s) {
     if (s == NULL) return;
     s->draining = true;
     watch_stop(s);
     /* The service ends first: its last events wake every parked connection, which MHD needs before it can stop. */
     pl_service_destroy(s->service);
+    wait_for_answers(s, 2000);
     if (s->daemon != NULL) MHD_stop_daemon(s->daemon);
     if (s->log_file != NULL && s->log_file != stderr) fclose(s->log_file);
     pthread_mutex_destroy(&s->jobs_lock);

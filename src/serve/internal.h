@@ -177,6 +177,7 @@ enum MHD_Result answer_bytes(struct exchange *x, unsigned status, const char *ty
 /* {"error":{"message","type","param","code"}} (Anthropic: {"type":"error","error":{..}} on its paths). */
 enum MHD_Result answer_error(struct exchange *x, unsigned status, const char *type, const char *param, const char *fmt, ...)
     PL_PRINTF(5, 6);
+unsigned http_status(const struct pl_server *s, enum pl_status st);
 enum MHD_Result answer_status(struct exchange *x, const struct pl_err *err, const char *param);
 json_t *error_object(enum api_kind api, unsigned status, const char *type, const char *param, const char *message);
 

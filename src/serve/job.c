@@ -283,12 +283,18 @@ static void on_error(struct job *j, struct choice *c, const struct pl_event *e) 
     j->failed = true;
     j->err = e->err;
     job_cancel(j);
-    if (j->params.stream) api_shape(j->api)->stream_error(j, (unsigned)pl_status_http(e->err.status), e->err.text);
+    if (j->params.stream) api_shape(j->api)->stream_error(j, http_status(j->server, e->err.status), e->err.text);
 }
 
 static void on_end(struct job *j, struct choice *c, uint32_t index, const struct pl_event *e) {
     c->ended = true;
     c->reason = c->stopped ? PL_END_STOP : e->reason;
+    if (c->reason == PL_END_CANCELLED && j->server->draining) { /* half an answer is none */
+        struct pl_event cut = {.kind = PL_EVENT_ERROR};
+        (void)pl_err_set(&cut.err, __FILE__, __LINE__, PL_BUSY, "the server is shutting down");
+        on_error(j, c, &cut);
+        return;
+    }
     if (!c->stopped) {
         pl_decoder_flush(&c->decoder, &c->held);
         release_text(j, c, index, c->held.len);

@@ -212,6 +212,31 @@ def hangup_reopens_the_log():
     assert s.stop() == 0 and "asked for" in open(log, encoding="utf-8").read()
 
 
+@tap.case
+def a_second_signal_ends_at_once():
+    s = Server(MODEL, "--parallel", "1", "--drain", "600", "--metrics")
+    answers = []
+    ask = lambda i: answers.append(s.post("/v1/completions", completion(f"x{i}", max_tokens=480)))
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(12)]
+    for t in threads:
+        t.start()
+    until(lambda: s.metric("requests_running") + s.metric("requests_waiting") >= 12 or len(answers) > 0)
+    s.process.send_signal(signal.SIGTERM)
+    for line in s.process.stderr:
+        s.lines.append(line)
+        if "terminating" in line:
+            break
+    assert s.call("GET", "/ready")[0] == 503  # and connections are still answered
+    status, body, _ = s.post("/v1/completions", completion("late"))
+    assert status == 503 and "shutting down" in body["error"]["message"], body
+    s.process.send_signal(signal.SIGTERM)
+    assert s.wait() == 0
+    for t in threads:
+        t.join()
+    assert len(answers) == 12 and {a[0] for a in answers} <= {200, 503}, answers
+    assert all(a[1]["choices"][0]["finish_reason"] == "length" if a[0] == 200 else "shutting down" in a[1]["error"]["message"] for a in answers), answers
+
+
 SHIM = """#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <time.h>
