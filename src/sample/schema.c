@@ -1,14 +1,12 @@
 /* schema.c - one rule per subschema, written as text: the grammar compiler checks and bounds what comes of it. */
 #include "sample/schema.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-
-enum { RANGE_VALUES_MAX = 512 };
+#include "sample/schema_number.h"
 
 struct builder {
     struct pl_buf *out;
@@ -137,48 +135,6 @@ static enum pl_status read_size(struct builder *b, const json_t *s, const char *
 }
 
 /* ---------- numbers and strings ---------- */
-
-static bool bound(const json_t *s, const char *key, const char *exclusive, int64_t shift, int64_t *out) {
-    const json_t *v = json_object_get(s, key), *x = json_object_get(s, exclusive);
-    bool has = false;
-    if (json_is_integer(v) && llabs(json_integer_value(v)) < (int64_t)1 << 53) *out = json_integer_value(v), has = true;
-    if (json_is_integer(x) && llabs(json_integer_value(x)) < (int64_t)1 << 53) {
-        int64_t n = json_integer_value(x) + shift;
-        if (!has || (shift > 0 ? n > *out : n < *out)) *out = n;
-        has = true;
-    }
-    return has;
-}
-
-static enum pl_status integer_rule(struct builder *b, const json_t *s, struct pl_buf *rule) {
-    int64_t low = 0, high = 0;
-    bool has_low = bound(s, "minimum", "exclusiveMinimum", 1, &low),
-         has_high = bound(s, "maximum", "exclusiveMaximum", -1, &high);
-    bool given = json_object_get(s, "minimum") || json_object_get(s, "maximum") || json_object_get(s, "exclusiveMinimum") ||
-                 json_object_get(s, "exclusiveMaximum");
-    if (has_low && has_high && low <= high && high - low < RANGE_VALUES_MAX) {
-        for (int64_t v = low; v <= high; v++) pl_buf_printf(rule, "%s\"%lld\"", v == low ? "" : " | ", (long long)v);
-    } else if (has_low && !has_high && (low == 0 || low == 1)) {
-        pl_buf_add_c(rule, low == 0 ? "js-natural" : "[1-9] [0-9]{0,15}");
-    } else if (!given) {
-        pl_buf_add_c(rule, "js-integer");
-    } else {
-        PL_FAIL(b->err, PL_INVALID,
-                "integer bounds are supported for ranges of up to %d values, or a minimum of 0 or 1 without maximum",
-                RANGE_VALUES_MAX);
-    }
-    return PL_OK;
-}
-
-static enum pl_status number_rule(struct builder *b, const json_t *s, struct pl_buf *rule) {
-    const json_t *low = json_object_get(s, "minimum");
-    bool other =
-        json_object_get(s, "maximum") || json_object_get(s, "exclusiveMinimum") || json_object_get(s, "exclusiveMaximum");
-    if (other || (low != NULL && !(json_is_number(low) && json_number_value(low) == 0)))
-        PL_FAIL(b->err, PL_INVALID, "of bounds of numbers only minimum 0 is supported");
-    pl_buf_add_c(rule, low != NULL ? "js-natural js-fraction" : "js-number");
-    return PL_OK;
-}
 
 static enum pl_status string_rule(struct builder *b, const json_t *s, struct pl_buf *rule) {
     int64_t min, max;
@@ -387,8 +343,8 @@ static enum pl_status typed(struct builder *b, const json_t *s, const char *type
     if (strcmp(type, "object") == 0) return object_rule(b, s, rule, depth);
     if (strcmp(type, "array") == 0) return array_rule(b, s, rule, depth);
     if (strcmp(type, "string") == 0) return string_rule(b, s, rule);
-    if (strcmp(type, "integer") == 0) return integer_rule(b, s, rule);
-    if (strcmp(type, "number") == 0) return number_rule(b, s, rule);
+    if (strcmp(type, "integer") == 0) return pl_schema_integer(s, rule, b->err);
+    if (strcmp(type, "number") == 0) return pl_schema_number(s, rule, b->err);
     if (strcmp(type, "boolean") != 0 && strcmp(type, "null") != 0)
         PL_FAIL(b->err, PL_INVALID, "the schema's type '%.40s' is unknown", type);
     pl_buf_add_c(rule, strcmp(type, "null") == 0 ? "\"null\"" : "js-boolean");
