@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "sample/schema_number.h"
+#include "sample/schema_text.h"
 
 struct builder {
     struct pl_buf *out;
@@ -109,6 +110,7 @@ static enum pl_status check_keywords(struct builder *b, const json_t *s) {
                                         "allOf",
                                         "$ref",
                                         "minLength",
+                                        "pattern",
                                         "maxLength",
                                         "minimum",
                                         "maximum",
@@ -141,6 +143,25 @@ static enum pl_status string_rule(struct builder *b, const json_t *s, struct pl_
     PL_TRY(read_size(b, s, "minLength", 0, &min));
     PL_TRY(read_size(b, s, "maxLength", -1, &max));
     if (max >= 0 && max < min) PL_FAIL(b->err, PL_INVALID, "the schema's maxLength is below its minLength");
+    const json_t *pattern = json_object_get(s, "pattern"), *format = json_object_get(s, "format");
+    if (pattern != NULL) {
+        if (!json_is_string(pattern)) PL_FAIL(b->err, PL_INVALID, "the schema's pattern is no string");
+        if (min > 0 || max >= 0)
+            PL_FAIL(b->err, PL_INVALID,
+                    "the schema's pattern beside minLength or maxLength is not supported: write the length into it");
+        pl_buf_add_c(rule, "\"\\\"\" ");
+        PL_TRY(pl_schema_pattern(json_string_value(pattern), json_string_length(pattern), rule, b->err));
+        pl_buf_add_c(rule, " \"\\\"\"");
+        return PL_OK;
+    }
+    if (json_is_string(format) && min == 0 && max < 0) {
+        struct pl_buf inner = {0};
+        bool known = pl_schema_format(json_string_value(format), &inner);
+        if (known) pl_buf_printf(rule, "\"\\\"\" %s \"\\\"\"", pl_buf_cstr(&inner));
+        rule->failed |= inner.failed;
+        pl_buf_deinit(&inner);
+        if (known) return PL_OK;
+    }
     if (max == 0)
         pl_buf_add_c(rule, "\"\\\"\\\"\"");
     else if (max > 0) /* an escaped pair counts as one character or two: valid either way */
