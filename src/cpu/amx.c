@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include "cpu/avx512_chunk.h"
+#include "cpu/avx512_terms.h"
 
 enum { REQ_XCOMP_PERM = 0x1023, XTILECFG = 17, XTILEDATA = 18 };
 
-static const struct cpu_amx_kernels real = {avx512_amx_groups}, emulated = {avx512_amx_emulated_groups};
+static const struct cpu_amx_kernels real = {avx512_amx_groups, avx512_amx_float_groups},
+                                    emulated = {avx512_amx_emulated_groups, avx512_amx_emulated_float_groups};
 
 /* The CPU names the instructions, with tiles of the size that the kernels assume. */
 static bool is_named(void) {
@@ -77,6 +79,8 @@ static void fill_tables(void) {
         tables[i] = cpu_table_avx512;
         tables[i].isa = PL_ISA_AMX;
         tables[i].q8_groups = k[i]->groups;
+        tables[i].float_terms = avx512_float_terms;
+        tables[i].float_groups = k[i]->float_groups;
     }
 }
 const struct cpu_table *cpu_amx_table(void) {

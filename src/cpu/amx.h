@@ -24,6 +24,8 @@ void cpu_amx_pretend_declined(const char *why);
 struct cpu_amx_kernels {
     void (*groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
                    size_t y_stride, const float *bias, bool accumulate);
+    void (*float_groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
+                         size_t y_stride, const float *bias, bool accumulate);
 };
 bool cpu_amx_check(const struct cpu_amx_kernels *k, char *why, size_t size);
 

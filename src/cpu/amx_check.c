@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "cpu/amx.h"
 #include "cpu/avx512_chunk.h"
+#include "cpu/avx512_terms.h"
+#include "tensor/convert.h"
 #include "tensor/quant.h"
 
 enum { IN = 512, ROWS = 24, GROUPS = 2, ROW_MAX = IN / 32 * 36, TILE_MAX = IN / 32 * (512 + 128) + 256 };
@@ -28,7 +30,7 @@ static const struct check_format {
 /* Everything of one comparison; static, for it runs once and may not allocate. */
 static struct check {
     uint32_t seed;
-    _Alignas(64) unsigned char file[TILE_ROWS * ROW_MAX], tile[TILE_MAX], acts[ROWS * IN / 32 * ACT_ROW_BYTES + 128];
+    _Alignas(64) unsigned char file[16 * 1024], tile[TILE_MAX], acts[21 * 320 * 6];
     float mlx[2][TILE_ROWS * IN / 64], x[ROWS * IN], row[IN], y[ROWS * TILE_ROWS], same[ROWS * TILE_ROWS];
 } check;
 
@@ -103,8 +105,48 @@ static bool check_format(const struct cpu_amx_kernels *k, const struct check_for
     return true;
 }
 
+/* A product of float weights: 13 outputs, an odd end of inputs, groups of 16 and of 5 rows. */
+static bool check_float(const struct cpu_amx_kernels *k, enum pl_dtype dtype, char *why, size_t size) {
+    enum { OUT = 13, ODD = 301, FLOAT_ROWS = 21 };
+    struct pl_tensor t = {.name = "check", .dtype = dtype, .ndim = 2, .shape = {OUT, ODD, 1, 1}, .data = check.file};
+    const size_t each = dtype == PL_F32 ? 4 : 2;
+    _Static_assert(sizeof check.file >= OUT * ODD * 4, "the weights fit");
+    _Static_assert(sizeof check.acts >= FLOAT_ROWS * 320 * 6 && sizeof check.x / sizeof *check.x >= FLOAT_ROWS * ODD,
+                   "so do rows");
+    for (size_t i = 0; i < (size_t)OUT * ODD; i++) {
+        float v = draw_float();
+        uint16_t h = dtype == PL_F16 ? pl_f32_to_f16(v) : pl_f32_to_bf16(v);
+        memcpy(check.file + i * each, dtype == PL_F32 ? (const void *)&v : &h, each);
+    }
+    for (size_t i = 0; i < (size_t)FLOAT_ROWS * ODD; i++) check.x[i] = draw_float();
+    const struct pl_cpu_weight w = {.t = t, .out = OUT, .in = ODD, .kind = KIND_FLOAT};
+    const struct cpu_act_group g[GROUPS] = {{0, 16, check.acts}, {16, 5, check.acts + 16 * 320 * 6}};
+    for (int i = 0; i < GROUPS; i++)
+        avx512_float_terms(check.x + g[i].first * ODD, ODD, g[i].rows, ODD, (unsigned char *)g[i].data);
+    memset(check.y, 0xFF, sizeof check.y);
+    k->float_groups(&w, 0, g, GROUPS, check.y, TILE_ROWS, NULL, false);
+    for (size_t o = 0; o < OUT; o++) {
+        PL_ASSERT(pl_dequant_row_product(&t, o, check.row) == PL_OK);
+        for (size_t r = 0; r < FLOAT_ROWS; r++) {
+            double sum = 0, sizes = 0, got = (double)check.y[r * TILE_ROWS + o];
+            for (size_t i = 0; i < ODD; i++) {
+                double v = (double)check.row[i] * (double)check.x[r * ODD + i];
+                sum += v, sizes += fabs(v);
+            }
+            if (fabs(got - sum) <= 2e-6 * sizes) continue;
+            snprintf(why, size, "its product of %s with tiles is wrong: row %zu, output %zu is %.9g, expected %.9g",
+                     pl_dtype_name(dtype), r, o, got, sum);
+            return false;
+        }
+    }
+    return true;
+}
+
 bool cpu_amx_check(const struct cpu_amx_kernels *k, char *why, size_t size) {
+    static const enum pl_dtype floats[] = {PL_F32, PL_F16, PL_BF16};
     check.seed = 1;
+    for (size_t i = 0; i < PL_COUNT_OF(floats); i++)
+        if (!check_float(k, floats[i], why, size)) return false;
     for (size_t i = 0; i < PL_COUNT_OF(check_formats); i++)
         if (!check_format(k, &check_formats[i], why, size)) return false;
     return true;

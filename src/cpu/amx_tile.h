@@ -34,6 +34,11 @@ _Static_assert(sizeof(struct tile_config) == 64, "what LDTILECFG reads");
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" TILE_TEXT(n) \
                      :                                         \
                      : "r"((const void *)(p)), "r"((int64_t)(stride)), "m"(*(const char(*)[extent])(const void *)(p)))
+/* The same from memory that nobody writes while it may be read here (a mapped file, activations made by an earlier call). */
+#define tile_load_view(n, p, stride)                           \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" TILE_TEXT(n) \
+                     :                                         \
+                     : "r"((const void *)(p)), "r"((int64_t)(stride)), "m"(*(const char *)(const void *)(p)))
 /* 64-byte rows, one behind the other, all 16 of them claimed. */
 #define tile_store(n, p)                                                           \
     __asm__ volatile("tilestored %%tmm" TILE_TEXT(n) ", (%1,%2,1)"                 \

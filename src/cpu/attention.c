@@ -102,7 +102,7 @@ static void split_worker(void *arg, int index, int count) {
         size_t begin, end, chunk = at % j->chunks_max;
         chunks_of(&t, &begin, &end);
         if (chunk < begin || chunk >= end) continue;
-        struct tile_state part = state_at(j->c->partial + at * j->unit, d_pad);
+        struct tile_state part = state_at(j->c->space.partial + at * j->unit, d_pad);
         chunk_states(table, &t, chunk, part, d_pad, scratch);
     }
 }
@@ -117,9 +117,9 @@ static void merge_worker(void *arg, int index, int count) {
         struct cpu_attn_tile t = tile_at(j->a, first);
         size_t chunk, end;
         chunks_of(&t, &chunk, &end);
-        struct tile_state sum = state_at(j->c->partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
+        struct tile_state sum = state_at(j->c->space.partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
         while (++chunk < end) {
-            struct tile_state part = state_at(j->c->partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
+            struct tile_state part = state_at(j->c->space.partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
             for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
         }
         for (size_t q = 0; q < t.count; q++) table->attn_finish(&sum.s[q], sum.o + q * d_pad, out_row(&t, q), d);

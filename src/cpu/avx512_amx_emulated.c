@@ -2,3 +2,4 @@
 #define PL_TILE_EMULATED
 #define AMX_NAME(name) avx512_amx_emulated_##name
 #include "cpu/avx512_amx_body.h"
+#include "cpu/avx512_amx_float.h"

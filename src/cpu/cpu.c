@@ -120,6 +120,8 @@ static void take_products(struct cpu_table *to, const struct cpu_table *from) {
     to->quantize = from->quantize;
     to->q8_tile = from->q8_tile;
     to->q8_groups = from->q8_groups;
+    to->float_terms = from->float_terms;
+    to->float_groups = from->float_groups;
 }
 
 enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_isa isa, struct pl_err *err) {
@@ -148,13 +150,19 @@ enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_
     return pl_cpu_reserve(c, 1, 1024, ATTN_CHUNK, err); /* groups of another size */
 }
 
+static void space_free(struct cpu_space *s) {
+    pl_free(s->acts);
+    pl_free(s->groups);
+    pl_free(s->terms);
+    pl_free(s->term_groups);
+    pl_free(s->scratch);
+    pl_free(s->partial);
+}
+
 void pl_cpu_destroy(struct pl_cpu *c) {
     if (c == NULL) return;
     pl_pool_destroy(c->pool);
-    pl_free(c->acts);
-    pl_free(c->groups);
-    pl_free(c->scratch);
-    pl_free(c->partial);
+    space_free(&c->space);
     cpu_moe_free(c->moe);
     pl_free(c);
 }
@@ -170,12 +178,13 @@ static size_t attn_scratch_floats(void) {
 }
 
 struct sizes {
-    size_t acts, groups, scratch_each, partial_floats;
+    size_t acts, groups, terms, scratch_each, partial_floats;
 };
 
 static bool sizes_of(size_t rows, size_t in, size_t tokens, struct sizes *s) {
     size_t blocks, padded, chunks = tokens / ATTN_CHUNK + 2, plain;
     if (!pl_align_up(in, ACT_BLOCK, &padded) || !pl_mul_size(padded / ACT_BLOCK, ACT_ROW_BYTES, &blocks)) return false;
+    if (!pl_mul_size(rows, padded * 6, &s->terms)) return false;
     rows *= 2;             /* two terms of each, when a product is fine */
     s->groups = rows + 16; /* grouped products may have groups of one row */
     if (!pl_mul_size(rows, blocks + 64, &s->acts) || !pl_add_size(s->acts, 64 * s->groups, &s->acts)) return false;
@@ -193,27 +202,25 @@ enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, 
     size_t scratch;
     if (!sizes_of(rows, in, tokens, &s) || !pl_mul_size(s.scratch_each, (size_t)pl_pool_threads(c->pool), &scratch))
         PL_FAIL(err, PL_LIMIT, "scratch for %zu rows of %zu inputs does not fit the address space", rows, in);
-    unsigned char *acts = pl_alloc_aligned(s.acts, 64), *sc = pl_alloc_aligned(scratch, 64);
-    struct cpu_act_group *groups = pl_calloc(s.groups, sizeof *groups);
-    float *partial = pl_alloc_aligned(s.partial_floats * sizeof *partial, 64);
-    if (acts == NULL || sc == NULL || groups == NULL || partial == NULL) {
-        pl_free(acts);
-        pl_free(sc);
-        pl_free(groups);
-        pl_free(partial);
-        PL_FAIL(err, PL_NO_MEMORY, "no memory for CPU scratch of %zu rows, %zu inputs, %zu tokens (%zu bytes)", rows, in,
-                tokens, s.acts + scratch + s.partial_floats * sizeof *partial);
+    struct cpu_space n = {.acts = pl_alloc_aligned(s.acts, 64),
+                          .scratch = pl_alloc_aligned(scratch, 64),
+                          .groups = pl_calloc(s.groups, sizeof *n.groups),
+                          .partial = pl_alloc_aligned(s.partial_floats * sizeof *n.partial, 64)};
+    bool got = n.acts != NULL && n.scratch != NULL && n.groups != NULL && n.partial != NULL;
+    if (got && c->table->float_terms != NULL) {
+        n.terms = pl_alloc_aligned(s.terms, 64);
+        n.term_groups = pl_calloc(s.groups, sizeof *n.term_groups);
+        got = n.terms != NULL && n.term_groups != NULL;
     }
-    pl_free(c->acts);
-    pl_free(c->scratch);
-    pl_free(c->groups);
-    pl_free(c->partial);
-    c->acts = acts;
-    c->scratch = sc;
+    if (!got) {
+        space_free(&n);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for CPU scratch of %zu rows, %zu inputs, %zu tokens (%zu bytes)", rows, in,
+                tokens, s.acts + s.terms + scratch + s.partial_floats * sizeof *n.partial);
+    }
+    space_free(&c->space);
+    c->space = n;
     c->scratch_each = s.scratch_each;
-    c->groups = groups;
     c->group_cap = s.groups;
-    c->partial = partial;
     c->partial_floats = s.partial_floats;
     c->max_rows = rows;
     c->max_in = in;

@@ -79,7 +79,7 @@ const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_wei
  * input width: activations are quantised once, one parallel region. bias or its entries may be NULL. */
 struct pl_cpu_span {
     size_t first, rows;
-    size_t group, groups; /* the product's own */
+    size_t group, groups, term_group, term_groups; /* the product's own */
 };
 struct pl_cpu_matmul {
     size_t count, rows;

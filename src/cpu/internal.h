@@ -40,19 +40,24 @@ struct cpu_act_group {
     const unsigned char *data;
 };
 
+/* What a context has reserved. */
+struct cpu_space {
+    unsigned char *acts; /* packed activations, in groups */
+    struct cpu_act_group *groups;
+    unsigned char *terms; /* activations in terms, in groups of 16 rows; only on tables that multiply floats so */
+    struct cpu_act_group *term_groups;
+    unsigned char *scratch; /* one piece per thread */
+    float *partial;         /* attention states of a split context */
+};
+
 struct pl_cpu {
     const struct cpu_table *table; /* one of the tables, or `mixed` */
     struct cpu_table mixed;        /* after pl_cpu_override; isa is that of the products */
     struct pl_pool *pool;
     enum pl_isa isa;
     size_t max_rows, max_in, max_tokens;
-    unsigned char *acts; /* packed activations */
-    struct cpu_act_group *groups;
-    size_t group_cap;
-    unsigned char *scratch; /* one piece per thread */
-    size_t scratch_each;
-    float *partial; /* attention states of a split context */
-    size_t partial_floats;
+    struct cpu_space space;
+    size_t group_cap, scratch_each, partial_floats;
     struct cpu_moe_scratch *moe;
     _Atomic size_t next;            /* unit of work to be taken next */
     _Atomic size_t near[CPU_NODES]; /* the same for work that is shared out by memory node */
@@ -65,7 +70,7 @@ struct pl_cpu {
 void cpu_moe_free(struct cpu_moe_scratch *s);
 
 static inline void *cpu_thread_scratch(const struct pl_cpu *c, int index) {
-    return c->scratch + c->scratch_each * (size_t)index;
+    return c->space.scratch + c->scratch_each * (size_t)index;
 }
 
 static inline bool cpu_take_of(_Atomic size_t *next, size_t grain, size_t total, size_t *begin, size_t *end) {

@@ -124,6 +124,7 @@ const char *pl_cpu_weight_declines(const struct pl_cpu *c, const struct pl_cpu_w
 #define AVX2_F32(n, text, e, b, g)   [n] = {"avx2/" text "xf32/gemv", "avx2/" text "xf32/gemm"},
 #define AVX512_F32(n, text, e, b, g) [n] = {"avx512/" text "xf32/gemv", "avx512/" text "xf32/gemm"},
 #define AMX_Q8(n, text, e, b, g)     [n] = {"avx512-amx/" text "xq8/gemm"},
+#define AMX_F32(n, text, e, b, g)    [n] = {"avx512-amx/" text "xbf16/gemv", "avx512-amx/" text "xbf16/gemm"},
 #define NEON_F32(n, text, e, b, g)   [n] = {"neon/" text "xf32/gemv", "neon/" text "xf32/gemm"},
 #define NEON_Q8(n, text, e, b, g)    [n] = {"neon-dotprod/" text "xq8/gemv", "neon-dotprod/" text "xq8/gemm"},
 #define I8MM_Q8(n, text, e, b, g)    [n] = {"neon-dotprod/" text "xq8/gemv", "neon-i8mm/" text "xq8/gemm"},
@@ -137,12 +138,14 @@ static const char *const names_neon_q8[][2] = NAMES(NEON, Q8);
 static const char *const names_i8mm_q8[][2] = NAMES(I8MM, Q8);
 static const char *const names_avx2_q8[][2] = NAMES(AVX2, Q8);
 static const char *const names_avx512_q8[][2] = NAMES(AVX512, Q8);
+static const char *const names_amx[][2] = NAMES(AMX, F32);
 static const char *const names_amx_q8[][1] = NAMES(AMX, Q8);
 
 const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows) {
     size_t many = rows > 1;
     bool q8 = w->kind == KIND_Q8;
     if (c->table->isa == PL_ISA_AMX && q8 && rows >= CPU_AMX_ROWS_MIN) return names_amx_q8[w->t.dtype][0];
+    if (c->table->isa == PL_ISA_AMX && w->kind == KIND_FLOAT) return names_amx[w->t.dtype][many];
     if (c->table->isa == PL_ISA_AVX512 || c->table->isa == PL_ISA_AMX)
         return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
     if (c->table->isa == PL_ISA_I8MM && q8) return names_i8mm_q8[w->t.dtype][many];
@@ -158,6 +161,8 @@ struct product {
     const struct pl_cpu_matmul *m;
     size_t group_count, most_groups, groups_per_pass, rows_per_pass, passes;
     size_t tiles; /* of all matrices */
+    bool terms;   /* float weights by terms */
+    size_t term_count, most_terms, terms_per_pass;
 };
 
 static void plain_tile(const struct product *p, size_t i, size_t tile, size_t begin, size_t end, float *row) {
@@ -210,13 +215,13 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
         size_t first = m->spans != NULL ? m->spans[i].group : 0, n = m->spans != NULL ? m->spans[i].groups : p->group_count;
         size_t last = PL_MIN(n, (pass + 1) * p->groups_per_pass);
         if (p->c->table->q8_groups != NULL && !m->fine && pass * p->groups_per_pass < last) {
-            const struct cpu_act_group *a = &p->c->groups[first + pass * p->groups_per_pass];
+            const struct cpu_act_group *a = &p->c->space.groups[first + pass * p->groups_per_pass];
             p->c->table->q8_groups(w, tile, a, last - pass * p->groups_per_pass, m->y[i] + tile * TILE_ROWS, m->y_stride[i],
                                    bias, m->accumulate);
             return;
         }
         for (size_t g = pass * p->groups_per_pass; g < last; g++) {
-            const struct cpu_act_group *a = &p->c->groups[first + g];
+            const struct cpu_act_group *a = &p->c->space.groups[first + g];
             if (m->fine) {
                 fine_tile(p, w, i, tile, a, bias);
                 continue;
@@ -224,6 +229,15 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
             float *y = m->y[i] + a->first * m->y_stride[i] + tile * TILE_ROWS;
             p->c->table->q8_tile(w, tile, a, y, m->y_stride[i], bias, m->accumulate);
         }
+        return;
+    }
+    if (w->kind == KIND_FLOAT && p->terms) {
+        const float *bias = m->bias != NULL && m->bias[i] != NULL ? m->bias[i] + tile * TILE_ROWS : NULL;
+        size_t first = m->spans != NULL ? m->spans[i].term_group : 0,
+               n = m->spans != NULL ? m->spans[i].term_groups : p->term_count, begin = pass * p->terms_per_pass;
+        if (begin < n)
+            p->c->table->float_groups(w, tile, &p->c->space.term_groups[first + begin], PL_MIN(n - begin, p->terms_per_pass),
+                                      m->y[i] + tile * TILE_ROWS, m->y_stride[i], bias, m->accumulate);
         return;
     }
     size_t first = m->spans != NULL ? m->spans[i].first : 0, n = m->spans != NULL ? m->spans[i].rows : m->rows;
@@ -300,7 +314,7 @@ static void quantize_worker(void *arg, int index, int count) {
     const struct pl_cpu_matmul *m = p->m;
     size_t begin, end;
     while (cpu_take(p->c, 1, p->group_count, &begin, &end)) {
-        const struct cpu_act_group *g = &p->c->groups[begin];
+        const struct cpu_act_group *g = &p->c->space.groups[begin];
         if (m->fine) {
             quantize_fine(p, g, cpu_thread_scratch(p->c, index));
             continue;
@@ -309,13 +323,52 @@ static void quantize_worker(void *arg, int index, int count) {
     }
 }
 
+static void terms_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    struct product *p = arg;
+    const struct pl_cpu_matmul *m = p->m;
+    size_t begin, end;
+    while (cpu_take(p->c, 1, p->term_count, &begin, &end)) {
+        const struct cpu_act_group *g = &p->c->space.term_groups[begin];
+        p->c->table->float_terms(m->x + g->first * m->x_stride, m->x_stride, g->rows, m->w[0]->in, (unsigned char *)g->data);
+    }
+}
+
+/* Rows [first, end) in groups of 16, and one of what is left. */
+static void plan_terms_span(struct product *p, size_t row_bytes, size_t first, size_t end, size_t *used) {
+    struct pl_cpu *c = p->c;
+    for (size_t rows; first < end; first += rows) {
+        rows = PL_MIN((size_t)GROUP_MAX, end - first);
+        PL_ASSERT(p->term_count < c->group_cap);
+        c->space.term_groups[p->term_count++] = (struct cpu_act_group){first, rows, c->space.terms + *used};
+        *used += rows * row_bytes;
+    }
+}
+
+static void plan_terms(struct product *p, size_t in) {
+    const struct pl_cpu_matmul *m = p->m;
+    size_t row_bytes = (in + ACT_BLOCK - 1) / ACT_BLOCK * ACT_BLOCK * 6, used = 0;
+    if (m->spans == NULL) plan_terms_span(p, row_bytes, 0, m->rows, &used);
+    for (size_t i = 0; m->spans != NULL && i < m->count; i++) {
+        struct pl_cpu_span *s = &m->spans[i], *before = i > 0 ? s - 1 : NULL;
+        bool same = before != NULL && before->first == s->first && before->rows == s->rows;
+        s->term_group = same ? before->term_group : p->term_count;
+        if (!same) plan_terms_span(p, row_bytes, s->first, s->first + s->rows, &used);
+        s->term_groups = same ? before->term_groups : p->term_count - s->term_group;
+        p->most_terms = PL_MAX(p->most_terms, s->term_groups);
+    }
+    if (m->spans == NULL) p->most_terms = p->term_count;
+    p->terms_per_pass = PL_MAX((size_t)4, PASS_BYTES / (row_bytes * GROUP_MAX));
+}
+
 /* Rows [first, end): full groups, then one group for each power of two of what is left. */
 static void plan_span(struct product *p, size_t row_bytes, size_t first, size_t end, size_t *used) {
     struct pl_cpu *c = p->c;
     for (size_t rows = c->table->group_max; first < end; first += rows) {
         while (rows > end - first) rows /= 2;
         PL_ASSERT(p->group_count < c->group_cap);
-        c->groups[p->group_count++] = (struct cpu_act_group){first, rows, c->acts + *used};
+        c->space.groups[p->group_count++] = (struct cpu_act_group){first, rows, c->space.acts + *used};
         *used += (rows * row_bytes + 63) / 64 * 64;
     }
 }
@@ -362,19 +415,32 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
     size_t in = m->w[0]->in;
     PL_ASSERT(m->rows <= c->max_rows && in <= c->max_in);
     struct product p = {.c = c, .m = m};
-    bool q8 = false, first = settle(c, m);
+    bool q8 = false, floats = false, first = settle(c, m);
     for (size_t i = 0; i < m->count; i++) {
         PL_ASSERT(m->w[i]->in == in);
         q8 = q8 || m->w[i]->kind == KIND_Q8;
+        floats = floats || m->w[i]->kind == KIND_FLOAT;
         PL_ASSERT(m->spans == NULL || (m->w[i]->out == m->w[0]->out && !m->fine));
         p.tiles += (m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS;
     }
     p.rows_per_pass = PL_MAX((size_t)64, PASS_BYTES / (in * sizeof(float)));
     p.passes = (most_rows(m) + p.rows_per_pass - 1) / p.rows_per_pass;
+    p.terms = floats && c->table->float_groups != NULL;
+    if (p.terms) {
+        plan_terms(&p, in);
+        p.passes = PL_MAX(p.passes, (p.most_terms + p.terms_per_pass - 1) / p.terms_per_pass);
+        atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+        if (p.term_count == 1)
+            terms_worker(&p, 0, 1);
+        else
+            pl_pool_run_any(c->pool, terms_worker, &p);
+    }
     if (q8) {
         plan_groups(&p, in);
         p.passes = PL_MAX(p.passes, (p.most_groups + p.groups_per_pass - 1) / p.groups_per_pass);
-        if (first) p.rows_per_pass = m->rows, p.groups_per_pass = p.group_count, p.passes = 1; /* a tile is made once */
+        if (first)
+            p.rows_per_pass = m->rows, p.groups_per_pass = p.group_count, p.terms_per_pass = p.term_count,
+            p.passes = 1; /* a tile is made once */
         atomic_store_explicit(&c->next, 0, memory_order_relaxed);
         if (m->rows < 4)
             quantize_worker(&p, 0, 1);

@@ -2,6 +2,7 @@
  * when it is not used. Where the CPU has no tiles its instructions are emulated (support.h). */
 #include "cpu/amx.h"
 #include "cpu/avx512_chunk.h"
+#include "cpu/avx512_terms.h"
 #include "tests/cpu/support.h"
 
 #define NEEDS_AVX512() \
@@ -29,7 +30,8 @@ static void the_bits_are_those_of_avx512(void **state) {
     NEEDS_AVX512();
     static const size_t rows[] = {7, 8, 15, 16, 25, 300};
     for (size_t k = 0; k < WEIGHT_CASES; k++) {
-        if (weight_cases[k].dtype <= PL_BF16 && weight_cases[k].dtype != PL_MLX) continue;
+        if (weight_cases[k].dtype <= PL_BF16 && weight_cases[k].dtype != PL_MLX)
+            continue; /* floats: below, and test_matmul */
         for (size_t i = 0; i < PL_COUNT_OF(rows); i++) {
             const size_t grain = case_grain(&weight_cases[k]), in = i == 5 ? 1280 : i % 2 ? 3 * grain : 2 * grain, out = 37;
             struct pl_tensor t = tensor_random(&weight_cases[k], out, in, k + i);
@@ -63,23 +65,31 @@ static void groups_with_a_fault(const struct pl_cpu_weight *w, size_t tile, cons
     *at = last_row ? *at * 1.0000002f : -*at; /* a last bit, or plainly wrong */
 }
 
+static void floats_with_a_fault(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n,
+                                float *y, size_t y_stride, const float *bias, bool accumulate) {
+    avx512_amx_emulated_float_groups(w, tile, g, n, y, y_stride, bias, accumulate);
+    float *at = last_row ? y + 20 * y_stride + 12 : y;
+    if (w->t.dtype == broken) *at = last_row ? *at + 0.001f : -*at;
+}
+
 static void a_wrong_product_of_any_format_is_found(void **state) {
     (void)state;
     NEEDS_AVX512();
     char why[200] = "";
-    const struct cpu_amx_kernels right = {avx512_amx_emulated_groups}, wrong = {groups_with_a_fault};
+    const struct cpu_amx_kernels right = {avx512_amx_emulated_groups, avx512_amx_emulated_float_groups},
+                                 wrong = {groups_with_a_fault, floats_with_a_fault};
     assert_true(cpu_amx_check(&right, why, sizeof why));
     assert_string_equal(why, "");
     size_t found = 0;
     for (size_t k = 0; k < WEIGHT_CASES; k++) {
         broken = weight_cases[k].dtype, broken_bits = weight_cases[k].bits, last_row = k % 2;
-        if (broken == PL_F32 || broken == PL_F16 || broken == PL_BF16) continue;
+        bool floats = broken == PL_F32 || broken == PL_F16 || broken == PL_BF16;
         assert_false(cpu_amx_check(&wrong, why, sizeof why));
         assert_non_null(strstr(why, pl_dtype_name(broken)));
-        assert_non_null(strstr(why, last_row ? "row 23, output 15" : "row 0, output 0"));
+        assert_non_null(strstr(why, !last_row ? "row 0, output 0" : floats ? "row 20, output 12" : "row 23, output 15"));
         found++;
     }
-    assert_true(found >= 27);
+    assert_int_equal(found, WEIGHT_CASES);
 }
 
 static void what_is_declined_says_why(void **state) {

@@ -30,14 +30,29 @@ def the_configuration_is_constant_data_and_is_let_go():
     seen = 0
     for name, body in functions().items():
         words = tile_words(body)
-        for operand in re.findall(r"\tldtilecfg ([^\n#]+)[^\n]*\n[^\n]*", body):
-            assert "(%rip)" in operand, f"{name}: configuration at {operand}, which somebody may have to store first"
-        for relocation in re.findall(r"\tldtilecfg [^\n]*\n([^\n]*)", body):
-            assert ".rodata" in relocation, f"{name}: configuration is not constant: {relocation}"
-        if "ldtilecfg" in words:
-            seen += 1
-            assert words[0] == "ldtilecfg" and "tilerelease" in words, f"{name}: {words}"
-    assert seen >= 1, "nothing configures tiles"
+        if "ldtilecfg" not in words:
+            continue
+        seen += 1
+        assert words[0] == "ldtilecfg" and "tilerelease" in words, f"{name}: {words}"
+        before = body[:body.index("\tldtilecfg")].splitlines()[-8:]  # one of a constant table, or the constant itself
+        after = body[body.index("\tldtilecfg"):].splitlines()[:2]
+        if "(%rip)" in after[0]:
+            assert ".rodata" in after[1], f"{name}: configuration is not constant: {after}"
+        else:
+            assert any(".rodata" in line for line in before), f"{name}: configuration is not constant: {before} {after}"
+        assert words.count("ldtilecfg") == 1, f"{name}: {words}"
+    assert seen == 2, f"{seen} functions configure tiles"
+
+
+@case
+def float_products_run_into_three_sums_that_are_stored():
+    body = "".join(b for b in functions().values() if "\ttdpbf16ps" in b)
+    words = tile_words(body)
+    assert words.count("tdpbf16ps") >= 6, words
+    for word in ("tilezero", "tilestored"):
+        assert words.count(word) > 0 and words.count(word) % 3 == 0, f"{word}: {words}"
+    for into in (0, 1, 2):
+        assert re.search(rf"\ttdpbf16ps %tmm[67],%tmm[345],%tmm{into}\b", body), f"nothing goes to sum {into}"
 
 
 @case
