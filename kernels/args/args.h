@@ -86,13 +86,27 @@ enum {
     PL_PLAN_VISIBLE,      /* [rows] */
     PL_PLAN_DENSE_START,  /* [rows + 1] tokens before each row when all visible ones lie one after the other */
     PL_PLAN_PAGE_INDEX,   /* physical pages */
+    PL_PLAN_ROW_MERGE,    /* [rows] which entry of the merge list is the row's; PL_PLAN_DIRECT: none */
     PL_PLAN_CHUNK_COUNT,
     PL_PLAN_MERGE_COUNT,
     PL_PLAN_ROW_COUNT,
     PL_PLAN_HEADER_WORDS = 16
 };
-/* A chunk: page_first (in the page list), page_count, skip, tokens, member_first, members, part_first, 0. */
-enum { PL_PLAN_CHUNK_WORDS = 8, PL_PLAN_STATE_WORDS = 4 };
+/* A chunk: page_first (in the page list), page_count, skip, tokens, member_first, members, part_first; then what its group
+ * would have to look up: chunks follow the header, the first page is one load away. Behind the last chunk stand
+ * PL_PLAN_CHUNKS_SPARE of zeros, for grids larger than the plan. */
+enum {
+    PL_CHUNK_PAGES_AT = 7, /* place in the record */
+    PL_CHUNK_MEMBERS_AT,   /* likewise */
+    PL_CHUNK_ROW,          /* its first member */
+    PL_CHUNK_LAST,         /* 1: the last token of the row is in it */
+    PL_CHUNK_ENTRY,        /* of the merge list, of its first member */
+    PL_CHUNK_STATES_AT,    /* place of that entry's states */
+    PL_CHUNK_STATE_COUNT,
+    PL_PLAN_CHUNK_WORDS = 16,
+    PL_PLAN_STATE_WORDS = 4,
+    PL_PLAN_CHUNKS_SPARE = 16
+};
 #define PL_PLAN_DIRECT 0xFFFFFFFFu /* as part_first: the row itself is written */
 
 /* Decode attention by plan. q and out [rows, H, D] f32; parts [part, H, D] and their lse_log2 [part, H] f32. Rows of a
@@ -100,8 +114,10 @@ enum { PL_PLAN_CHUNK_WORDS = 8, PL_PLAN_STATE_WORDS = 4 };
 struct pl_args_paged {
     u32 heads, kv_heads;
     f32 scale, softcap;
-    u32 chunks, merges, rows, pad; /* of this launch */
+    u32 chunks, merges, rows; /* of this launch */
+    u32 fresh;                /* so many tokens at each row's end were written by launches of this step */
 };
+#define PL_PAGED_ALL_FRESH 0xFFFFFFFFu
 PL_ARGS_CHECK(pl_args_paged, merges, 20);
 PL_ARGS_SIZE(pl_args_paged, 32);
 

@@ -33,6 +33,7 @@ void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_
         {0, "rows", "LIST", PL_ARG_STR, &o->rows, "--op linear: rows of the product (1,2,4,8,16,32,64,128)", 0, 0, NULL},
         {0, "shape", "OUTxIN", PL_ARG_STR, &o->shape, "--op linear: of each matrix (4096x4096; CPU 1024x4096)", 0, 0, NULL},
         {0, "quick", NULL, PL_ARG_FLAG, &o->quick, "--op linear: fewer repeats", 0, 0, NULL},
+        {0, "portable", NULL, PL_ARG_FLAG, &o->portable, "--op: not the kernels that only this device has", 0, 0, NULL},
         {0, "sweep", NULL, PL_ARG_FLAG, &o->sweep, "--op: lengths from 64 doubling to --len", 0, 0, NULL},
         {0, "svg", "FILE", PL_ARG_STR, &o->svg, "--op --sweep: time over length as a picture", 0, 0, NULL},
         {0},
@@ -92,7 +93,15 @@ static enum pl_status parse_forms(const char *list, unsigned *out, struct pl_err
 
 static enum pl_status time_row(struct pl_paged_bed *b, const struct pl_bench_op *o, const struct pl_attn_table *at,
                                enum pl_dtype kv, struct table *t, struct row *r, struct pl_err *err) {
-    struct pl_paged_case c = {kv, o->batch, r->len, PL_MIN(o->shared, r->len), o->page, o->heads, o->kv_heads, o->dim};
+    struct pl_paged_case c = {.kv = kv,
+                              .batch = o->batch,
+                              .len = r->len,
+                              .shared = PL_MIN(o->shared, r->len),
+                              .page_tokens = o->page,
+                              .heads = o->heads,
+                              .kv_heads = o->kv_heads,
+                              .head_dim = o->dim,
+                              .portable = o->portable};
     struct pl_plan_options opt = {.split = true,
                                   .pages_per_chunk = o->pages_per_chunk,
                                   .costs = {at->slots, at->chunk_cost, at->merge_cost, at->member_cost}};

@@ -23,6 +23,8 @@
     X(moe, "moe.k.c")                                   \
     X(cuda_strips, "cuda/strips.h")                     \
     X(cuda_mma, "cuda/mma.k.c")                         \
+    X(cuda_paged_mma, "cuda/paged_mma.k.c")             \
+    X(cuda_units, "cuda/units.h")                       \
     X(cuda_prepare, "cuda/prepare.k.c")                 \
     X(cuda_retile, "cuda/retile.k.c")                   \
     X(cuda_gemv, "cuda/gemv.k.c")                       \

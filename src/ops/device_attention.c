@@ -54,16 +54,19 @@ static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_a
                     pl_launch_merge(&d->ks, &kv->split, a, splits, &d->parts, &d->lse));
 }
 
-static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, uint64_t bytes) {
+/* Every sequence of the step, or only those of several rows. */
+static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, bool several, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     struct dev_kv *kv = (struct dev_kv *)o->kv;
     const struct pl_kv_shape *s = &kv->base.shape;
     enum pl_status st = PL_OK;
+    uint32_t launched = 0;
     if (kv->tiles.jit == NULL) st = pl_kernel_tiles(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->tiles, &d->ks.err);
     for (uint32_t i = 0; i < o->batch->seq_count && st == PL_OK; i++) {
         const struct pl_batch_seq *q = &o->batch->seqs[i];
+        if (several && q->rows == 1) continue;
         st = pl_launch_tiles(&d->ks, &kv->tiles, a, s->head_dim, q->first_row, q->rows);
-        if (st == PL_OK && i > 0) pl_ops_count(o, PL_OP_attention, kv->tiles.name, 1, 0);
+        if (st == PL_OK && launched++ > 0) pl_ops_count(o, PL_OP_attention, kv->tiles.name, 1, 0);
     }
     return dev_done(o, PL_OP_attention, &kv->tiles, bytes, st);
 }
@@ -79,7 +82,7 @@ void dev_attention_deinit(struct dev_ops *d) {
     struct pl_device *dev = d->ks.device;
     for (size_t i = 0; i < DEV_PLANS_MAX; i++) {
         struct dev_plan *p = &d->plans[i];
-        struct pl_device_buffer *const all[] = {&p->record, &p->parts, &p->lse, &p->dense_k, &p->dense_v};
+        struct pl_device_buffer *const all[] = {&p->record, &p->parts, &p->lse, &p->arrived, &p->dense_k, &p->dense_v};
         for (size_t k = 0; k < PL_COUNT_OF(all); k++) pl_device_free(dev, all[k]);
         pl_device_host_free(dev, p->staging);
         pl_device_event_destroy(dev, &p->uploaded);
@@ -101,22 +104,24 @@ static struct dev_plan *plan_slot(struct dev_ops *d, uint32_t window, uint32_t h
     return NULL;
 }
 
-static struct pl_paged *paged_of(struct dev_kv *kv, const struct pl_paged_shape *s) {
+static struct pl_paged *paged_of(struct dev_ops *d, struct dev_kv *kv, const struct pl_paged_shape *s) {
     for (size_t i = 0; i < PL_COUNT_OF(kv->paged); i++) {
         struct pl_paged *p = &kv->paged[i];
-        if (p->shape.heads == 0) pl_paged_init(p, s);
+        if (p->shape.heads == 0) pl_paged_init_best(&d->ks, p, s);
         if (p->shape.heads == s->heads) return p;
     }
     return NULL;
 }
 
-/* Rows of the step as rows of the plan: row r of a sequence sees what came before it and itself. */
-static enum pl_status list_rows(struct dev_plan *p, const struct pl_batch *b) {
+/* Rows of the step as rows of the plan: row r of a sequence sees what came before it and itself. singles: rows of sequences
+ * that have several are not the plan's. */
+static enum pl_status list_rows(struct dev_plan *p, const struct pl_batch *b, bool singles) {
     PL_TRY(pl_grow(&p->rows, &p->row_cap, (size_t)b->rows + 1, sizeof *p->rows));
     for (uint32_t i = 0; i < b->seq_count; i++) {
         const struct pl_batch_seq *s = &b->seqs[i];
         for (uint32_t r = 0; r < s->rows; r++)
-            p->rows[s->first_row + r] = (struct pl_plan_row){b->pages + s->page_first, s->past + r + 1};
+            p->rows[s->first_row + r] =
+                (struct pl_plan_row){b->pages + s->page_first, singles && s->rows > 1 ? 0 : s->past + r + 1};
     }
     return PL_OK;
 }
@@ -175,13 +180,21 @@ static enum pl_status room(struct dev_ops *d, struct pl_device_buffer *b, uint64
     return b->bytes >= bytes ? PL_OK : grow(d, b, bytes + bytes / 2);
 }
 
+/* Zeros: launches leave them so. */
+static enum pl_status room_for_arrivals(struct dev_ops *d, struct dev_plan *p, uint64_t bytes) {
+    if (p->arrived.bytes >= bytes) return PL_OK;
+    PL_TRY(room(d, &p->arrived, bytes));
+    return pl_device_fill(d->ks.device, d->ks.stream, &p->arrived, 0, &d->ks.err);
+}
+
 /* Plans this step for p's window unless an earlier layer did. Nothing collected in this step uses p's buffers yet. */
 static enum pl_status plan_step(struct dev_ops *d, struct dev_plan *p, const struct pl_paged *paged) {
     const struct pl_batch *b = d->base.batch;
     if (p->step == d->steps) return PL_OK;
     p->step = d->steps;
     struct pl_plan_options opt = plan_options(d, paged, p->window);
-    PL_TRY(list_rows(p, b));
+    opt.skip_empty = b->rows != b->seq_count && !d->base.invariant;
+    PL_TRY(list_rows(p, b, opt.skip_empty));
     p->status = pl_plan_make(&p->plan, &opt, p->rows, b->rows, b->epoch);
     if (p->status == PL_OK && p->plan.cascade == PL_CASCADE_USED && (d->base.choice.attn_off >> PL_IMPL_CASCADE & 1u) != 0) {
         opt.cascade = false; /* it would have been used: the layer steps say that it is switched off */
@@ -195,7 +208,8 @@ static enum pl_status plan_step(struct dev_ops *d, struct dev_plan *p, const str
     uint64_t parts = (uint64_t)p->plan.part_count * p->heads;
     PL_TRY(upload_plan(d, p));
     PL_TRY(room(d, &p->parts, PL_MAX(parts, (uint64_t)1) * paged->shape.value_dim * sizeof(float)));
-    return room(d, &p->lse, PL_MAX(parts, (uint64_t)1) * sizeof(float));
+    PL_TRY(room(d, &p->lse, PL_MAX(parts, (uint64_t)1) * sizeof(float)));
+    return pl_paged_merges(paged) ? room_for_arrivals(d, p, pl_paged_arrived_bytes(paged, b->rows)) : PL_OK;
 }
 
 static void count_plan(struct pl_ops *o, const struct dev_plan *p, enum pl_impl form) {
@@ -261,6 +275,7 @@ static enum pl_status note_kernels(struct dev_ops *d, struct pl_paged *paged, en
     enum pl_paged_kernel first = gather ? PL_PAGED_GATHER : only_v1 ? PL_PAGED_V1 : PL_PAGED_V2;
     enum pl_paged_kernel last = gather ? PL_PAGED_DENSE : only_v1 ? PL_PAGED_V1 : PL_PAGED_MERGE;
     for (enum pl_paged_kernel k = first; k <= last; k++) {
+        if (k == PL_PAGED_MERGE && pl_paged_merges(paged)) continue;
         enum pl_status st = pl_paged_make(&d->ks, paged, k, &d->ks.err);
         if (st != PL_OK) return dev_report(d, st);
     }
@@ -271,6 +286,7 @@ static enum pl_status planned_attention(struct pl_ops *o, enum pl_impl form, str
                                         const struct pl_launch_attention *a, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     const struct pl_plan *plan = &p->plan;
+    bool decode = o->batch->rows == o->batch->seq_count, joined = pl_paged_merges(paged);
     uint32_t merges = plan->merge_count > 0 && d->ks.recording ? plan->rows : plan->merge_count;
     struct pl_paged_launch l = {.q = a->q,
                                 .k_pages = a->k_pages,
@@ -279,6 +295,8 @@ static enum pl_status planned_attention(struct pl_ops *o, enum pl_impl form, str
                                 .out = a->out,
                                 .parts = &p->parts,
                                 .lse = &p->lse,
+                                .arrived = joined ? &p->arrived : NULL,
+                                .fresh = decode ? 1 : PL_PAGED_ALL_FRESH,
                                 .rows = plan->rows,
                                 .chunks = grid_of(d, plan->chunk_count),
                                 .merges = merges,
@@ -290,7 +308,7 @@ static enum pl_status planned_attention(struct pl_ops *o, enum pl_impl form, str
     if (form == PL_IMPL_GATHER) return gathered(o, p, paged, &l, bytes);
     uint64_t read = plan->tokens > 0 ? bytes * plan->tokens_read / plan->tokens : 0;
     PL_TRY(launch_form(o, paged, form == PL_IMPL_CASCADE ? PL_PAGED_CASCADE : PL_PAGED_V2, &l, read));
-    return merges > 0 ? launch_form(o, paged, PL_PAGED_MERGE, &l, 0) : PL_OK;
+    return merges > 0 && !joined ? launch_form(o, paged, PL_PAGED_MERGE, &l, 0) : PL_OK;
 }
 
 /* --- choosing --- */
@@ -300,11 +318,12 @@ static enum pl_impl form_of_plan(const struct dev_ops *d, const struct pl_plan *
     if (d->base.invariant) return PL_IMPL_V2;
     if (plan->cascade == PL_CASCADE_USED) return PL_IMPL_CASCADE;
     if (plan->merge_count > 0) return PL_IMPL_V2;
+    if (d->attn_units) return PL_IMPL_V2;
     return plan->tokens <= (uint64_t)d->attn_table.v1_tokens_max * plan->rows ? PL_IMPL_V1 : PL_IMPL_V2;
 }
 
-/* The forms by plan as candidates: the planned one first, the others to fall back on. On NVIDIA devices they are only
- * taken when asked for. */
+/* The forms by plan as candidates: the planned one first, the others to fall back on. Where NVIDIA devices have kernels of
+ * their own, the portable ones are only taken when asked for. */
 static size_t form_candidates(struct dev_ops *d, const struct pl_launch_attention *a, struct dev_plan *p, const char *why,
                               bool auto_, struct pl_candidate *out) {
     static const enum pl_impl forms[] = {PL_IMPL_CASCADE, PL_IMPL_V2, PL_IMPL_V1, PL_IMPL_GATHER};
@@ -318,7 +337,8 @@ static size_t form_candidates(struct dev_ops *d, const struct pl_launch_attentio
         if (forms[i] == first) continue;
         if (not_this == NULL && forms[i] == PL_IMPL_CASCADE) not_this = pl_plan_cascade_text(p->plan.cascade);
         if (not_this == NULL && d->base.invariant) not_this = "invariant";
-        out[n++] = (struct pl_candidate){forms[i], auto_ && forms[i] != PL_IMPL_CASCADE, not_this};
+        bool usual = forms[i] == PL_IMPL_V2 || (forms[i] != PL_IMPL_CASCADE && (!d->attn_units || d->base.invariant));
+        out[n++] = (struct pl_candidate){forms[i], auto_ && usual, not_this};
     }
     return n;
 }
@@ -326,10 +346,18 @@ static size_t form_candidates(struct dev_ops *d, const struct pl_launch_attentio
 static bool is_asked(const struct dev_ops *d, enum pl_impl i) {
     return d->base.choice.attn == i || d->base.choice.forced[PL_OP_attention] == i;
 }
-/* Whether a plan is wanted at all: everywhere but on NVIDIA devices, there when a form was asked for. */
+/* Whether a plan is wanted at all: everywhere but on NVIDIA devices whose tensor cores do not take the shape, there when a
+ * form was asked for. */
 static bool wants_plan(const struct dev_ops *d, bool cuda) {
-    return !cuda || d->base.invariant || is_asked(d, PL_IMPL_V1) || is_asked(d, PL_IMPL_V2) ||
+    return !cuda || d->attn_units || d->base.invariant || is_asked(d, PL_IMPL_V1) || is_asked(d, PL_IMPL_V2) ||
            is_asked(d, PL_IMPL_CASCADE) || is_asked(d, PL_IMPL_GATHER);
+}
+static struct pl_paged_shape shape_of(const struct pl_kv_shape *s, const struct pl_launch_attention *a) {
+    return (struct pl_paged_shape){.kv = s->dtype,
+                                   .head_dim = (uint32_t)s->head_dim,
+                                   .page_tokens = (uint32_t)s->page_tokens,
+                                   .heads = a->heads,
+                                   .kv_heads = a->kv_heads};
 }
 
 struct question {
@@ -338,37 +366,58 @@ struct question {
     struct dev_plan *plan;
     struct pl_paged *paged;
     bool decode;
+    bool mixed; /* prompts beside sequences of one row, which the plan is for */
 };
 
 static enum pl_status ask_plan(struct dev_ops *d, const struct pl_launch_attention *a, bool cuda, struct question *q) {
     struct dev_kv *kv = (struct dev_kv *)d->base.kv;
-    const struct pl_kv_shape *s = &kv->base.shape;
-    struct pl_paged_shape shape = {.kv = s->dtype,
-                                   .head_dim = (uint32_t)s->head_dim,
-                                   .page_tokens = (uint32_t)s->page_tokens,
-                                   .heads = a->heads,
-                                   .kv_heads = a->kv_heads};
+    struct pl_paged_shape shape = shape_of(&kv->base.shape, a);
     const char *why = pl_paged_declines(&shape);
-    if (why == NULL) q->paged = paged_of(kv, &shape);
+    if (why == NULL) q->paged = paged_of(d, kv, &shape);
     q->plan = plan_slot(d, a->window, a->heads);
     if (why == NULL && (q->paged == NULL || q->plan == NULL)) why = "geometry";
     if (why == NULL) PL_TRY(plan_step(d, q->plan, q->paged));
-    q->count = form_candidates(d, a, q->plan, why, !cuda || d->base.invariant, q->list);
+    q->count = form_candidates(d, a, q->plan, why, !cuda || d->attn_units || d->base.invariant, q->list);
     return PL_OK;
 }
+
+/* Sequences of one row beside prompts: by plan, in one launch, when nobody asked for something else. */
+static enum pl_status ask_mixed(struct dev_ops *d, const struct pl_launch_attention *a, struct question *q) {
+    struct dev_kv *kv = (struct dev_kv *)d->base.kv;
+    struct pl_paged_shape shape = shape_of(&kv->base.shape, a);
+    const struct pl_choice *c = &d->base.choice;
+    const struct pl_batch *b = d->base.batch;
+    uint32_t singles = 0;
+    bool off = ((c->disabled[PL_OP_attention] | c->attn_off) >> PL_IMPL_V2 & 1u) != 0;
+    for (uint32_t i = 0; i < b->seq_count; i++) singles += b->seqs[i].rows == 1;
+    if (singles == 0 || off || c->forced[PL_OP_attention] != PL_IMPL_NONE || d->base.invariant || d->ks.recording)
+        return PL_OK;
+    q->paged = paged_of(d, kv, &shape);
+    q->plan = plan_slot(d, a->window, a->heads);
+    if (q->paged == NULL || q->plan == NULL) return PL_OK;
+    PL_TRY(plan_step(d, q->plan, q->paged));
+    q->mixed = q->plan->status == PL_OK;
+    return PL_OK;
+}
+
+/* Until they have run on a card, plans on tensor cores are for those who ask. */
+enum { UNITS_FIRST = 0 };
 
 /* Tiles are meant for sequences of many rows: one launch a sequence. */
 static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a, struct question *q) {
     const struct pl_kv_shape *s = &d->base.kv->shape;
     const struct pl_batch *b = d->base.batch;
     bool cuda = pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA, many = false;
+    struct pl_paged_shape shape = shape_of(s, a);
     q->decode = b->rows == b->seq_count;
+    d->attn_units = UNITS_FIRST && cuda && pl_paged_mma_declines(&d->ks, &shape) == NULL;
     if (wants_plan(d, cuda) && (q->decode || d->base.invariant)) PL_TRY(ask_plan(d, a, cuda, q));
     if (cuda) {
         const char *fixed = d->base.invariant ? "invariant" : NULL;
         for (uint32_t i = 0; i < b->seq_count; i++) many = many || b->seqs[i].rows >= PL_TILES_ROWS;
         const char *tiles = pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads);
         const char *split = pl_split_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads, a->rows);
+        if (d->attn_units && many && tiles == NULL && !q->decode) PL_TRY(ask_mixed(d, a, q));
         q->list[q->count++] = (struct pl_candidate){PL_IMPL_TILES, many && !d->ks.recording && pl_cuda_has_units(&d->ks),
                                                     fixed != NULL ? fixed : tiles};
         q->list[q->count++] = (struct pl_candidate){PL_IMPL_SPLIT, true, fixed != NULL ? fixed : split};
@@ -391,7 +440,12 @@ static enum pl_status portable_attention(struct pl_ops *o, const struct pl_launc
 static enum pl_status run_attention(struct pl_ops *o, enum pl_impl form, const struct question *q,
                                     const struct pl_launch_attention *a, const struct pl_activation *out, uint64_t bytes) {
     switch (form) {
-    case PL_IMPL_TILES: return tiled_attention(o, a, bytes);
+    case PL_IMPL_TILES:
+        if (q->mixed) {
+            bool shared = q->plan->plan.cascade == PL_CASCADE_USED;
+            PL_TRY(planned_attention(o, shared ? PL_IMPL_CASCADE : PL_IMPL_V2, q->plan, q->paged, a, 0));
+        }
+        return tiled_attention(o, a, q->mixed, bytes);
     case PL_IMPL_SPLIT: return split_attention(o, a, out, bytes);
     case PL_IMPL_V1:
     case PL_IMPL_V2:
@@ -433,7 +487,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
     if (st != PL_OK) return st;
     o->attention_totals.rows += a.rows;
     o->attention_totals.tokens += tokens;
-    bool rows = !what.decode && what.plan == NULL && pick.reason[0] == 0; /* not a question for the plan */
+    bool rows = !what.decode && (what.plan == NULL || what.mixed) && pick.reason[0] == 0; /* not a question for the plan */
     pl_ops_count_attention(o, pl_impl_name(pick.taken), rows ? "multi-token step" : pick.reason, bytes);
     return PL_OK;
 }

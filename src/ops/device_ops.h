@@ -51,7 +51,7 @@ struct dev_plan {
     uint64_t staging_words;
     struct pl_device_event uploaded;
     bool pending;
-    struct pl_device_buffer record, parts, lse, dense_k, dense_v;
+    struct pl_device_buffer record, parts, lse, arrived, dense_k, dense_v;
 };
 struct dev_rope {
     struct pl_rope base;
@@ -84,6 +84,7 @@ struct dev_ops {
     struct dev_plan plans[DEV_PLANS_MAX];
     uint64_t steps;
     struct pl_attn_table attn_table;
+    bool attn_units;                  /* the shape at hand is one for tensor cores: plans come first on NVIDIA devices */
     bool exact;                       /* asked for: products never take dense */
     bool plain;                       /* there are bf16 weights, which dense takes from fewer rows on */
     uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */

@@ -3,7 +3,10 @@
 
 #include <stdio.h>
 
+#include "ops/cuda_fast.h"
+
 enum { SHARED_ROWS = 16, CPU_V1_GROUP = 8, GPU_V1_GROUP = 256 };
+enum { MMA_GROUP = 128, MMA_TILE = 64, MMA_STAGES_MAX = 4, MMA_PAIR_BYTES = 113 * 1024 };
 
 struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu) {
     return (struct pl_attn_table){.slots = is_cpu ? units : 2 * units,
@@ -38,6 +41,66 @@ void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s) {
     p->rows = SHARED_ROWS / p->heads_together * p->heads_together;
 }
 
+/* --- on tensor cores --- */
+
+static uint32_t mma_stage_bytes(uint32_t head_dim) { return 2 * MMA_TILE * (head_dim / 8 + 1) * 16; }
+static uint32_t mma_shared_bytes(const struct pl_paged *p, bool cascade) {
+    uint32_t row = (p->shape.head_dim / 8 + 1) * 16, rows = cascade ? p->tiles * MMA_TILE : p->heads_together > 8 ? 16 : 0;
+    return (cascade ? 2 : p->stages) * mma_stage_bytes(p->shape.head_dim) + rows * row;
+}
+static uint32_t mma_room(const struct pl_kernels *ks) {
+    return ks != NULL ? pl_device_info(ks->device)->shared_optin_bytes - 1024 : 2 * MMA_PAIR_BYTES;
+}
+/* Tiles of 16 rows of a shared chunk that a warp holds: as registers and shared memory allow; 0: none. */
+static uint32_t mma_tiles(const struct pl_kernels *ks, const struct pl_paged_shape *s) {
+    for (uint32_t n = s->head_dim <= 128 ? 2 : 1; n > 0; n--) {
+        struct pl_paged p = {.shape = *s, .stages = 2, .tiles = n, .heads_together = SHARED_ROWS};
+        if (mma_shared_bytes(&p, true) <= mma_room(ks)) return n;
+    }
+    return 0;
+}
+
+const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_paged_shape *s) {
+    if (ks != NULL && pl_cuda_capability(ks) < 80) return "no port";
+    if (pl_paged_declines(s) != NULL) return pl_paged_declines(s);
+    if (s->kv == PL_F32) return "dtype";
+    bool plain =
+        (s->value_dim == 0 || s->value_dim == s->head_dim) && (s->value_stride == 0 || s->value_stride == s->head_dim);
+    if (!plain || s->head_dim % 16 != 0 || s->head_dim < 32 || s->head_dim > 256 || s->page_tokens % 16 != 0)
+        return "geometry";
+    return mma_tiles(ks, s) == 0 ? "geometry" : NULL;
+}
+
+void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_shape *s) {
+    pl_paged_init(p, s);
+    if (pl_paged_mma_declines(ks, s) != NULL) return;
+    uint32_t stage = mma_stage_bytes(s->head_dim), room = mma_room(ks) - 16 * (s->head_dim / 8 + 1) * 16;
+    uint32_t most = stage * 2 > MMA_PAIR_BYTES ? room : PL_MIN((uint32_t)MMA_PAIR_BYTES, room); /* of one group of two */
+    p->tiles = mma_tiles(ks, s);
+    p->rows = p->tiles * MMA_TILE / p->heads_together * p->heads_together;
+    p->stages = PL_MIN((uint32_t)MMA_STAGES_MAX, PL_MAX(2u, most / stage));
+}
+
+uint64_t pl_paged_arrived_bytes(const struct pl_paged *p, uint32_t rows) {
+    return sizeof(uint32_t) * (uint64_t)PL_MAX(rows, 1u) * (p->shape.heads / p->heads_together);
+}
+
+static bool on_mma(const struct pl_paged *p, enum pl_paged_kernel which) {
+    return p->tiles > 0 && (which == PL_PAGED_V2 || which == PL_PAGED_CASCADE);
+}
+static void mma_spec(const struct pl_paged *p, enum pl_paged_kernel which, struct pl_jit_spec *spec) {
+    bool cascade = which == PL_PAGED_CASCADE;
+    *spec = (struct pl_jit_spec){.file = "cuda/paged_mma.k.c", .entry = "pk_paged_mma"};
+    pl_jit_set_u32(spec, "GROUP", MMA_GROUP);
+    enum pl_status st = pl_jit_set_kv(spec, p->shape.kv, p->shape.head_dim, p->shape.page_tokens);
+    PL_ASSERT(st == PL_OK);
+    pl_jit_set_u32(spec, "HEADS", p->heads_together);
+    pl_jit_set_u32(spec, "ROWS", cascade ? p->rows : p->heads_together);
+    pl_jit_set_u32(spec, "TILES_M", cascade ? p->tiles : 0);
+    pl_jit_set_u32(spec, "STAGES", cascade ? 2 : p->stages);
+    if (cascade && p->shape.kv == PL_BF16) pl_jit_set(spec, "TWICE", "1");
+}
+
 void pl_paged_plan_options(const struct pl_paged *p, struct pl_plan_options *opt) {
     opt->page_tokens = p->shape.page_tokens;
     opt->heads = p->shape.heads;
@@ -49,7 +112,8 @@ void pl_paged_plan_options(const struct pl_paged *p, struct pl_plan_options *opt
 static bool has_teams(const struct pl_kernels *ks) {
     return ks == NULL || pl_device_info(ks->device)->kind != PL_DEVICE_OPENCL;
 }
-static uint32_t group_of(const struct pl_kernels *ks, enum pl_paged_kernel which) {
+static uint32_t group_of(const struct pl_kernels *ks, const struct pl_paged *p, enum pl_paged_kernel which) {
+    if (on_mma(p, which)) return MMA_GROUP;
     bool one_pass = which == PL_PAGED_V1 || which == PL_PAGED_DENSE;
     if (ks == NULL) return one_pass ? GPU_V1_GROUP : 128;
     if (one_pass) return pl_device_info(ks->device)->is_cpu ? CPU_V1_GROUP : has_teams(ks) ? GPU_V1_GROUP : 64;
@@ -62,8 +126,12 @@ void pl_paged_spec(const struct pl_kernels *ks, const struct pl_paged *p, enum p
                                           "pk_paged_merge", "pk_paged_gather", "pk_paged_dense"};
     static const char *const parts[] = {"PAGED_V1", "PAGED_V2", "PAGED_V2", "PAGED_MERGE", "PAGED_GATHER", "PAGED_DENSE"};
     const struct pl_paged_shape *s = &p->shape;
+    if (on_mma(p, which)) {
+        mma_spec(p, which, spec);
+        return;
+    }
     *spec = (struct pl_jit_spec){.file = "paged.k.c", .entry = entries[which]};
-    pl_jit_set_u32(spec, "GROUP", group_of(ks, which));
+    pl_jit_set_u32(spec, "GROUP", group_of(ks, p, which));
     pl_jit_set(spec, parts[which], "1");
     enum pl_status st = pl_jit_set_kv(spec, s->kv, s->head_dim, s->page_tokens);
     PL_ASSERT(st == PL_OK);
@@ -90,9 +158,10 @@ enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_
     if (k->jit != NULL) return PL_OK;
     if (which == PL_PAGED_V2 || which == PL_PAGED_MERGE) snprintf(tail, sizeof tail, "/h%u", p->heads_together);
     if (which == PL_PAGED_CASCADE) snprintf(tail, sizeof tail, "/h%ux%u", p->heads_together, p->rows / p->heads_together);
-    snprintf(name, sizeof name, "%s/%s/d%u%s", names[which], pl_dtype_name(p->shape.kv), p->shape.head_dim, tail);
+    snprintf(name, sizeof name, "%s%s/%s/d%u%s", names[which], on_mma(p, which) ? "_mma" : "", pl_dtype_name(p->shape.kv),
+             p->shape.head_dim, tail);
     pl_paged_spec(ks, p, which, &spec);
-    return pl_kernel_make(ks, &spec, group_of(ks, which), name, k, err);
+    return pl_kernel_make(ks, &spec, group_of(ks, p, which), name, k, err);
 }
 
 void pl_paged_free(struct pl_kernels *ks, struct pl_paged *p) {
@@ -120,6 +189,18 @@ static enum pl_status launch_chunks(struct pl_kernels *ks, struct pl_kernel *k, 
                                    PL_ARG_BUFFER(l->lse),  PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
     return pl_kernel_launch(ks, k, l->chunks, tiles, 0, args, PL_COUNT_OF(args));
 }
+static enum pl_status launch_mma(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,
+                                 const struct pl_paged_launch *l, struct pl_args_paged a, uint32_t tiles) {
+    static const struct pl_device_buffer none;
+    struct pl_kernel *k = kernel_of(p, which);
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(l->q),        PL_ARG_BUFFER(l->k_pages),
+                                   PL_ARG_BUFFER(l->v_pages),  PL_ARG_BUFFER(l->plan),
+                                   PL_ARG_BUFFER(l->out),      PL_ARG_BUFFER(l->parts),
+                                   PL_ARG_BUFFER(l->lse),      PL_ARG_BUFFER(l->arrived != NULL ? l->arrived : &none),
+                                   PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, l->chunks * tiles, 1, mma_shared_bytes(p, which == PL_PAGED_CASCADE), args,
+                            PL_COUNT_OF(args));
+}
 static enum pl_status launch_merge(struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_launch *l,
                                    struct pl_args_paged a) {
     struct pl_device_arg args[] = {PL_ARG_BUFFER(l->parts),          PL_ARG_BUFFER(l->lse),
@@ -131,8 +212,9 @@ static enum pl_status launch_merge(struct pl_kernels *ks, struct pl_paged *p, co
 enum pl_status pl_launch_paged(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,
                                const struct pl_paged_launch *l) {
     const struct pl_paged_shape *s = &p->shape;
-    struct pl_args_paged a = {s->heads, s->kv_heads, l->scale, l->softcap, l->chunks, l->merges, l->rows, 0};
+    struct pl_args_paged a = {s->heads, s->kv_heads, l->scale, l->softcap, l->chunks, l->merges, l->rows, l->fresh};
     uint32_t tiles = s->heads / p->heads_together;
+    if (on_mma(p, which)) return launch_mma(ks, p, which, l, a, tiles);
     switch (which) {
     case PL_PAGED_V1: return launch_rows(ks, &p->v1, l, l->k_pages, l->v_pages, a);
     case PL_PAGED_V2: return launch_chunks(ks, &p->v2, l, a, tiles);

@@ -1,5 +1,6 @@
 /* paged - decode attention by plan (kernels/paged.k.c) as functions: v1, v2 with merge, cascade, gather with dense.
- * Contract of the plan record: kernels/args/args.h. Each question "does it apply" answers NULL or the reason why not. */
+ * Contract of the plan record: kernels/args/args.h. Each question "does it apply" answers NULL or the reason why not.
+ * NVIDIA devices have v2 and cascade on tensor cores (kernels/cuda/paged_mma.k.c), which merge in the same launch. */
 #ifndef PL_OPS_PAGED_H
 #define PL_OPS_PAGED_H
 
@@ -16,12 +17,19 @@ struct pl_paged {
     struct pl_paged_shape shape;
     uint32_t heads_together; /* query heads that share a load: HEADS */
     uint32_t rows;           /* of a shared chunk: ROWS, a multiple of HEADS */
+    uint32_t stages, tiles;  /* on tensor cores: tiles of tokens on their way; of rows, a warp (0: portable kernels) */
     struct pl_kernel v1, v2, cascade, merge, gather, dense;
 };
 enum pl_paged_kernel { PL_PAGED_V1, PL_PAGED_V2, PL_PAGED_CASCADE, PL_PAGED_MERGE, PL_PAGED_GATHER, PL_PAGED_DENSE };
 
 const char *pl_paged_declines(const struct pl_paged_shape *s);
-void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s); /* nothing is compiled yet */
+void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s); /* the portable ones; nothing is compiled yet */
+/* Why v2 and cascade are not on tensor cores here. */
+const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_paged_shape *s);
+void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_shape *s);
+/* Whether a launch of v2 or cascade merges, given `arrived`: then PL_PAGED_MERGE is not launched. */
+static inline bool pl_paged_merges(const struct pl_paged *p) { return p->tiles > 0; }
+uint64_t pl_paged_arrived_bytes(const struct pl_paged *p, uint32_t rows);
 enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,
                              struct pl_err *err) PL_MUST_CHECK;
 void pl_paged_spec(const struct pl_kernels *ks, const struct pl_paged *p, enum pl_paged_kernel which,
@@ -33,7 +41,9 @@ void pl_paged_plan_options(const struct pl_paged *p, struct pl_plan_options *opt
 /* The device side of one plan and what its launches write. */
 struct pl_paged_launch {
     pl_buffer_in *q, *k_pages, *v_pages, *plan, *out;
-    pl_buffer_in *parts, *lse;       /* [part_count, H, V], [part_count, H]; used when part_count > 0 */
+    pl_buffer_in *parts, *lse; /* [part_count, H, V], [part_count, H]; used when part_count > 0 */
+    pl_buffer_in *arrived;     /* pl_paged_merges: zeros, pl_paged_arrived_bytes of them; NULL: PL_PAGED_MERGE follows */
+    uint32_t fresh;            /* tokens at each row's end that launches of this step wrote; PL_PAGED_ALL_FRESH: any */
     pl_buffer_in *dense_k, *dense_v; /* gather only: [tokens, G, D or V stride] of the KV type */
     uint32_t rows, chunks, merges;   /* chunks may be more than the plan has */
     uint32_t pages_longest;          /* gather only */

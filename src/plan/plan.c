@@ -123,6 +123,7 @@ static void count_work(const struct pl_plan *p, uint32_t pages, bool shared, uin
     uint32_t most = plan_members_max(p);
     for (uint32_t i = 0; i < p->rows; i++) {
         uint32_t span = shared ? p->span[i] : 0;
+        if (p->opt.skip_empty && pages_of(p, i) == 0) continue;
         uint64_t own = PL_MAX(div_up(pages_of(p, i) - span, pages), (uint64_t)1);
         *chunks += own;
         if (span == 0) {
@@ -254,6 +255,7 @@ static enum pl_status merge_begin(struct pl_plan *p, uint32_t row) {
 
 static enum pl_status chunk_alone(struct pl_plan *p, uint32_t row) {
     uint32_t before = p->state_count;
+    if (p->opt.skip_empty && pages_of(p, row) == 0) return PL_OK;
     PL_TRY(merge_begin(p, row));
     PL_TRY(chunk_row(p, row, 0, true));
     if (p->state_count > before) p->merge_count++;
@@ -320,9 +322,9 @@ static bool same_options(const struct pl_plan_options *a, const struct pl_plan_o
     return a->page_tokens == b->page_tokens && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->window == b->window && a->pages_per_chunk == b->pages_per_chunk && a->grid_max == b->grid_max &&
            a->rows_max == b->rows_max && a->span_min == b->span_min && a->members_min == b->members_min &&
-           a->split == b->split && a->cascade == b->cascade && a->cascade_always == b->cascade_always &&
-           a->invariant == b->invariant && a->costs.slots == b->costs.slots && a->costs.chunk == b->costs.chunk &&
-           a->costs.merge == b->costs.merge && a->costs.member == b->costs.member;
+           a->split == b->split && a->cascade == b->cascade && a->skip_empty == b->skip_empty &&
+           a->cascade_always == b->cascade_always && a->invariant == b->invariant && a->costs.slots == b->costs.slots &&
+           a->costs.chunk == b->costs.chunk && a->costs.merge == b->costs.merge && a->costs.member == b->costs.member;
 }
 
 enum pl_status pl_plan_make(struct pl_plan *p, const struct pl_plan_options *opt, const struct pl_plan_row *rows,

@@ -44,6 +44,7 @@ struct pl_plan_options {
     uint32_t span_min;        /* least pages worth sharing; 0 counts as 1 */
     uint32_t members_min;     /* least members worth sharing with; 0 counts as 2 */
     bool split, cascade;      /* allowed */
+    bool skip_empty;          /* rows of length 0 get no chunk: nothing is written for them */
     bool cascade_always;      /* tests, forcing: share whatever can be, whatever it costs */
     bool invariant;           /* needs pages_per_chunk; cuts at its multiples from the sequence's start; no cascade */
     struct pl_plan_costs costs;

@@ -9,7 +9,7 @@
 #include "base/philox.h"
 #include "tensor/convert.h"
 
-enum { FILL_BYTES = 1 << 20, RUNS = 5 };
+enum { FILL_BYTES = 1 << 20, RUNS = 5, COPIES_MAX = 64, GRAPH_LAUNCHES_MAX = 512 };
 
 struct pl_paged_bed {
     struct pl_kernels ks;
@@ -18,7 +18,8 @@ struct pl_paged_bed {
     struct pl_plan plan;
     struct pl_plan_row *rows;
     uint32_t *tables, *record;
-    struct pl_device_buffer q, out, k, v, plan_words, parts, lse, dense_k, dense_v;
+    struct pl_device_buffer q, out, k, v, plan_words, parts, lse, arrived, dense_k, dense_v;
+    uint32_t copies; /* of k and v in their buffers */
 };
 
 const char *pl_bench_form_name(enum pl_bench_form f) {
@@ -43,8 +44,8 @@ enum pl_status pl_paged_bed_open(enum pl_device_kind kind, int index, struct pl_
 const struct pl_device_info *pl_paged_bed_device(const struct pl_paged_bed *b) { return pl_device_info(b->ks.device); }
 
 static void clear(struct pl_paged_bed *b) {
-    struct pl_device_buffer *const all[] = {&b->q,     &b->out, &b->k,       &b->v,      &b->plan_words,
-                                            &b->parts, &b->lse, &b->dense_k, &b->dense_v};
+    struct pl_device_buffer *const all[] = {&b->q,     &b->out, &b->k,       &b->v,       &b->plan_words,
+                                            &b->parts, &b->lse, &b->arrived, &b->dense_k, &b->dense_v};
     pl_device_settle(b->ks.device);
     for (size_t i = 0; i < PL_COUNT_OF(all); i++) pl_device_free(b->ks.device, all[i]);
     if (b->paged.shape.heads > 0) pl_paged_free(&b->ks, &b->paged);
@@ -108,6 +109,14 @@ static enum pl_status make_tables(struct pl_paged_bed *b, uint32_t pages, uint32
     return PL_OK;
 }
 
+/* So many that the last one in turn has left the cache when it is its turn again. */
+static uint32_t copies_of(const struct pl_paged_bed *b, uint64_t bytes) {
+    const struct pl_device_info *info = pl_device_info(b->ks.device);
+    if (info->kind != PL_DEVICE_CUDA || !info->graphs) return 1; /* handles of parts: addresses are needed */
+    uint64_t n = (3ull * info->l2_bytes + bytes - 1) / bytes;
+    return (uint32_t)PL_MAX(1u, PL_MIN(n, (uint64_t)COPIES_MAX));
+}
+
 enum pl_status pl_paged_bed_set(struct pl_paged_bed *b, const struct pl_paged_case *c, struct pl_err *err) {
     struct pl_paged_shape s = {
         .kv = c->kv, .head_dim = c->head_dim, .page_tokens = c->page_tokens, .heads = c->heads, .kv_heads = c->kv_heads};
@@ -117,15 +126,21 @@ enum pl_status pl_paged_bed_set(struct pl_paged_bed *b, const struct pl_paged_ca
     if (why != NULL) PL_FAIL(err, PL_UNSUPPORTED, "decode attention by plan does not take this shape: %s", why);
     clear(b);
     b->c = *c;
-    pl_paged_init(&b->paged, &s);
+    if (c->portable) {
+        pl_paged_init(&b->paged, &s);
+    } else {
+        pl_paged_init_best(&b->ks, &b->paged, &s);
+    }
+    if (c->stages > 0 && b->paged.stages > 0) b->paged.stages = c->stages;
     uint32_t pages = (c->len - 1) / c->page_tokens + 1, shared = PL_MIN(c->shared / c->page_tokens, pages - 1);
     uint64_t total = shared + (uint64_t)c->batch * (pages - shared);
     uint64_t side = total * c->page_tokens * c->kv_heads * c->head_dim * pl_dtype_info(c->kv)->block_bytes;
     uint64_t q = (uint64_t)c->batch * c->heads * c->head_dim * sizeof(float);
     if (total > UINT32_MAX) PL_FAIL(err, PL_LIMIT, "more pages than can be counted");
     PL_TRY(make_tables(b, pages, shared, total, err));
-    PL_TRY(fill(b, &b->k, side, c->kv, err));
-    PL_TRY(fill(b, &b->v, side, c->kv, err));
+    b->copies = copies_of(b, 2 * side);
+    PL_TRY(fill(b, &b->k, side * b->copies, c->kv, err));
+    PL_TRY(fill(b, &b->v, side * b->copies, c->kv, err));
     PL_TRY(fill(b, &b->q, q, PL_F32, err));
     return pl_device_alloc(b->ks.device, q, &b->out, err);
 }
@@ -149,6 +164,10 @@ static enum pl_status make_plan(struct pl_paged_bed *b, struct pl_plan_options o
     PL_TRY(room(b, &b->plan_words, words * sizeof *b->record, err));
     PL_TRY(room(b, &b->parts, parts * b->c.head_dim * sizeof(float), err));
     PL_TRY(room(b, &b->lse, parts * sizeof(float), err));
+    if (pl_paged_merges(&b->paged)) {
+        PL_TRY(room(b, &b->arrived, pl_paged_arrived_bytes(&b->paged, b->c.batch), err));
+        PL_TRY(pl_device_fill(b->ks.device, b->ks.stream, &b->arrived, 0, err));
+    }
     return pl_device_upload(b->ks.device, b->ks.stream, &b->plan_words, 0, b->record, words * sizeof *b->record, err);
 }
 
@@ -164,7 +183,7 @@ static size_t launches_of(const struct pl_paged_bed *b, enum pl_bench_form form,
     default:
         out[0] = form == PL_BENCH_CASCADE ? PL_PAGED_CASCADE : PL_PAGED_V2;
         out[1] = PL_PAGED_MERGE;
-        return b->plan.merge_count > 0 ? 2 : 1;
+        return b->plan.merge_count > 0 && !pl_paged_merges(&b->paged) ? 2 : 1;
     }
 }
 
@@ -174,15 +193,24 @@ static const char *kernel_name(const struct pl_paged_bed *b, enum pl_paged_kerne
     return all[k]->name;
 }
 
-static enum pl_status run(struct pl_paged_bed *b, const enum pl_paged_kernel *list, size_t count, uint32_t times,
-                          double *us) {
+/* Copy `index` of the pages: CUDA's handles are addresses. */
+static struct pl_device_buffer copy_of(const struct pl_device_buffer *all, uint32_t copies, uint32_t index) {
+    uint64_t bytes = all->bytes / copies;
+    if (copies == 1) return *all;
+    return (struct pl_device_buffer){(char *)all->handle + bytes * index, bytes};
+}
+
+static enum pl_status launch_all(struct pl_paged_bed *b, const enum pl_paged_kernel *list, size_t count, uint32_t times) {
+    struct pl_device_buffer k, v;
     struct pl_paged_launch l = {.q = &b->q,
-                                .k_pages = &b->k,
-                                .v_pages = &b->v,
+                                .k_pages = &k,
+                                .v_pages = &v,
                                 .plan = &b->plan_words,
                                 .out = &b->out,
                                 .parts = &b->parts,
                                 .lse = &b->lse,
+                                .arrived = pl_paged_merges(&b->paged) ? &b->arrived : NULL,
+                                .fresh = 1,
                                 .dense_k = &b->dense_k,
                                 .dense_v = &b->dense_v,
                                 .rows = b->c.batch,
@@ -190,9 +218,18 @@ static enum pl_status run(struct pl_paged_bed *b, const enum pl_paged_kernel *li
                                 .merges = b->plan.merge_count,
                                 .pages_longest = (b->c.len - 1) / b->c.page_tokens + 1,
                                 .scale = 0.088f};
+    for (uint32_t i = 0; i < times; i++) {
+        k = copy_of(&b->k, b->copies, i % b->copies);
+        v = copy_of(&b->v, b->copies, i % b->copies);
+        for (size_t n = 0; n < count; n++) PL_TRY(pl_launch_paged(&b->ks, &b->paged, list[n], &l));
+    }
+    return PL_OK;
+}
+
+static enum pl_status run(struct pl_paged_bed *b, const enum pl_paged_kernel *list, size_t count, uint32_t times,
+                          double *us) {
     uint64_t start = pl_clock_ns();
-    for (uint32_t i = 0; i < times; i++)
-        for (size_t k = 0; k < count; k++) PL_TRY(pl_launch_paged(&b->ks, &b->paged, list[k], &l));
+    PL_TRY(launch_all(b, list, count, times));
     PL_TRY(pl_device_stream_wait(b->ks.device, b->ks.stream, &b->ks.err));
     *us = (double)(pl_clock_ns() - start) * 1e-3 / times;
     return PL_OK;
@@ -203,11 +240,48 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static enum pl_status time_graph(struct pl_paged_bed *b, struct pl_device_graph g, uint32_t times, int runs, double *us) {
+    struct pl_device *d = b->ks.device;
+    struct pl_device_event from = {0}, to = {0};
+    double all[RUNS] = {0};
+    enum pl_status st = pl_device_event_create(d, &from, &b->ks.err);
+    if (st == PL_OK) st = pl_device_event_create(d, &to, &b->ks.err);
+    for (int i = -1; i < runs && st == PL_OK; i++) { /* the first is not counted */
+        st = pl_device_event_record(d, &from, b->ks.stream, &b->ks.err);
+        if (st == PL_OK) st = pl_device_graph_launch(d, b->ks.stream, g, &b->ks.err);
+        if (st == PL_OK) st = pl_device_event_record(d, &to, b->ks.stream, &b->ks.err);
+        if (st == PL_OK) st = pl_device_stream_wait(d, b->ks.stream, &b->ks.err);
+        if (st == PL_OK) st = pl_device_event_elapsed_us(d, &from, &to, &all[PL_MAX(i, 0)], &b->ks.err);
+    }
+    pl_device_event_destroy(d, &from);
+    pl_device_event_destroy(d, &to);
+    qsort(all, (size_t)runs, sizeof *all, by_value);
+    *us = all[runs / 2] / times;
+    return st;
+}
+
+static enum pl_status measure_graph(struct pl_paged_bed *b, const enum pl_paged_kernel *list, size_t count, double once,
+                                    bool quick, double *us) {
+    struct pl_device *d = b->ks.device;
+    struct pl_device_graph g = {0};
+    double wanted = (quick ? 1000.0 : 4000.0) / PL_MAX(once, 0.1);
+    uint32_t most = GRAPH_LAUNCHES_MAX / (uint32_t)count / b->copies, turns = (uint32_t)(wanted / b->copies);
+    uint32_t times = b->copies * PL_MAX(1u, PL_MIN(turns, most));
+    PL_TRY(pl_device_capture_begin(d, b->ks.stream, &b->ks.err));
+    enum pl_status st = launch_all(b, list, count, times);
+    enum pl_status end = pl_device_capture_end(d, b->ks.stream, &g, &b->ks.err);
+    if (st == PL_OK) st = end;
+    if (st == PL_OK) st = time_graph(b, g, times, quick ? 3 : RUNS, us);
+    pl_device_graph_destroy(d, &g);
+    return st;
+}
+
 static enum pl_status measure(struct pl_paged_bed *b, const enum pl_paged_kernel *list, size_t count, bool quick,
                               double *us) {
     double all[RUNS], once;
     PL_TRY(run(b, list, count, 1, &once)); /* compiled and warm */
     PL_TRY(run(b, list, count, 1, &once));
+    if (pl_device_info(b->ks.device)->graphs) return measure_graph(b, list, count, once, quick, us);
     double wanted = (quick ? 2000.0 : 20000.0) / PL_MAX(once, 0.1); /* microseconds of one run */
     uint32_t times = wanted < 1 ? 1 : wanted > 2000 ? 2000 : (uint32_t)wanted;
     int runs = quick ? 3 : RUNS;
@@ -247,6 +321,7 @@ enum pl_status pl_paged_bed_time(struct pl_paged_bed *b, enum pl_bench_form form
     bool chunks = form == PL_BENCH_V2 || form == PL_BENCH_CASCADE;
     out->bytes = (chunks ? b->plan.tokens_read : b->plan.tokens) * token;
     out->launches = (uint32_t)n;
+    out->copies = b->copies;
     out->chunks = chunks ? b->plan.chunk_count : 0;
     out->merged_rows = chunks ? b->plan.merge_count : 0;
     out->pages_per_chunk = chunks ? b->plan.pages_per_chunk : 0;

@@ -1,8 +1,9 @@
 /* paged_bench - times the forms of decode attention on one device, over pages of random numbers.
  *
  * A bed holds the device, the kernels of one shape and the pages of one batch: `batch` sequences of `len` tokens whose first
- * `shared` tokens (whole pages) stand in the same pages. Times are of launches alone, enqueued one after the other:
- * median of several runs; caches are as warm as the sizes allow. */
+ * `shared` tokens (whole pages) stand in the same pages. On devices with graphs there are as many copies of the pages as
+ * push each other out of the cache, used in turn like the layers of a model, and a graph over them is timed by events.
+ * Elsewhere launches are enqueued one after the other, caches as warm as the sizes allow. Median of several runs. */
 #ifndef PL_TUNE_PAGED_BENCH_H
 #define PL_TUNE_PAGED_BENCH_H
 
@@ -15,11 +16,14 @@ pl_bench_form_name(enum pl_bench_form f); /* "v1", ...; dense: over keys and val
 struct pl_paged_case {
     enum pl_dtype kv; /* f16 or bf16 */
     uint32_t batch, len, shared, page_tokens, heads, kv_heads, head_dim;
+    bool portable;   /* not what this kind of device has of its own */
+    uint32_t stages; /* of those; 0: as usual */
 };
 struct pl_paged_time {
     double us;      /* of one layer step */
     uint64_t bytes; /* keys and values read, each visible token of each row (shared pages once for cascade) */
     uint32_t launches, chunks, merged_rows, pages_per_chunk;
+    uint32_t copies;      /* of the pages, used in turn; 1: the cache may hold them */
     char kernels[160];    /* in order, separated by " + " */
     const char *declined; /* not NULL: it does not apply, and why */
 };

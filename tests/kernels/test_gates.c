@@ -139,7 +139,25 @@ static void experts(struct gate *g) {
     }
 }
 
+static void paged_units(struct gate *g) {
+    static const struct pl_paged_shape shapes[] = {{PL_BF16, 128, 0, 0, 32, 32, 8},
+                                                   {PL_F16, 64, 0, 0, 16, 9, 3},
+                                                   {PL_F16, 256, 0, 0, 64, 16, 1},
+                                                   {PL_BF16, 80, 0, 0, 16, 12, 1}};
+    for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
+        struct pl_paged p;
+        pl_paged_init_best(NULL, &p, &shapes[i]);
+        assert_true(pl_paged_merges(&p));
+        for (int k = PL_PAGED_V2; k <= PL_PAGED_CASCADE; k++) {
+            struct pl_jit_spec s;
+            pl_paged_spec(NULL, &p, (enum pl_paged_kernel)k, &s);
+            compile(g, &s);
+        }
+    }
+}
+
 static void only_cuda(struct gate *g) {
+    paged_units(g);
     static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q6_K};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         for (uint32_t rows = 1; rows <= 8; rows += 7) {

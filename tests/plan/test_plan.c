@@ -76,6 +76,7 @@ static void make_options(struct world *w) {
                                                 .member = (float)draw(w, 5) * 0.25f}};
     w->opt.invariant = w->opt.pages_per_chunk > 0 && draw(w, 3) == 0;
     if (draw(w, 4) == 0) w->opt.grid_max = draw(w, 60) + 1;
+    w->opt.skip_empty = draw(w, 3) == 0;
 }
 
 /* The next token's page and slot that a state's chunk shows to its member. */
@@ -123,6 +124,7 @@ static const char *check_row(const struct world *w, const struct pl_plan *p, uin
             if (why != NULL) return why;
         }
     }
+    if (w->opt.skip_empty && len == 0) return seen == 0 ? NULL : "a row that sees nothing has a chunk";
     if (seen != 1) return "a row is written not exactly once";
     return next == len ? NULL : "tokens are missing";
 }
@@ -147,6 +149,34 @@ static const char *check(const struct world *w, const struct pl_plan *p) {
     return NULL;
 }
 
+/* The words of the record that name places: each chunk once, in whatever order, zeros behind the last. */
+static const char *check_record(const struct pl_plan *p, const uint32_t *out) {
+    const uint32_t *at = out + out[PL_PLAN_CHUNKS];
+    uint64_t tokens = 0, parts = 0;
+    if (out[PL_PLAN_CHUNKS] != PL_PLAN_HEADER_WORDS) return "chunks do not follow the header";
+    for (uint32_t i = 0; i < p->chunk_count; i++, at += PL_PLAN_CHUNK_WORDS) {
+        const uint32_t *members = out + at[PL_CHUNK_MEMBERS_AT], *pages = out + at[PL_CHUNK_PAGES_AT], row = members[0];
+        if (memcmp(pages, p->page_index + at[0], at[1] * sizeof *pages) != 0) return "a chunk's pages stand elsewhere";
+        if (memcmp(members, p->members + at[4], at[5] * sizeof *members) != 0) return "a chunk's members stand elsewhere";
+        if (at[PL_CHUNK_ROW] != row) return "a chunk's first member is another";
+        if ((at[PL_CHUNK_LAST] != 0) != (at[0] + at[1] == p->page_start[row + 1]))
+            return "a chunk that holds the last token is not marked";
+        tokens += at[3];
+        if (at[6] == PL_PLAN_DIRECT) {
+            if (at[PL_CHUNK_ENTRY] != PL_PLAN_DIRECT || at[PL_CHUNK_STATE_COUNT] != 0) return "a whole row is merged";
+            continue;
+        }
+        parts += at[5];
+        uint32_t entry = at[PL_CHUNK_ENTRY], from = p->merge_start[entry];
+        if (p->merge_row[entry] != row || out[out[PL_PLAN_ROW_MERGE] + row] != entry) return "another row's merge entry";
+        if (at[PL_CHUNK_STATES_AT] != out[PL_PLAN_STATES] + from * PL_PLAN_STATE_WORDS) return "states stand elsewhere";
+        if (at[PL_CHUNK_STATE_COUNT] != p->merge_start[entry + 1] - from) return "another number of states";
+    }
+    for (uint32_t i = 0; i < PL_PLAN_CHUNKS_SPARE * PL_PLAN_CHUNK_WORDS; i++)
+        if (at[i] != 0) return "no zeros behind the last chunk";
+    return tokens == p->tokens_read && parts == p->part_count ? NULL : "chunks are missing from the record";
+}
+
 static uint32_t *record(const struct pl_plan *p, size_t *words) {
     *words = pl_plan_words(p);
     uint32_t *out = malloc((*words + 1) * sizeof *out);
@@ -155,6 +185,8 @@ static uint32_t *record(const struct pl_plan *p, size_t *words) {
     memset(out, 0x5A, *words * sizeof *out);
     pl_plan_write(p, out);
     assert_int_equal(out[*words], 0xA5A5A5A5u);
+    const char *why = check_record(p, out);
+    if (why != NULL) fail_msg("record: %s", why);
     return out;
 }
 

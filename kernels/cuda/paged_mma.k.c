@@ -1,0 +1,572 @@
+/* paged_mma - decode attention by plan on tensor cores of NVIDIA GPUs (sm_80 and up). Contract, parts and their weights:
+ * kernels/paged.k.c; this launch also merges.
+ *
+ * A group takes one chunk for HEADS query heads of one KV head. Keys and values stream through STAGES tiles of TILE tokens
+ * in shared memory, a warp copying RUN of them; rows of 16-byte units are one unit apart from a multiple of all banks.
+ *   one member   a warp keeps to the RUN tokens it copied, all heads at once; the warps' states are combined at the end.
+ *                What q and weights lose by rounding is multiplied as well, so that sums are as good as in f32: for
+ *                HEADS <= 8 in rows 8 to 15 of the same matrix instructions, else by a second one
+ *   TILES_M > 0  (cascade) up to ROWS rows, heads of several members: a warp takes TILES_M times 16 rows and all tokens;
+ *                q and weights are rounded to the cache's type. TWICE: what weights lose is multiplied as well (bf16)
+ * The group that arrives last at a merged row joins its states, in the plan's order. Bitwise repeatable.
+ * What stands in the plan, and tokens older than this step (a.fresh), is read before the launch before this one is done.
+ * Requires: HEAD_DIM % 16 == 0, PAGE_TOKENS % 16 == 0, f16 or bf16 pages, GROUP 128; `arrived` all 0, as this leaves it.
+ * Relative error to src/ref <= 2e-3. Cost: reads each visible key and value once per HEADS heads. */
+#include "dialect.h"
+#include "args/args.h"
+#include "kv.h"
+#include "cuda/units.h"
+
+#define WARPS   (GROUP / 32u)
+#define RUN     16u
+#define TILE    (WARPS * RUN)
+#define UNITS   (HEAD_DIM / 8u) /* of 16 bytes */
+#define PITCH   ((UNITS + 1u) * 16u)
+#define SIDE    (TILE * PITCH)
+#define STAGE   (2u * SIDE)
+#define STEPS   (HEAD_DIM / 16u)
+#define COLUMNS (HEAD_DIM / 8u) /* of 8 values */
+#define HALVES  (HEADS > 8u ? 2u : 1u)
+#define LOG2E 1.4426950408889634f
+
+extern __shared__ __align__(128) u8 shared[];
+
+struct work {
+    const u32 *pages;
+    u32 skip, tokens, last_page, g, kv_heads;
+};
+struct pools {
+    const KV_TYPE *k, *v;
+};
+
+/* Physical pages of this warp's run in the tile at t0: that of its first token and that of its last. */
+FN void look_up(u32 *page, const struct work *w, u32 t0) {
+    u32 at = w->skip + t0 + RUN * (LOCAL_X / 32u);
+    page[0] = w->pages[PL_MIN(at / PAGE_TOKENS, w->last_page)];
+    page[1] = w->pages[PL_MIN((at + RUN - 1u) / PAGE_TOKENS, w->last_page)];
+}
+FN void fetch(u32 to, const struct work *w, const struct pools *p, u32 t0, const u32 *page) {
+    u32 lane = LOCAL_X % 32u, run = RUN * (LOCAL_X / 32u), at = w->skip + t0 + run, first = at / PAGE_TOKENS;
+#pragma unroll
+    for (u32 i = 0; i < UNITS * RUN / 32u; i++) {
+        u32 j = lane + 32u * i, token = j / UNITS, unit = j % UNITS, pos = at + token;
+        u32 physical = pos / PAGE_TOKENS == first ? page[0] : page[1];
+        u64 from = (((u64)physical * PAGE_TOKENS + pos % PAGE_TOKENS) * w->kv_heads + w->g) * HEAD_DIM + 8u * unit;
+        u32 place = to + (run + token) * PITCH + 16u * unit, live = t0 + run + token < w->tokens ? 16u : 0u;
+        copy16(place, p->k + from, live);
+        copy16(place + SIDE, p->v + from, live);
+    }
+}
+
+FN f32 soft_capped(f32 s, f32 cap) { return cap > 0.0f ? cap * TANH(s / cap) * LOG2E : s; }
+/* A product with what rounding lost adds nothing where the score is infinite. */
+FN f32 finite(f32 v) { return (f32_bits(v) & 0x7F800000u) == 0x7F800000u ? 0.0f : v; }
+/* exp2(a - b) where b >= a; nothing weighs nothing. */
+FN f32 weight_of(f32 a, f32 b) { return a == NEG_INF ? 0.0f : power2(a - b); }
+
+/* --- the states of one row become the row --- */
+
+#define PLACES   256u /* of parts at a time */
+#define IN_HAND  8u
+FN u32 *places(void) { return (u32 *)shared; }
+/* Where parts [from, from + count) of a row stand, for the heads of this group. */
+FN void find_parts(const u32 *states, u32 from, u32 count, u32 y, u32 heads) {
+    for (u32 i = LOCAL_X; i < PL_MIN(count, PLACES); i += GROUP) {
+        uint4 s = *(const uint4 *)(states + (from + i) * PL_PLAN_STATE_WORDS);
+        places()[i] = s.x * heads + (y * s.y + s.z) * HEADS;
+    }
+}
+struct joined {
+    f32 top, total;
+    float4 sum;
+};
+/* IN_HAND parts at most, of element d and head r. */
+FN void join(struct joined *a, const u32 *place, u32 count, const f32 *parts, const f32 *lse_log2, u32 r, u32 d) {
+    f32 lse[IN_HAND], top = a->top;
+    float4 v[IN_HAND];
+#pragma unroll
+    for (u32 i = 0; i < IN_HAND; i++) {
+        u64 at = (u64)place[i < count ? i : 0u] + r;
+        lse[i] = i < count ? fresh(lse_log2 + at) : NEG_INF;
+        v[i] = fresh4(parts + at * HEAD_DIM + d); /* finite: zeros where nothing was seen */
+    }
+#pragma unroll
+    for (u32 i = 0; i < IN_HAND; i++) top = FMAX(top, lse[i]);
+    f32 keep = weight_of(a->top, top);
+    a->top = top;
+    a->total *= keep;
+    a->sum.x *= keep, a->sum.y *= keep, a->sum.z *= keep, a->sum.w *= keep;
+#pragma unroll
+    for (u32 i = 0; i < IN_HAND; i++) {
+        f32 e = weight_of(lse[i], top);
+        a->total += e;
+        a->sum.x += e * v[i].x, a->sum.y += e * v[i].y, a->sum.z += e * v[i].z, a->sum.w += e * v[i].w;
+    }
+}
+/* The first PLACES parts are found already. to: the row's HEADS heads. */
+FN void merge(const u32 *states, u32 count, u32 y, const f32 *parts, const f32 *lse_log2, f32 *to, u32 heads) {
+    for (u32 unit = LOCAL_X; unit < (HEADS * HEAD_DIM / 4u + GROUP - 1u) / GROUP * GROUP; unit += GROUP) {
+        u32 r = unit / (HEAD_DIM / 4u), d = unit % (HEAD_DIM / 4u) * 4u;
+        struct joined a = {NEG_INF, 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
+        for (u32 s0 = 0; s0 < count; s0 += PLACES) {
+            if (count > PLACES) { /* found again: others have been there since */
+                BARRIER();
+                find_parts(states, s0, count - s0, y, heads);
+                BARRIER();
+            }
+            for (u32 i = 0; r < HEADS && i < PL_MIN(count - s0, PLACES); i += IN_HAND)
+                join(&a, places() + i, PL_MIN(count - s0, PLACES) - i, parts, lse_log2, r, d);
+        }
+        if (r >= HEADS) continue;
+        f32 by = a.total > 0.0f ? 1.0f / a.total : 0.0f;
+        *(float4 *)(to + r * HEAD_DIM + d) = make_float4(a.sum.x * by, a.sum.y * by, a.sum.z * by, a.sum.w * by);
+    }
+}
+
+/* Counts this group's part at its row; true for all threads when it was the last one missing. */
+FN bool completes(u32 *arrived, u32 states, u32 *flag) {
+    BARRIER(); /* the part is written */
+    if (LOCAL_X == 0u) {
+        bool last = arrive(arrived) + 1u == states;
+        if (last) *arrived = 0u;
+        *flag = last;
+    }
+    BARRIER();
+    bool last = *flag != 0u;
+    if (last) FENCE();
+    return last;
+}
+
+/* --- one member --- */
+
+struct state {
+    f32 o[COLUMNS][4], m[HALVES], l[HALVES];
+};
+#if HEADS > 8
+#define LOW_AT (STAGES * STAGE) /* what q lost by rounding: 16 rows of PITCH */
+#endif
+
+/* Two inputs of head r, scaled; what rounding loses goes to *low. */
+FN u32 q_pair(const f32 *q, u32 r, u32 d, f32 scale, u32 *low) {
+    float2 v = make_float2(0.0f, 0.0f);
+    if (r < HEADS) v = *(const float2 *)(q + r * HEAD_DIM + d);
+    u32 high = two(v.x * scale, v.y * scale);
+    *low = two(v.x * scale - low_of(high), v.y * scale - high_of(high));
+    return high;
+}
+FN void load_q(u32 qf[STEPS][4], const f32 *q, f32 scale) {
+    u32 lane = LOCAL_X % 32u, g = lane / 4u, t = lane % 4u;
+#pragma unroll
+    for (u32 i = 0; i < STEPS; i++) {
+#pragma unroll
+        for (u32 j = 0; j < 2u; j++) { /* inputs 2 t and 8 further */
+            u32 d = 16u * i + 8u * j + 2u * t, low;
+            qf[i][2u * j] = q_pair(q, g, d, scale, &low);
+#if HEADS > 8
+            u32 further;
+            qf[i][2u * j + 1u] = q_pair(q, g + 8u, d, scale, &further);
+            if (LOCAL_X < 32u) {
+                shared_put4(shared_at(shared) + LOW_AT + g * PITCH + 2u * d, low);
+                shared_put4(shared_at(shared) + LOW_AT + (g + 8u) * PITCH + 2u * d, further);
+            }
+#else
+            qf[i][2u * j + 1u] = low;
+#endif
+        }
+    }
+#if HEADS > 8
+    BARRIER();
+#endif
+}
+
+/* The warp's RUN tokens at k and v; token i of them is live when i < live. */
+FN void run_alone(struct state *a, u32 qf[STEPS][4], u32 k, u32 v, u32 live, f32 softcap) {
+    u32 lane = LOCAL_X % 32u, t = lane % 4u;
+    f32 s[2][4] = {{0.0f, 0.0f, 0.0f, 0.0f}, {0.0f, 0.0f, 0.0f, 0.0f}};
+#if HEADS > 8
+    f32 lost[2][4] = {{0.0f, 0.0f, 0.0f, 0.0f}, {0.0f, 0.0f, 0.0f, 0.0f}};
+#endif
+#pragma unroll
+    for (u32 i = 0; i < STEPS; i++) {
+        u32 b[4];
+        factors(b, k + ((lane & 7u) + 8u * (lane >> 4)) * PITCH + 16u * (2u * i + ((lane >> 3) & 1u)));
+        mma(s[0], qf[i], b[0], b[1]);
+        mma(s[1], qf[i], b[2], b[3]);
+#if HEADS > 8
+        u32 f[4];
+        factors(f, shared_at(shared) + LOW_AT + (lane & 15u) * PITCH + 16u * (2u * i + (lane >> 4)));
+        mma(lost[0], f, b[0], b[1]);
+        mma(lost[1], f, b[2], b[3]);
+#endif
+    }
+    u32 p[4];
+#if HEADS > 8
+    u32 p_low[4];
+#endif
+#pragma unroll
+    for (u32 h = 0; h < HALVES; h++) {
+        f32 e[4], top = a->m[h];
+#pragma unroll
+        for (u32 i = 0; i < 4u; i++) { /* tokens 2 t, 2 t + 1 and eight further */
+            f32 x = s[i >> 1][2u * h + (i & 1u)];
+#if HEADS <= 8
+            x += finite(s[i >> 1][2u + (i & 1u)]);
+#else
+            x += finite(lost[i >> 1][2u * h + (i & 1u)]);
+#endif
+            e[i] = 8u * (i >> 1) + 2u * t + (i & 1u) < live ? soft_capped(x, softcap) : NEG_INF;
+            top = FMAX(top, e[i]);
+        }
+        top = FMAX(top, lane_xor(top, 1));
+        top = FMAX(top, lane_xor(top, 2));
+        if (any_lane(top > a->m[h])) {
+            f32 keep = weight_of(a->m[h], top);
+            a->m[h] = top;
+            a->l[h] *= keep;
+#pragma unroll
+            for (u32 i = 0; i < COLUMNS; i++) {
+                a->o[i][2u * h] *= keep, a->o[i][2u * h + 1u] *= keep;
+#if HEADS <= 8
+                a->o[i][2] *= keep, a->o[i][3] *= keep;
+#endif
+            }
+        }
+        f32 from = top == NEG_INF ? 0.0f : top;
+#pragma unroll
+        for (u32 i = 0; i < 4u; i++) a->l[h] += e[i] = power2(e[i] - from);
+#pragma unroll
+        for (u32 i = 0; i < 2u; i++) {
+            u32 high = two(e[2u * i], e[2u * i + 1u]), low = two(e[2u * i] - low_of(high), e[2u * i + 1u] - high_of(high));
+            p[2u * i + h] = high;
+#if HEADS <= 8
+            p[2u * i + 1u] = low;
+#else
+            p_low[2u * i + h] = low;
+#endif
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < COLUMNS / 2u; i++) {
+        u32 b[4];
+        factors_turned(b, v + (lane & 15u) * PITCH + 16u * (2u * i + (lane >> 4)));
+        mma(a->o[2u * i], p, b[0], b[1]);
+        mma(a->o[2u * i + 1u], p, b[2], b[3]);
+#if HEADS > 8
+        mma(a->o[2u * i], p_low, b[0], b[1]);
+        mma(a->o[2u * i + 1u], p_low, b[2], b[3]);
+#endif
+    }
+}
+
+/* The warps' states become one: to[r * HEAD_DIM ...] for each head, and its weight. lse NULL: not wanted. */
+FN void combine(struct state *a, f32 *to, f32 *lse) {
+    f32 *o = (f32 *)shared, *m = o + WARPS * HEADS * HEAD_DIM, *l = m + WARPS * HEADS;
+    u32 warp = LOCAL_X / 32u, lane = LOCAL_X % 32u, g = lane / 4u, t = lane % 4u;
+    BARRIER(); /* nobody reads tiles any more */
+#pragma unroll
+    for (u32 h = 0; h < HALVES; h++) {
+        u32 r = g + 8u * h;
+        f32 total = a->l[h];
+        total += lane_xor(total, 1);
+        total += lane_xor(total, 2);
+        if (r >= HEADS) continue;
+        if (t == 0u) m[warp * HEADS + r] = a->m[h], l[warp * HEADS + r] = total;
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS; i++) {
+            float2 v = make_float2(a->o[i][2u * h], a->o[i][2u * h + 1u]);
+#if HEADS <= 8
+            v.x += a->o[i][2], v.y += a->o[i][3];
+#endif
+            *(float2 *)(o + (warp * HEADS + r) * HEAD_DIM + 8u * i + 2u * t) = v;
+        }
+    }
+    BARRIER();
+    for (u32 unit = LOCAL_X; unit < HEADS * HEAD_DIM / 4u; unit += GROUP) {
+        u32 r = unit / (HEAD_DIM / 4u), d = unit % (HEAD_DIM / 4u) * 4u;
+        f32 top = NEG_INF, total = 0.0f;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w++) top = FMAX(top, m[w * HEADS + r]);
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w++) {
+            f32 e = weight_of(m[w * HEADS + r], top);
+            float4 v = *(const float4 *)(o + (w * HEADS + r) * HEAD_DIM + d);
+            total += l[w * HEADS + r] * e;
+            sum.x += e * v.x, sum.y += e * v.y, sum.z += e * v.z, sum.w += e * v.w;
+        }
+        f32 by = total > 0.0f ? 1.0f / total : 0.0f;
+        *(float4 *)(to + r * HEAD_DIM + d) = make_float4(sum.x * by, sum.y * by, sum.z * by, sum.w * by);
+        if (d == 0u && lse != 0) lse[r] = total > 0.0f ? top + LOG2(total) : NEG_INF;
+    }
+}
+
+/* --- several members --- */
+
+#if TILES_M > 0
+#define SPAN    32u                    /* tokens at a time */
+#define Q_AT    (STAGES * STAGE)
+
+FN void share_q(const f32 *q, const u32 *members, u32 used, u32 y, u32 heads, f32 scale) {
+    u32 to = shared_at(shared) + Q_AT;
+    for (u32 i = LOCAL_X; i < (used + 15u) / 16u * 16u * UNITS; i += GROUP) {
+        u32 r = i / UNITS, unit = i % UNITS;
+        float4 a = make_float4(0.0f, 0.0f, 0.0f, 0.0f), b = a;
+        if (r < used) {
+            const f32 *from = q + ((u64)members[r / HEADS] * heads + y * HEADS + r % HEADS) * HEAD_DIM + 8u * unit;
+            a = *(const float4 *)from, b = *(const float4 *)(from + 4);
+        }
+        shared_put16(to + r * PITCH + 16u * unit, two(a.x * scale, a.y * scale), two(a.z * scale, a.w * scale), two(b.x * scale, b.y * scale),
+                     two(b.z * scale, b.w * scale));
+    }
+}
+
+struct rows {
+    f32 o[TILES_M][COLUMNS][4], m[TILES_M][2], l[TILES_M][2];
+};
+
+/* SPAN tokens at k and v for `mine` tiles of rows, 4 tiles of rows apart from q on. */
+FN void span_shared(struct rows *a, u32 mine, u32 q, u32 k, u32 v, u32 live, f32 softcap) {
+    u32 lane = LOCAL_X % 32u, t = lane % 4u;
+    f32 s[TILES_M][SPAN / 8u][4];
+    u32 p[TILES_M][SPAN / 16u][4];
+#ifdef TWICE
+    u32 p_low[TILES_M][SPAN / 16u][4];
+#endif
+#pragma unroll
+    for (u32 n = 0; n < TILES_M; n++)
+#pragma unroll
+        for (u32 i = 0; i < SPAN / 8u; i++) s[n][i][0] = s[n][i][1] = s[n][i][2] = s[n][i][3] = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < STEPS; i++) {
+        u32 b[SPAN / 16u][4], f[TILES_M][4];
+#pragma unroll
+        for (u32 n = 0; n < TILES_M; n++)
+            if (n < mine) factors(f[n], q + (16u * WARPS * n + (lane & 15u)) * PITCH + 16u * (2u * i + (lane >> 4)));
+#pragma unroll
+        for (u32 j = 0; j < SPAN / 16u; j++)
+            factors(b[j], k + (16u * j + (lane & 7u) + 8u * (lane >> 4)) * PITCH + 16u * (2u * i + ((lane >> 3) & 1u)));
+#pragma unroll
+        for (u32 n = 0; n < TILES_M; n++)
+#pragma unroll
+            for (u32 j = 0; j < SPAN / 16u; j++) {
+                if (n >= mine) continue;
+                mma(s[n][2u * j], f[n], b[j][0], b[j][1]);
+                mma(s[n][2u * j + 1u], f[n], b[j][2], b[j][3]);
+            }
+    }
+#pragma unroll
+    for (u32 n = 0; n < TILES_M; n++) {
+        if (n >= mine) continue;
+        f32 top[2] = {a->m[n][0], a->m[n][1]};
+#pragma unroll
+        for (u32 i = 0; i < SPAN / 8u; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4u; j++) {
+                f32 x = soft_capped(s[n][i][j], softcap);
+                s[n][i][j] = live >= SPAN || 8u * i + 2u * t + (j & 1u) < live ? x : NEG_INF;
+                top[j >> 1] = FMAX(top[j >> 1], s[n][i][j]);
+            }
+#pragma unroll
+        for (u32 h = 0; h < 2u; h++) {
+            top[h] = FMAX(top[h], lane_xor(top[h], 1));
+            top[h] = FMAX(top[h], lane_xor(top[h], 2));
+        }
+        if (any_lane(top[0] > a->m[n][0] || top[1] > a->m[n][1])) {
+            f32 keep[2] = {weight_of(a->m[n][0], top[0]), weight_of(a->m[n][1], top[1])};
+#pragma unroll
+            for (u32 h = 0; h < 2u; h++) a->m[n][h] = top[h], a->l[n][h] *= keep[h];
+#pragma unroll
+            for (u32 i = 0; i < COLUMNS; i++)
+#pragma unroll
+                for (u32 j = 0; j < 4u; j++) a->o[n][i][j] *= keep[j >> 1];
+        }
+#pragma unroll
+        for (u32 h = 0; h < 2u; h++) top[h] = top[h] == NEG_INF ? 0.0f : top[h];
+#pragma unroll
+        for (u32 i = 0; i < SPAN / 8u; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4u; j++) s[n][i][j] = power2(s[n][i][j] - top[j >> 1]);
+#pragma unroll
+        for (u32 i = 0; i < SPAN / 16u; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4u; j++) {
+                f32 x = s[n][2u * i + j / 2u][2u * (j & 1u)], y = s[n][2u * i + j / 2u][2u * (j & 1u) + 1u];
+                a->l[n][j & 1u] += x + y;
+                p[n][i][j] = two(x, y);
+#ifdef TWICE
+                p_low[n][i][j] = two(x - low_of(p[n][i][j]), y - high_of(p[n][i][j]));
+#endif
+            }
+    }
+#pragma unroll
+    for (u32 j = 0; j < SPAN / 16u; j++)
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS / 2u; i++) {
+            u32 b[4];
+            factors_turned(b, v + (16u * j + (lane & 15u)) * PITCH + 16u * (2u * i + (lane >> 4)));
+#pragma unroll
+            for (u32 n = 0; n < TILES_M; n++) {
+                if (n >= mine) continue;
+                mma(a->o[n][2u * i], p[n][j], b[0], b[1]);
+                mma(a->o[n][2u * i + 1u], p[n][j], b[2], b[3]);
+#ifdef TWICE
+                mma(a->o[n][2u * i], p_low[n][j], b[0], b[1]);
+                mma(a->o[n][2u * i + 1u], p_low[n][j], b[2], b[3]);
+#endif
+            }
+        }
+}
+
+FN void put_rows(struct rows *a, u32 used, f32 *to, f32 *lse) {
+    u32 warp = LOCAL_X / 32u, lane = LOCAL_X % 32u, g = lane / 4u, t = lane % 4u;
+#pragma unroll
+    for (u32 n = 0; n < TILES_M; n++)
+#pragma unroll
+        for (u32 h = 0; h < 2u; h++) {
+            u32 r = 16u * (warp + WARPS * n) + 8u * h + g;
+            f32 total = a->l[n][h];
+            total += lane_xor(total, 1);
+            total += lane_xor(total, 2);
+            if (r >= used) continue;
+            f32 by = total > 0.0f ? 1.0f / total : 0.0f;
+#pragma unroll
+            for (u32 i = 0; i < COLUMNS; i++)
+                *(float2 *)(to + r * HEAD_DIM + 8u * i + 2u * t) = make_float2(a->o[n][i][2u * h] * by, a->o[n][i][2u * h + 1u] * by);
+            if (t == 0u) lse[r] = total > 0.0f ? a->m[n][h] + LOG2(total) : NEG_INF;
+        }
+}
+
+FN void shared_chunk(const struct work *w, const struct pools *pools, u32 page[2], u32 used, f32 *to, f32 *lse, f32 softcap) {
+    struct rows a;
+    u32 base = shared_at(shared), warp = LOCAL_X / 32u, tiles = (used + 15u) / 16u;
+    u32 mine = tiles > warp ? (tiles - warp + WARPS - 1u) / WARPS : 0u, q = base + Q_AT + 16u * warp * PITCH;
+#pragma unroll
+    for (u32 n = 0; n < TILES_M; n++) {
+        a.m[n][0] = a.m[n][1] = NEG_INF;
+        a.l[n][0] = a.l[n][1] = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS; i++) a.o[n][i][0] = a.o[n][i][1] = a.o[n][i][2] = a.o[n][i][3] = 0.0f;
+    }
+    u32 stage = 0, last = STAGES - 1u;
+    for (u32 t0 = 0; t0 < w->tokens; t0 += TILE) {
+        COPIES_WAIT(STAGES - 2);
+        BARRIER();
+        u32 next = t0 + (STAGES - 1u) * TILE;
+        if (next < w->tokens) fetch(base + last * STAGE, w, pools, next, page);
+        copies_close();
+        look_up(page, w, next + TILE);
+        if (mine > 0u) {
+#pragma unroll 1
+            for (u32 i = 0; i < TILE && t0 + i < w->tokens; i += SPAN) {
+                u32 k = base + stage * STAGE + i * PITCH;
+                span_shared(&a, mine, q, k, k + SIDE, w->tokens - t0 - i, softcap);
+            }
+        }
+        stage = stage + 1u == STAGES ? 0u : stage + 1u;
+        last = last + 1u == STAGES ? 0u : last + 1u;
+    }
+    put_rows(&a, used, to, lse);
+}
+#endif
+
+/* --- */
+
+FN void lone_chunk(const struct work *w, const struct pools *pools, u32 page[2], u32 qf[STEPS][4], f32 *to, f32 *lse, f32 softcap) {
+    struct state a;
+    u32 base = shared_at(shared), run = RUN * (LOCAL_X / 32u);
+#pragma unroll
+    for (u32 h = 0; h < HALVES; h++) a.m[h] = NEG_INF, a.l[h] = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < COLUMNS; i++) a.o[i][0] = a.o[i][1] = a.o[i][2] = a.o[i][3] = 0.0f;
+    u32 stage = 0, last = STAGES - 1u;
+    for (u32 t0 = 0; t0 < w->tokens; t0 += TILE) {
+        COPIES_WAIT(STAGES - 2);
+        WARP_BARRIER(); /* a warp reads what it copied */
+        u32 next = t0 + (STAGES - 1u) * TILE;
+        if (next < w->tokens) fetch(base + last * STAGE, w, pools, next, page);
+        copies_close();
+        look_up(page, w, next + TILE);
+        u32 k = base + stage * STAGE + run * PITCH;
+        if (t0 + run < w->tokens) run_alone(&a, qf, k, k + SIDE, w->tokens - t0 - run, softcap);
+        stage = stage + 1u == STAGES ? 0u : stage + 1u;
+        last = last + 1u == STAGES ? 0u : last + 1u;
+    }
+    combine(&a, to, lse);
+}
+
+struct result {
+    f32 *out, *parts, *lse_log2;
+    u32 *arrived;
+};
+
+#if TILES_M > 0
+/* Chunk of several members: parts, and every row that they complete. */
+FN void several(const u32 *plan, const struct work *w, const struct pools *pools, u32 page[2], const f32 *q, const struct result *r,
+                const u32 *members, u32 count, u32 part_first, u32 y, f32 scale, const struct pl_args_paged *a) {
+    __shared__ u32 flag;
+    u32 used = count * HEADS;
+    u64 at = (u64)part_first * a->heads + (u64)y * used;
+    share_q(q, members, used, y, a->heads, scale);
+    shared_chunk(w, pools, page, used, r->parts + at * HEAD_DIM, r->lse_log2 + at, a->softcap);
+    if (r->arrived == 0) return;
+    const u32 *row_merge = plan + plan[PL_PLAN_ROW_MERGE], *start = plan + plan[PL_PLAN_MERGE_START];
+    for (u32 m = 0; m < count; m++) {
+        u32 entry = row_merge[members[m]], from = start[entry], states = start[entry + 1u] - from;
+        const u32 *list = plan + plan[PL_PLAN_STATES] + from * PL_PLAN_STATE_WORDS;
+        BARRIER(); /* places() are free */
+        find_parts(list, 0, states, y, a->heads);
+        if (!completes(r->arrived + entry * (a->heads / HEADS) + y, states, &flag)) continue;
+        merge(list, states, y, r->parts, r->lse_log2, r->out + ((u64)members[m] * a->heads + y * HEADS) * HEAD_DIM, a->heads);
+    }
+}
+#endif
+
+/* grid: chunks x H / HEADS, the latter first */
+KERNEL(paged_mma)(const f32 *q, const KV_TYPE *k_pages, const KV_TYPE *v_pages, const u32 *__restrict__ plan, f32 *out, f32 *parts, f32 *lse_log2,
+                  u32 *arrived, u32 *witness, const struct pl_args_paged a) {
+    __shared__ u32 flag;
+    u32 tiles = a.heads / HEADS, x = GROUP_X / tiles, y = GROUP_X % tiles, base = shared_at(shared), page[2];
+    const uint4 *chunk = (const uint4 *)(plan + PL_PLAN_HEADER_WORDS + x * PL_PLAN_CHUNK_WORDS);
+    const uint4 c0 = chunk[0], c1 = chunk[1], c2 = chunk[2], c3 = chunk[3]; /* args.h: words of a chunk */
+    u32 count = c1.y, part_first = c1.z, row = c2.y;
+    struct work w = {plan + c1.w, c0.z, c0.w, c0.y > 0u ? c0.y - 1u : 0u, y / (a.heads / a.kv_heads / HEADS), a.kv_heads};
+    const struct pools pools = {k_pages, v_pages};
+    u32 last = c2.z != 0u || a.fresh == PL_PAGED_ALL_FRESH ? a.fresh : 0u;
+    u32 old = w.tokens > last ? w.tokens - last : 0u, first = 0; /* tiles of these begin before the launch before is done */
+    if (w.tokens > 0u) {
+        look_up(page, &w, 0);
+        for (; first < STAGES - 1u && (first + 1u) * TILE <= old; first++) {
+            fetch(base + first * STAGE, &w, &pools, first * TILE, page);
+            copies_close();
+            look_up(page, &w, (first + 1u) * TILE);
+        }
+    }
+    count_launch(witness);
+    if (count == 0u) return; /* the grid is larger than the plan */
+    for (; first < STAGES - 1u; first++) {
+        if (first * TILE < w.tokens) {
+            fetch(base + first * STAGE, &w, &pools, first * TILE, page);
+            look_up(page, &w, (first + 1u) * TILE);
+        }
+        copies_close();
+    }
+    f32 scale = a.softcap > 0.0f ? a.scale : a.scale * LOG2E;
+#if TILES_M > 0
+    if (count > 1u) {
+        const struct result r = {out, parts, lse_log2, arrived};
+        several(plan, &w, &pools, page, q, &r, plan + c2.x, count, part_first, y, scale, &a);
+        return;
+    }
+#endif
+    bool direct = part_first == PL_PLAN_DIRECT;
+    u64 mine = (u64)row * a.heads + y * HEADS, at = direct ? mine : (u64)part_first * a.heads + y * HEADS;
+    u32 qf[STEPS][4];
+    load_q(qf, q + mine * HEAD_DIM, scale);
+    lone_chunk(&w, &pools, page, qf, (direct ? out : parts) + at * HEAD_DIM, direct ? 0 : lse_log2 + at, a.softcap);
+    if (direct || arrived == 0) return;
+    const u32 *states = plan + c3.x;
+    BARRIER(); /* places() are free */
+    find_parts(states, 0, c3.y, y, a.heads);
+    if (!completes(arrived + c2.w * tiles + y, c3.y, &flag)) return;
+    merge(states, c3.y, y, parts, lse_log2, out + mine * HEAD_DIM, a.heads);
+}

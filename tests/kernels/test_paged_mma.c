@@ -1,0 +1,111 @@
+/* Decode attention by plan on NVIDIA's tensor cores (kernels/cuda/paged_mma.k.c) against src/ref: every head size, group and
+ * page size it takes, both types, every chunk length of the contract, shared pages, windows, soft-cap, more than 65,535
+ * pages; negative controls that must be seen. What a row may not see is NaN.
+ *
+ * test-variants: release (the kernels are compiled by the driver's compiler, which no sanitizer sees)
+ * test-timeout: 900 */
+#include "paged_bed.h"
+
+static void with_units(void (*fn)(void)) {
+    const char *only = getenv("PLUMB_TEST_DEVICE");
+    struct pl_err why = {0};
+    int n = 0;
+    if (only != NULL && strcmp(only, "cuda") != 0) skip();
+    if (pl_device_count(PL_DEVICE_CUDA, &n, &why) != PL_OK || n == 0) skip();
+    struct pl_jit_options jit = {.mode = PL_JIT_ON, .dir = "build/test-jit"};
+    CHECK(pl_kernels_open(PL_DEVICE_CUDA, 0, &jit, &ks, &err));
+    on_units = true;
+    fn();
+    pl_kernels_close(&ks);
+}
+
+static void head_sizes(void) {
+    static const uint32_t sizes[] = {32, 64, 80, 96, 112, 128, 160, 192, 256};
+    static const uint32_t pages[] = {16, 32, 64, 128};
+    for (size_t i = 0; i < PL_COUNT_OF(sizes); i++) {
+        for (int type = 0; type < 2; type++) {
+            struct pl_paged_shape s = {.kv = type == 0 ? PL_F16 : PL_BF16,
+                                       .head_dim = sizes[i],
+                                       .page_tokens = pages[(i + (size_t)type) % 4],
+                                       .heads = 8,
+                                       .kv_heads = 2};
+            assert_null(pl_paged_mma_declines(&ks, &s));
+            one(&s, 0, 0, i % 2 == 0 ? 2 : 0, sizes[i] == 128, V2 | CASCADE);
+        }
+    }
+}
+
+static void big_groups(void) {
+    for (uint32_t r = 1; r <= 16; r++) {
+        struct pl_paged_shape s = {
+            .kv = r % 2 == 0 ? PL_BF16 : PL_F16, .head_dim = 128, .page_tokens = 32, .heads = 2 * r, .kv_heads = 2};
+        one(&s, 0, r % 5 == 0 ? 30 : 0, 3, false, V2 | CASCADE);
+    }
+    struct pl_paged_shape many = {.kv = PL_BF16, .head_dim = 128, .page_tokens = 32, .heads = 64, .kv_heads = 1};
+    one(&many, 0, 0, 3, false, V2 | CASCADE); /* four tiles of heads */
+}
+
+/* More members than one chunk takes, spans of many tiles, and what each length has to itself. */
+static void shared_spans(void) {
+    struct pl_paged_shape s = {.kv = PL_BF16, .head_dim = 128, .page_tokens = 32, .heads = 8, .kv_heads = 2};
+    uint32_t len[70];
+    for (uint32_t i = 0; i < 70; i++) len[i] = 32 * 11 + 1 + kit_u32() % 300;
+    struct bed b = {0};
+    begin(&b, &s, 70, len, 11, 0);
+    forms(&b, true, V2 | CASCADE);
+    finish(&b);
+}
+
+static void lengths(void) {
+    struct pl_paged_shape s = {.kv = PL_F16, .head_dim = 64, .page_tokens = 16, .heads = 3, .kv_heads = 1};
+    uint32_t far[] = {2100, 131072, 77}; /* > 128 pages, and 8,192 */
+    struct bed a = {0};
+    begin(&a, &s, 3, far, 4, 300);
+    forms(&a, true, V2 | CASCADE);
+    finish(&a);
+    uint32_t many[] = {16 * 65540 + 3, 16 * 65537}; /* more than 65,535 pages a row */
+    struct bed b = {0};
+    s.head_dim = 32;
+    begin(&b, &s, 2, many, 60000, 500);
+    forms(&b, false, V2 | CASCADE);
+    finish(&b);
+}
+
+static void declines(void) {
+    struct pl_paged_shape s = {.kv = PL_F32, .head_dim = 128, .page_tokens = 32, .heads = 8, .kv_heads = 2};
+    assert_string_equal(pl_paged_mma_declines(&ks, &s), "dtype");
+    s.kv = PL_F16;
+    s.head_dim = 40;
+    assert_string_equal(pl_paged_mma_declines(&ks, &s), "geometry");
+    s.head_dim = 128;
+    s.page_tokens = 8;
+    assert_string_equal(pl_paged_mma_declines(&ks, &s), "geometry");
+    s.page_tokens = 16;
+    assert_null(pl_paged_mma_declines(&ks, &s));
+}
+
+#define WITH_UNITS(name)                    \
+    static void test_##name(void **state) { \
+        (void)state;                        \
+        with_units(name);                   \
+    }
+WITH_UNITS(declines)
+WITH_UNITS(controls)
+WITH_UNITS(repeatable)
+WITH_UNITS(invariant)
+WITH_UNITS(windows)
+WITH_UNITS(head_sizes)
+WITH_UNITS(big_groups)
+WITH_UNITS(shared_spans)
+WITH_UNITS(batch)
+WITH_UNITS(lengths)
+
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* one of them alone */
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_declines),     cmocka_unit_test(test_controls),
+                                       cmocka_unit_test(test_repeatable),   cmocka_unit_test(test_invariant),
+                                       cmocka_unit_test(test_shared_spans), cmocka_unit_test(test_windows),
+                                       cmocka_unit_test(test_head_sizes),   cmocka_unit_test(test_big_groups),
+                                       cmocka_unit_test(test_batch),        cmocka_unit_test(test_lengths)};
+    return cmocka_run_group_tests_name("decode attention on tensor cores", tests, NULL, NULL);
+}
