@@ -393,10 +393,11 @@ enum pl_status pl_ab_run(struct pl_ab_options *o, struct pl_ab_report *r, struct
     if (!r->base_kept) ask_first(o, &o->base, &r->base[0]);
     ask_first(o, &o->arm, &r->arm[0]);
     if (same_model(o, r)) {
-        if (!r->base_kept) ask_from(o, &o->base, "base", 1, 1, r->base);
-        ask_from(o, &o->arm, "arm", 1, 1, r->arm);
+        uint32_t b = o->base.url != NULL ? 1 : PL_MAX(o->at_once, 1u), a = o->arm.url != NULL ? 1 : PL_MAX(o->at_once, 1u);
+        if (!r->base_kept) ask_from(o, &o->base, "base", 1, b, r->base);
+        ask_from(o, &o->arm, "arm", 1, a, r->arm);
         /* last, so that a slow drift would be seen too */
-        if (!r->base_kept) ask_from(o, &o->base, "base again", 0, 1, r->control);
+        if (!r->base_kept) ask_from(o, &o->base, "base again", 0, b, r->control);
         check_sides(o, r);
         find_differences(o, r);
         find_drift(r);

@@ -68,6 +68,7 @@ struct pl_ab_options {
     double near_tie; /* 0: off; else differences with a margin up to this are called near-ties */
     bool allow_identical, without_witness, allow_different_models;
     bool invariant;                  /* answers under concurrency must be those of single runs */
+    uint32_t at_once;                /* prompts asked at the same time, by as many processes (0: one); not of servers */
     bool same_binary_meant;          /* the sides are configurations of one binary */
     struct pl_ab_baseline *baseline; /* NULL: asked anew; else taken from there, or kept there */
     const char *const *expect;       /* kernels that must have run, "base:NAME", "arm:NAME" or "NAME" for both */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/pool.h"
 #include "cpu/cpu.h"
 #include "device/device.h"
 #include "ops/choose.h"
@@ -82,6 +83,8 @@ static enum pl_verify_status compare_answers(const struct pl_verify_options *o, 
                                .concurrency = 1,
                                .timeout_s = o->timeout_s,
                                .near_tie = numeric ? NEAR_TIE : 0,
+                               /* a process of its own for each prompt: most of the time it starts, or waits for a device */
+                               .at_once = (uint32_t)PL_MAX(pl_cpu_count() / 4, 1),
                                .same_binary_meant = true,
                                .baseline = baseline};
     enum pl_verify_status s = PL_VERIFY_INCONCLUSIVE;
@@ -343,6 +346,18 @@ static enum pl_verify_status force(const struct pl_verify_options *o, const char
     return s;
 }
 
+/* What can run here at all, best first. */
+static size_t available(enum pl_backend b, enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
+    enum pl_impl all[PL_IMPL_COUNT];
+    size_t n = pl_impl_ranked(b, op, all), kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        enum pl_isa isa;
+        bool missing = pl_isa_from_name(pl_impl_name(all[i]), &isa) && !pl_cpu_isa_available(isa);
+        if (all[i] != PL_IMPL_WIDENED && !missing) out[kept++] = all[i];
+    }
+    return kept;
+}
+
 void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result *r) {
     json_t *rows = json_array();
     size_t count[PL_VERIFY_STATUSES] = {0};
@@ -350,19 +365,17 @@ void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result
     enum pl_backend b = pl_verify_backend_of(o);
     for (int op = 0; op < PL_OP_COUNT; op++) {
         enum pl_impl list[PL_IMPL_COUNT];
-        size_t n = pl_impl_ranked(b, (enum pl_op)op, list);
+        size_t n = available(b, (enum pl_op)op, list), first = 0;
         bool core = op == PL_OP_linear || op == PL_OP_attention;
         if (pl_op_leader((enum pl_op)op) != (enum pl_op)op || n < 2 || (o->quick && !core)) continue;
-        /* quick: the plan itself runs all the time, and one other implementation will do, but every form of attention */
-        for (size_t i = o->quick ? 1 : 0; i < n && (!o->quick || i < 2 || (op == PL_OP_attention && b != PL_BACKEND_CPU));
-             i++) {
-            enum pl_isa isa;
-            const char *impl = pl_impl_name(list[i]);
-            if (list[i] == PL_IMPL_WIDENED || (pl_isa_from_name(impl, &isa) && !pl_cpu_isa_available(isa))) continue;
+        /* quick: the plan itself runs all the time; of a CPU's instruction sets one other will do */
+        if (o->quick) first = 1;
+        if (o->quick && b == PL_BACKEND_CPU) n = 2;
+        for (size_t i = first; i < n; i++) {
             char name[80];
-            snprintf(name, sizeof name, "%s=%s", pl_op_name((enum pl_op)op), impl);
+            snprintf(name, sizeof name, "%s=%s", pl_op_name((enum pl_op)op), pl_impl_name(list[i]));
             json_t *row = json_pack("{s:s}", "name", name);
-            count[force(o, pl_op_name((enum pl_op)op), impl, &baseline, row)]++;
+            count[force(o, pl_op_name((enum pl_op)op), pl_impl_name(list[i]), &baseline, row)]++;
             json_array_append_new(rows, row);
         }
     }

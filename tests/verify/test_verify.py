@@ -79,6 +79,8 @@ def a_quick_pass_keeps_to_its_schema():
     assert {c["op"] for c in cases} >= {"linear", "linear_add", "norm", "add_norm", "add", "embed", "glu", "softcap", "gather", "attention"}
     assert all(c["kernel"] and c["error"] <= c["bound"] for c in cases)
     assert item(r, "bench")["evidence"]["read_ceiling_gb_s"] > 0
+    forced = {x["name"]: x for x in item(r, "forced")["evidence"]["implementations"]}
+    assert any(name.startswith("linear=") for name in forced) and any(name.startswith("attention=") for name in forced), forced
     routes = {x["route"]: x for x in item(r, "routes")["evidence"]["routes"]}
     for name in ("attention as planned", "products of one row", "products of many rows", "gate and up", "sampling"):
         assert routes[name]["reached"] and routes[name]["what_ran"] and routes[name]["count"] > 0, routes[name]
