@@ -97,7 +97,7 @@ $(O)/plumb: $(O)/src/cmd/main.o $(O)/libplumb.a
 # The same program with planted faults (PLUMB_FAULT=name, src/base/fault.h): a few objects again and a link. It is what the
 # tests of the verification tools compare with; nobody installs it.
 FAULT_SRCS := src/cmd/cmd_version.c src/cpu/attention.c src/engine/api.c src/engine/engine.c src/engine/generate.c \
-              src/jit/jit.c src/ops/ops.c src/ops/ops_cpu.c src/sample/sampler.c src/serve/metrics.c
+              src/jit/jit.c src/meter/outcome.c src/ops/choose.c src/ops/ops.c src/ops/ops_cpu.c src/sample/sampler.c src/serve/metrics.c
 FAULT_OBJS := $(patsubst %.c,$(O)/faults/%.o,$(filter $(FAULT_SRCS),$(SRCS)))
 $(O)/faults/%.o: %.c $(O)/flags | $(GEN)/build_info.h
 	@mkdir -p $(@D)

@@ -56,12 +56,13 @@ struct pl_event {
 };
 
 /* What ran for one request: the steps it took part in and, per kernel, the launches in those steps (which others shared).
- * launches[i] belongs to entry i of pl_service_witness. */
-enum { PL_SERVICE_KERNELS_MAX = 256, PL_SERVICE_FORMS_MAX = 64 };
+ * launches[i] belongs to entry i of pl_service_witness, ended[i] to entry i of pl_service_decisions. */
+enum { PL_SERVICE_KERNELS_MAX = 256, PL_SERVICE_FORMS_MAX = 64, PL_SERVICE_DECISIONS_MAX = 64 };
 struct pl_request_witness {
     uint64_t steps, prompt_steps, batch_sum;
     uint32_t batch_min, batch_max, preemptions;
     uint64_t launches[PL_SERVICE_KERNELS_MAX];
+    uint64_t ended[PL_SERVICE_DECISIONS_MAX];
 };
 
 struct pl_service_request {
@@ -143,5 +144,7 @@ struct pl_service_attention {
 };
 void pl_service_attention(struct pl_service *s, struct pl_service_attention *out);
 size_t pl_service_witness(struct pl_service *s, struct pl_ops_launches *out, size_t cap);
+/* How every choice of a kernel ended: what ran as planned, and what did not, with the reason. Entries keep their places. */
+size_t pl_service_decisions(struct pl_service *s, struct pl_ops_decision *out, size_t cap);
 
 #endif

@@ -86,6 +86,9 @@ struct pl_service {
     struct pl_ops_launches kernels[PL_SERVICE_KERNELS_MAX]; /* copied after each step, so that readers need no engine */
     struct pl_ops_launches fresh[PL_SERVICE_KERNELS_MAX];   /* the step's own, before it becomes kernels */
     size_t kernel_count;
+    struct pl_ops_decision decisions[PL_SERVICE_DECISIONS_MAX]; /* likewise */
+    uint64_t ended[PL_SERVICE_DECISIONS_MAX];                   /* in the last step */
+    size_t decision_count;
     struct pl_service_attention attention; /* likewise */
     uint64_t gap_ns, fail_step, steps_begun;
     double row_ns, decode_ns; /* measured: a prefill row, a step that only decodes */

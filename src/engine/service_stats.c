@@ -34,6 +34,14 @@ static uint64_t take_kernels(struct pl_service *s) {
     return bytes;
 }
 
+static void take_decisions(struct pl_service *s) {
+    uint64_t before[PL_SERVICE_DECISIONS_MAX] = {0};
+    for (size_t i = 0; i < s->decision_count; i++) before[i] = s->decisions[i].count;
+    size_t n = pl_ops_decisions(s->engine->ops, s->decisions, PL_SERVICE_DECISIONS_MAX);
+    s->decision_count = PL_MIN(n, (size_t)PL_SERVICE_DECISIONS_MAX);
+    for (size_t i = 0; i < s->decision_count; i++) s->ended[i] = s->decisions[i].count - before[i];
+}
+
 static void take_attention(struct pl_service *s) {
     const struct pl_ops *ops = s->engine->ops;
     struct pl_service_attention *a = &s->attention;
@@ -56,6 +64,7 @@ static void witness(const struct pl_service *s, struct pl_request_witness *w, ui
     w->batch_max = PL_MAX(w->batch_max, sequences);
     w->batch_min = w->batch_min == 0 ? sequences : PL_MIN(w->batch_min, sequences);
     for (size_t i = 0; i < s->kernel_count; i++) w->launches[i] += s->fresh[i].launches;
+    for (size_t i = 0; i < s->decision_count; i++) w->ended[i] += s->ended[i];
 }
 
 static void smooth(double *mean, double value) { *mean = *mean == 0 ? value : *mean + (value - *mean) * 0.2; }
@@ -76,6 +85,7 @@ static void bound_gap(struct pl_service *s, enum phase phase, uint32_t rows, uin
 
 void service_count_launch(struct pl_service *s, struct flight *f) {
     f->bytes = take_kernels(s);
+    take_decisions(s);
     take_attention(s);
     for (uint32_t i = 0; i < f->items; i++) {
         const struct request *r = f->request[i];
@@ -132,6 +142,14 @@ size_t pl_service_witness(struct pl_service *s, struct pl_ops_launches *out, siz
     pthread_mutex_lock(&s->lock);
     size_t count = s->kernel_count, n = PL_MIN(PL_MIN(count, cap), (size_t)PL_SERVICE_KERNELS_MAX);
     if (n > 0) memcpy(out, s->kernels, n * sizeof *out);
+    pthread_mutex_unlock(&s->lock);
+    return count;
+}
+
+size_t pl_service_decisions(struct pl_service *s, struct pl_ops_decision *out, size_t cap) {
+    pthread_mutex_lock(&s->lock);
+    size_t count = s->decision_count, n = PL_MIN(count, cap);
+    if (n > 0) memcpy(out, s->decisions, n * sizeof *out);
     pthread_mutex_unlock(&s->lock);
     return count;
 }

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fault.h"
+
 const char *pl_impl_name(enum pl_impl i) {
     static const char *const names[] = {
 #define IMPL_TEXT(id, text) text,
@@ -286,6 +288,7 @@ struct pl_pick pl_choose(const struct pl_choice *c, enum pl_op op, const struct 
     for (size_t i = 0; i < count && p.taken == PL_IMPL_NONE; i++) {
         if (!list[i].planned) continue;
         const char *why = why_not(c, op, &list[i]);
+        if (pl_fault("predicate") && op == PL_OP_linear && p.planned == PL_IMPL_NONE) why = "no such shape";
         if (p.planned == PL_IMPL_NONE) {
             p.planned = list[i].impl;
             if (why != NULL) p.reason = why;

@@ -292,6 +292,5 @@ enum pl_status witness_ring_create(struct pl_server *s) PL_MUST_CHECK;
 void witness_ring_destroy(struct pl_server *s);
 void witness_add(struct job *j, const struct pl_event *e);
 void witness_keep(struct job *j);
-const char *declined_reason(const char *kernel); /* NULL: it is a kernel that ran */
 
 #endif

@@ -64,32 +64,35 @@ static void powers(struct pl_buf *b, const char *name, const char *help, const u
     histogram_end(b, name, total, (double)sum);
 }
 
-const char *declined_reason(const char *kernel) {
-    static const char mark[] = "declined: ";
-    return strncmp(kernel, mark, sizeof mark - 1) == 0 ? kernel + sizeof mark - 1 : NULL;
+static void kernel_row(struct pl_buf *b, const char *name, const struct pl_ops_launches *l, uint64_t value) {
+    pl_buf_printf(b, "plumb_%s{op=\"%s\",kernel=\"", name, l->op);
+    label(b, l->kernel);
+    pl_buf_printf(b, "\"} %" PRIu64 "\n", value);
 }
 
-static void kernel_row(struct pl_buf *b, const char *name, const struct pl_ops_launches *l, uint64_t value) {
-    const char *why = declined_reason(l->kernel);
-    pl_buf_printf(b, "plumb_%s{op=\"%s\",%s=\"", name, l->op, why != NULL ? "reason" : "kernel");
-    label(b, why != NULL ? why : l->kernel);
-    pl_buf_printf(b, "\"} %" PRIu64 "\n", value);
+/* A choice that did not end as planned; each reason is a series of its own. */
+static void declined_row(struct pl_buf *b, const struct pl_ops_decision *d) {
+    pl_buf_printf(b, "plumb_kernel_declined_total{op=\"%s\",planned=\"%s\",taken=\"%s\",reason=\"", d->op, d->planned,
+                  d->taken);
+    label(b, d->reason);
+    pl_buf_printf(b, "\"} %" PRIu64 "\n", d->count);
 }
 
 /* Every kernel that ran, by operation and name: the witness as counters; and what was declined, by reason. */
 static void kernels(struct pl_buf *b, struct pl_service *service) {
     struct pl_ops_launches list[PL_SERVICE_KERNELS_MAX];
-    size_t n = PL_MIN(pl_service_witness(service, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));
+    struct pl_ops_decision decided[PL_SERVICE_DECISIONS_MAX];
+    size_t n = PL_MIN(pl_service_witness(service, list, PL_COUNT_OF(list)), PL_COUNT_OF(list)),
+           d = PL_MIN(pl_service_decisions(service, decided, PL_COUNT_OF(decided)), PL_COUNT_OF(decided));
     head(b, "kernel_launches_total", "counter", "Launches by operation and kernel.");
-    for (size_t i = 0; i < n; i++)
-        if (declined_reason(list[i].kernel) == NULL) kernel_row(b, "kernel_launches_total", &list[i], list[i].launches);
+    for (size_t i = 0; i < n; i++) kernel_row(b, "kernel_launches_total", &list[i], list[i].launches);
     head(b, "kernel_bytes_total", "counter", "Least bytes that the launches moved, where the operation knows.");
     for (size_t i = 0; i < n; i++)
-        if (declined_reason(list[i].kernel) == NULL && list[i].bytes > 0)
-            kernel_row(b, "kernel_bytes_total", &list[i], list[i].bytes);
-    head(b, "kernel_declined_total", "counter", "Times the planned kernel did not run, by operation and reason.");
-    for (size_t i = 0; i < n; i++)
-        if (declined_reason(list[i].kernel) != NULL) kernel_row(b, "kernel_declined_total", &list[i], list[i].launches);
+        if (list[i].bytes > 0) kernel_row(b, "kernel_bytes_total", &list[i], list[i].bytes);
+    head(b, "kernel_declined_total", "counter",
+         "Times the planned kernel did not run, by operation, plan, what ran instead (empty: nothing) and reason.");
+    for (size_t i = 0; i < d; i++)
+        if (strcmp(decided[i].outcome, "chosen") != 0) declined_row(b, &decided[i]);
 }
 
 static void form_rows(struct pl_buf *b, const char *name, const char *key, const struct pl_ops_attention *list, size_t n) {

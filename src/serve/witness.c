@@ -40,6 +40,7 @@ void witness_add(struct job *j, const struct pl_event *e) {
     sum->batch_max = PL_MAX(sum->batch_max, w->batch_max);
     sum->preemptions += w->preemptions;
     for (size_t i = 0; i < PL_SERVICE_KERNELS_MAX; i++) sum->launches[i] += w->launches[i];
+    for (size_t i = 0; i < PL_SERVICE_DECISIONS_MAX; i++) sum->ended[i] += w->ended[i];
 }
 
 /* The job's last choice has ended. Under job->lock. */
@@ -99,18 +100,23 @@ static json_t *summary(const struct witness_record *r) {
                      milliseconds(r->total_ns));
 }
 
-/* A kernel that did not run where it was planned leaves "declined: reason" as its name. */
+/* What ran in this request's steps, and every choice in them that did not end as planned. */
 static void add_kernels(struct pl_server *s, const struct witness_record *r, json_t *o) {
     struct pl_ops_launches list[PL_SERVICE_KERNELS_MAX];
-    size_t n = PL_MIN(pl_service_witness(s->service, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));
+    struct pl_ops_decision decided[PL_SERVICE_DECISIONS_MAX];
+    size_t n = PL_MIN(pl_service_witness(s->service, list, PL_COUNT_OF(list)), PL_COUNT_OF(list)),
+           d = PL_MIN(pl_service_decisions(s->service, decided, PL_COUNT_OF(decided)), PL_COUNT_OF(decided));
     json_t *kernels = json_array(), *declined = json_array();
     for (size_t i = 0; i < n; i++) {
-        const char *why = declined_reason(list[i].kernel);
         if (r->ran.launches[i] == 0) continue;
-        json_array_append_new(why != NULL ? declined : kernels,
-                              json_pack("{s:s, s:s, s:I}", "op", list[i].op, why != NULL ? "reason" : "kernel",
-                                        why != NULL ? why : list[i].kernel, why != NULL ? "count" : "launches",
-                                        (json_int_t)r->ran.launches[i]));
+        json_array_append_new(kernels, json_pack("{s:s, s:s, s:I}", "op", list[i].op, "kernel", list[i].kernel, "launches",
+                                                 (json_int_t)r->ran.launches[i]));
+    }
+    for (size_t i = 0; i < d; i++) {
+        if (r->ran.ended[i] == 0 || strcmp(decided[i].outcome, "chosen") == 0) continue;
+        json_array_append_new(declined, json_pack("{s:s, s:s, s:s, s:s, s:I}", "op", decided[i].op, "planned",
+                                                  decided[i].planned, "taken", decided[i].taken, "reason", decided[i].reason,
+                                                  "count", (json_int_t)r->ran.ended[i]));
     }
     json_object_set_new(o, "kernels", kernels);
     json_object_set_new(o, "declined", declined);

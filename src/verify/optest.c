@@ -222,10 +222,24 @@ static void test_product(struct bench *b, enum pl_dtype t, uint32_t rows, bool a
 
 /* ---------- rows ---------- */
 
-enum row_op { ROW_EMBED, ROW_NORM, ROW_ADD_NORM, ROW_ADD, ROW_SILU, ROW_GELU, ROW_SOFTCAP, ROW_GATHER, ROW_OPS };
-static const char *const row_names[ROW_OPS][2] = {{"embed", "f32 table"}, {"norm", "rms, weight"}, {"add_norm", "in one"},
-                                                  {"add", "residual"},    {"glu", "silu"},         {"glu", "gelu tanh"},
-                                                  {"softcap", "0.5"},     {"gather", "every row"}};
+enum row_op {
+    ROW_EMBED,
+    ROW_NORM,
+    ROW_ADD_NORM,
+    ROW_ADD,
+    ROW_SILU,
+    ROW_GELU,
+    ROW_SOFTCAP,
+    ROW_GATHER,
+    ROW_LAYER_NORM,
+    ROW_SCALE,
+    ROW_OPS
+};
+static const char *const row_names[ROW_OPS][2] = {
+    {"embed", "f32 table"}, {"norm", "rms, weight"}, {"add_norm", "in one"},
+    {"add", "residual"},    {"glu", "silu"},         {"glu", "gelu tanh"},
+    {"softcap", "0.5"},     {"gather", "every row"}, {"layer_norm", "weight, bias"},
+    {"scale", "0.5"}};
 
 static enum pl_status row_op(struct bench *b, enum row_op op, struct pl_activation *x, struct pl_activation *y,
                              const struct pl_weight *w) {
@@ -238,6 +252,8 @@ static enum pl_status row_op(struct bench *b, enum row_op op, struct pl_activati
     case ROW_GELU: return pl_ops_glu(b->o, PL_OPS_GELU_TANH, x, y, y);
     case ROW_SOFTCAP: return pl_ops_softcap(b->o, y, 0.5f);
     case ROW_GATHER: return pl_ops_gather_logit_rows(b->o, x, y);
+    case ROW_LAYER_NORM: return pl_ops_layer_norm(b->o, x, w, w, 1e-5f, y);
+    case ROW_SCALE: return pl_ops_scale(b->o, y, 0.5f);
     case ROW_OPS: break;
     }
     return PL_INVALID;
@@ -252,6 +268,8 @@ static void row_reference(enum row_op op, const float *x, const float *w, size_t
         if (op == ROW_ADD_NORM) pl_ref_rmsnorm(sum, w, WIDE, 1e-5, 0, y);
         if (op == ROW_ADD) memcpy(y, sum, sizeof sum);
         if (op == ROW_SILU || op == ROW_GELU) pl_ref_glu(op == ROW_SILU ? PL_REF_SILU : PL_REF_GELU_TANH, x, y, y, WIDE);
+        if (op == ROW_LAYER_NORM) pl_ref_layernorm(x, w, w, WIDE, 1e-5, y);
+        for (size_t i = 0; op == ROW_SCALE && i < WIDE; i++) y[i] *= 0.5f;
         if (op == ROW_SOFTCAP) pl_ref_softcap(y, WIDE, 0.5);
         if (op == ROW_GATHER || op == ROW_EMBED) memcpy(y, x, WIDE * sizeof *y);
     }
@@ -287,6 +305,97 @@ static void test_row(struct bench *b, enum row_op op, uint32_t rows) {
     pl_free(ys);
     pl_free(got);
     pl_free(ws);
+}
+
+/* ---------- experts ---------- */
+
+enum { EXPERTS = 8, USED = 3, INNER = 256 };
+
+struct experts {
+    struct pl_tensor tensor[3][EXPERTS]; /* gate, up, down */
+    void *raw[3];
+    struct pl_weight *w[3];
+};
+
+static enum pl_status make_experts(struct bench *b, enum pl_dtype t, struct experts *e) {
+    for (int m = 0; m < 3; m++) {
+        size_t out = m == 2 ? WIDE : INNER, in = m == 2 ? INNER : WIDE;
+        e->raw[m] = random_weights(b, t, EXPERTS * out * in);
+        if (e->raw[m] == NULL) return PL_NO_MEMORY;
+        for (size_t x = 0; x < EXPERTS; x++) {
+            e->tensor[m][x] = matrix(NULL, t, out, in);
+            e->tensor[m][x].data = (const char *)e->raw[m] + x * e->tensor[m][x].bytes;
+        }
+        PL_TRY(pl_ops_experts_create(b->o, e->tensor[m], EXPERTS, &e->w[m], &b->err));
+    }
+    return PL_OK;
+}
+
+/* y += the weighted sum of what the chosen experts say. */
+static enum pl_status moe_reference(const struct experts *e, const float *logits, const float *x, size_t rows, float *y) {
+    struct pl_ref_route route = {.experts = EXPERTS, .used = USED, .renormalise = true, .scale = 1};
+    size_t ids[EXPERTS];
+    double weights[EXPERTS], scratch[2 * EXPERTS];
+    float gate[INNER], up[INNER], said[WIDE], row[WIDE];
+    for (size_t r = 0; r < rows; r++) {
+        pl_ref_route(&route, logits + r * EXPERTS, ids, weights, scratch);
+        for (size_t k = 0; k < USED; k++) {
+            size_t i = ids[k];
+            PL_TRY(pl_ref_matmul(&e->tensor[0][i], NULL, x + r * WIDE, WIDE, 1, false, gate, INNER, NULL, row));
+            PL_TRY(pl_ref_matmul(&e->tensor[1][i], NULL, x + r * WIDE, WIDE, 1, false, up, INNER, NULL, row));
+            pl_ref_glu(PL_REF_SILU, gate, up, gate, INNER);
+            PL_TRY(pl_ref_matmul(&e->tensor[2][i], NULL, gate, INNER, 1, false, said, WIDE, NULL, row));
+            for (size_t c = 0; c < WIDE; c++) y[r * WIDE + c] += (float)weights[k] * said[c];
+        }
+    }
+    return PL_OK;
+}
+
+static enum pl_status run_moe(struct bench *b, const struct experts *e, const float *values[3], uint32_t rows, float *got) {
+    struct pl_moe p = {
+        .used = USED, .renormalise = true, .scale = 1, .act = PL_OPS_SILU, .gate = e->w[0], .up = e->w[1], .down = e->w[2]};
+    struct pl_activation *in[3] = {NULL}; /* logits, x, y */
+    plain_batch(b, rows);
+    enum pl_status st = pl_ops_moe_reserve(b->o, &p, ROWS_MAX, &b->err);
+    for (int i = 0; i < 3 && st == PL_OK; i++) st = activation(b, i == 0 ? EXPERTS : WIDE, &in[i]);
+    if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
+    if (st == PL_OK) {
+        for (int i = 0; i < 3 && st == PL_OK; i++) st = fill(b, values[i], rows, i == 0 ? EXPERTS : WIDE, in[i]);
+        pl_ops_witness_reset(b->o);
+        if (st == PL_OK) st = pl_ops_moe(b->o, &p, in[0], in[1], in[2]);
+        if (st == PL_OK) st = pl_ops_activation_read(b->o, in[2], 0, rows, got);
+        enum pl_status end = pl_ops_end(b->o);
+        if (st == PL_OK) st = end;
+    }
+    for (int i = 0; i < 3; i++) pl_ops_activation_destroy(b->o, in[i]);
+    return st;
+}
+
+static void test_moe(struct bench *b, enum pl_dtype t, uint32_t rows) {
+    char what[96];
+    snprintf(what, sizeof what, "%s, %d of %d experts, %u row%s", pl_dtype_name(t), USED, EXPERTS, rows,
+             rows == 1 ? "" : "s");
+    struct pl_optest_case *c = add_case(b, "moe", what);
+    struct experts e = {0};
+    float *logits = random_values(b, (size_t)rows * EXPERTS), *x = random_values(b, (size_t)rows * WIDE),
+          *y = random_values(b, (size_t)rows * WIDE), *got = random_values(b, (size_t)rows * WIDE);
+    enum pl_status st = logits == NULL || x == NULL || y == NULL || got == NULL ? PL_NO_MEMORY : make_experts(b, t, &e);
+    if (st == PL_UNSUPPORTED) {
+        skip(b, c, b->err.text);
+    } else {
+        const float *values[3] = {logits, x, y};
+        if (st == PL_OK) st = run_moe(b, &e, values, rows, got);
+        if (st == PL_OK) st = moe_reference(&e, logits, x, rows, y);
+        judge(b, c, st, got, y, (size_t)rows * WIDE, BOUND_ROUNDED);
+    }
+    for (int m = 0; m < 3; m++) {
+        pl_ops_weight_destroy(b->o, e.w[m]);
+        pl_free(e.raw[m]);
+    }
+    pl_free(logits);
+    pl_free(x);
+    pl_free(y);
+    pl_free(got);
 }
 
 /* ---------- attention ---------- */
@@ -448,7 +557,7 @@ static void test_attention(struct bench *b, const struct attention_case *a, enum
 
 /* ---------- all of it ---------- */
 
-enum job_kind { JOB_PRODUCT, JOB_PRODUCT_ADD, JOB_ROW, JOB_ATTENTION };
+enum job_kind { JOB_PRODUCT, JOB_PRODUCT_ADD, JOB_ROW, JOB_MOE, JOB_ATTENTION };
 struct job {
     enum job_kind kind;
     int what; /* weight type, row operation or attention case */
@@ -475,6 +584,8 @@ static size_t all_jobs(bool quick, struct job list[JOBS_MAX]) {
         if (!quick) add_job(list, &n, JOB_ROW, op, 1, PL_F32);
         add_job(list, &n, JOB_ROW, op, 9, PL_F32);
     }
+    for (size_t r = 0; r < PL_COUNT_OF(rows); r++) add_job(list, &n, JOB_MOE, PL_Q8_0, rows[r], PL_F32);
+    if (!quick) add_job(list, &n, JOB_MOE, PL_F16, 40, PL_F32);
     for (size_t t = 0; t < (quick ? 1 : PL_COUNT_OF(kv)); t++)
         for (size_t i = 0; i < PL_COUNT_OF(attention_cases); i++) add_job(list, &n, JOB_ATTENTION, (int)i, 0, kv[t]);
     return n;
@@ -487,6 +598,7 @@ static void run_job(struct bench *b, const struct job *j) {
     case JOB_PRODUCT: test_product(b, (enum pl_dtype)j->what, j->rows, false); break;
     case JOB_PRODUCT_ADD: test_product(b, (enum pl_dtype)j->what, j->rows, true); break;
     case JOB_ROW: test_row(b, (enum row_op)j->what, j->rows); break;
+    case JOB_MOE: test_moe(b, (enum pl_dtype)j->what, j->rows); break;
     case JOB_ATTENTION: test_attention(b, &attention_cases[j->what], j->kv); break;
     }
 }

@@ -4,6 +4,7 @@ the right verdict from the right tool, and the table in docs/verify.md is what t
 test-timeout: 900"""
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -33,10 +34,19 @@ def ab(fault, *flags, base=None, arm=None, side="arm"):
                f"--{side}-env", f"PLUMB_FAULT={fault}", "-p", LONG, "-n", 48, *flags)
 
 
-def counters(fault, *flags):
+def x86(check):
+    """Rows about one instruction set falling back to another."""
+    def checked(fault):
+        if platform.machine() != "x86_64" or "avx2" not in open("/proc/cpuinfo").read():
+            raise tap.Skip("this machine has no AVX2")
+        return check(fault)
+    return checked
+
+
+def counters(fault, *flags, engine=""):
     if run(PLUMB, "serve", "--help")[0] != 0:
         raise tap.Skip("this build has no server")
-    serve = f"serve -m {tiny()} -c 512 --parallel 4 -t 1"
+    serve = f"serve -m {tiny()} -c 512 --parallel 4 -t 1 {engine}"
     return run(PLUMB, "ab", "--counters", "--base", f"{PLUMB} {serve}", "--arm", f"{FAULTY} {serve}", "--arm-env", f"PLUMB_FAULT={fault}",
                "-p", LONG, "-p", "the hand", "-n", 24, *flags)
 
@@ -89,9 +99,17 @@ ROWS = [
     ("uncounted", "launches of products are not counted", [
         (AB + ", kernel expected", lambda f: ab(f, "--expect-kernel", "linear=gemv"), 2, ("fell back",)),
         (COUNTERS, counters, 1, ("linear", "never on arm")), (OPERATIONS, item("operations"), "fail", ("no launch was counted",))]),
-    ("gathered", "attention takes the composed way and gives the same answers", [
+    ("gathered", "attention takes the composed way, as below a dispatch floor that is too high, and gives the same answers", [
         (AB, ab, 0, ("composed/gather",)), (AB + ", kernel expected", lambda f: ab(f, "--expect-kernel", "attention=/attention"), 2, ("fell back",)),
         (COUNTERS, counters, 1, ("gathered on the arm alone",))]),
+    ("predicate", "a test of shapes says no to everything, so that all products fall back", [
+        (COUNTERS, x86(lambda f: counters(f, engine="--isa avx2")), 1, ("declined on arm alone", "linear", "no such shape"))]),
+    ("one-slot", "a second reason to decline is counted in the place of the first", [
+        (COUNTERS + ", two reasons on both sides", x86(lambda f: counters(f, engine="--isa avx2 --disable-kernel linear=avx2 --attn cascade")), 1, ("declined on base alone",)),
+        ("the same without the fault", x86(lambda f: counters("none", engine="--isa avx2 --disable-kernel linear=avx2 --attn cascade")), 0, ("EQUAL",))]),
+    ("moe-expert", "experts are changed, and the model has none: it never reaches what was changed", [
+        (AB, ab, 0, ()), (AB + ", kernel expected", lambda f: ab(f, "--expect-kernel", "moe="), 2, ("fell back", "moe=")),
+        (OPERATIONS, item("operations"), "fail", ("moe",))]),
     ("identical", "the arm is a copy of the baseline", [
         (AB, identical, 2, ("one build",))]),
     ("empty", "no token is generated", [

@@ -76,7 +76,7 @@ def a_quick_pass_keeps_to_its_schema():
     assert "src/cpu/attention.c" in e["sources"] and "kernels/paged.k.c" in e["sources"] and e["ceilings"]["host_read_gb_s"] > 0
     assert item(r, "build")["evidence"]["build"]["compiler"] and item(r, "backend")["evidence"]["line"].startswith("cpu (")
     cases = item(r, "operations")["evidence"]["backends"][0]["list"]
-    assert {c["op"] for c in cases} >= {"linear", "linear_add", "norm", "add_norm", "add", "embed", "glu", "softcap", "gather", "attention"}
+    assert {c["op"] for c in cases} >= {"linear", "linear_add", "norm", "add_norm", "add", "embed", "glu", "softcap", "gather", "layer_norm", "scale", "moe", "attention"}
     assert all(c["kernel"] and c["error"] <= c["bound"] for c in cases)
     assert item(r, "bench")["evidence"]["read_ceiling_gb_s"] > 0
     forced = {x["name"]: x for x in item(r, "forced")["evidence"]["implementations"]}
