@@ -11,7 +11,9 @@
  *   team_sum                      over TEAM neighbouring threads (TEAM divides GROUP)
  *   LOCAL_INC                     adds one to a u32 in local memory, gives what was there
  *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
- *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA   f32 functions
+ *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA RINT   f32 functions
+ *   EXACT MUL ADD                 after EXACT at the head of a block each MUL and ADD in it is rounded on its own
+ *   LOCAL_COUNT                   adds one to a u32 in local memory, gives what it was
  *   count_launch                  the witness: one thread of the launch adds one to a counter. All threads pass it, before
  *                                 they read what another launch wrote: where launches may overlap (sm_90 and up) it is
  *                                 also the wait for the launch before this one
@@ -54,6 +56,11 @@ typedef uint4 v4u;
 #define FMAX(x, y)     fmax((f32)(x), (f32)(y))
 #define FMIN(x, y)     fmin((f32)(x), (f32)(y))
 #define FMA(x, y, z)   fma((f32)(x), (f32)(y), (f32)(z))
+#define RINT(x)        rint((f32)(x))
+#define EXACT          _Pragma("OPENCL FP_CONTRACT OFF")
+#define MUL(x, y)      ((f32)(x) * (f32)(y))
+#define ADD(x, y)      ((f32)(x) + (f32)(y))
+#define LOCAL_COUNT(p) atomic_inc(p)
 #define NEG_INF        (-INFINITY)
 #define ROLLED         _Pragma("unroll 1")
 FN f32 f16_load(GLOBAL const u16 *p) { return vload_half(0, (GLOBAL const half *)p); }
@@ -103,6 +110,8 @@ typedef uint4 v4u;
 #define FMAX(x, y)   fmaxf(x, y)
 #define FMIN(x, y)   fminf(x, y)
 #define FMA(x, y, z) fmaf(x, y, z)
+#define RINT(x)      rintf(x)
+#define LOCAL_COUNT(p) atomicAdd(p, 1u)
 #define NEG_INF      __uint_as_float(0xFF800000u)
 #define ROLLED
 #define COUNTER_ADD(p) atomicAdd(p, 1u)
@@ -111,6 +120,9 @@ typedef uint4 v4u;
 #endif
 
 #ifdef PL_TARGET_CUDA
+#define EXACT
+#define MUL(x, y)       __fmul_rn(x, y)
+#define ADD(x, y)       __fadd_rn(x, y)
 #define PL_NO_OFFSETOF /* NVRTC has none without headers; sizes are still checked */
 FN f32 f16_load(const u16 *p) {
     f32 f;
@@ -127,6 +139,9 @@ FN void f16_store(u16 *p, f32 v) {
 #endif
 
 #ifdef PL_TARGET_HIP
+#define EXACT     _Pragma("clang fp contract(off)")
+#define MUL(x, y) ((f32)(x) * (f32)(y))
+#define ADD(x, y) ((f32)(x) + (f32)(y))
 FN f32 f16_load(const u16 *p) { return (f32)*(const _Float16 *)p; }
 FN void f16_store(u16 *p, f32 v) { *(_Float16 *)p = (_Float16)v; }
 #ifndef PL_LANES

@@ -30,6 +30,34 @@ PL_ARGS_SIZE(pl_args_rows, 16);
 #define PL_PICK_NONE   0xFFFFFFFEu /* all are -inf */
 #define PL_PICK_BROKEN 0xFFFFFFFFu /* NaN or +inf among them */
 
+/* How a token is drawn from a row. */
+struct pl_args_draw {
+    u32 seed_low, seed_high, position_low, position_high;
+    u32 top_k, top_p;     /* 0: off; top_p as a fraction of 2^32 */
+    f32 inverse_t;        /* 1 / temperature; 0: the largest */
+    f32 min_floor;        /* log(min_p); -inf: off */
+    f32 mass_floor;       /* what lies further below the largest is not in top_p's mass whatever the row is */
+    u32 pad[3];
+};
+PL_ARGS_CHECK(pl_args_draw, mass_floor, 32);
+PL_ARGS_SIZE(pl_args_draw, 48);
+
+/* What one part of a row holds. */
+struct pl_draw_part {
+    u64 mass; /* 2^-34 of the largest's */
+    f32 score, logit;
+    u32 id, listed;
+};
+PL_ARGS_CHECK(pl_draw_part, listed, 20);
+PL_ARGS_SIZE(pl_draw_part, 24);
+
+/* parts of a row; maxima kept of each part, entries of its list. */
+struct pl_args_draws {
+    u32 rows, cols, parts, maxima, list, pad;
+};
+PL_ARGS_CHECK(pl_args_draws, list, 16);
+PL_ARGS_SIZE(pl_args_draws, 24);
+
 /* A product with a weight matrix [out, in]. */
 struct pl_args_linear {
     u32 rows, in, out, flags;

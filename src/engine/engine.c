@@ -110,7 +110,9 @@ static enum pl_status plan_step(struct plumb_engine *e, uint32_t rows, uint32_t 
     const struct pl_activation *logits = NULL;
     enum pl_status s = pl_model_forward(e->model, &b, e->kv, &logits);
     uint32_t slot;
-    if (s == PL_OK && pl_ops_chooses(e->ops)) s = pl_ops_choose(e->ops, logits, b.logit_count, &slot);
+    const struct pl_draw any = {.temperature = 1, .top_p = 1};
+    if (s == PL_OK && pl_ops_chooses(e->ops)) s = pl_ops_choose(e->ops, logits, b.logit_count, NULL, &slot);
+    if (s == PL_OK && pl_ops_chooses(e->ops)) s = pl_ops_choose(e->ops, logits, 1, &any, &slot);
     if (s == PL_UNSUPPORTED && pl_ops_refusal(e->ops)[0] != 0) PL_FAIL(err, s, "%s", pl_ops_refusal(e->ops));
     if (s != PL_OK)
         PL_FAIL(err, s, "planning a step of %u rows on %s: %s", rows, pl_ops_describe(e->ops), pl_status_text(s));

@@ -92,10 +92,11 @@ struct pl_step_part {
     struct plumb_session *session;
     const uint32_t *ids;
     uint32_t count, logits;
-    /* Not NULL, with logits 1, this part alone and a backend that chooses (pl_engine_chooses): the greedy choice is left on
+    /* Not NULL, with logits 1, this part alone and a backend that chooses (pl_engine_chooses): the choice is left on
      * the device, *choice is for pl_engine_chosen, and the session has no logits until pl_engine_fetch_logits. The step is
      * only enqueued: the next one's id may be PL_TOKEN_CHOSEN before anybody has read which token that is. */
     uint32_t *choice;
+    const struct pl_draw *draw; /* how it is chosen; NULL: the largest */
 };
 /* Runs all parts as one batch: at most batch_rows rows, logit_rows logits, each session once. When a part wants logits,
  * those of its last row go to its session. all_logits (may be NULL) receives [sum of logits, V], parts in order. */
@@ -120,6 +121,8 @@ enum pl_status pl_session_generate(struct plumb_session *s, const struct plumb_g
 
 /* size 0: defaults. */
 struct pl_sampling pl_sampling_from_api(const struct plumb_sampling *s);
+/* How a device is to choose for it; false: it needs more than the row (pl_sampler_needs). */
+bool pl_sampler_draw_of(const struct pl_sampler *s, uint64_t position, struct pl_draw *out);
 
 /* Text. Without a tokenizer or template in the file these are PL_UNSUPPORTED, with what to do instead. */
 enum pl_status pl_engine_need_text(const struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;

@@ -111,15 +111,26 @@ static void report_rest(struct run *r) {
         r->opt.on_token(r->opt.user, UINT32_MAX, r->text.data, r->text.len, NAN, NULL, NULL, 0);
 }
 
+bool pl_sampler_draw_of(const struct pl_sampler *s, uint64_t position, struct pl_draw *out) {
+    const struct pl_sampling *p = pl_sampler_params(s);
+    if (pl_sampler_needs(s) != PL_SAMPLER_NEEDS_ROW) return false;
+    *out = (struct pl_draw){p->temperature, p->top_k, p->top_p, p->min_p, p->seed, position};
+    return true;
+}
+
 /* Nothing but the choice is wanted of the logits: the device makes it, and they stay there. */
 static bool can_choose(const struct run *r) {
-    return pl_engine_chooses(r->session->engine) && pl_sampler_is_greedy(r->sampler) && !r->opt.logprob &&
+    struct pl_draw how;
+    return pl_engine_chooses(r->session->engine) && pl_sampler_draw_of(r->sampler, 0, &how) && !r->opt.logprob &&
            r->opt.logprobs == 0;
 }
 
 /* One step with the token `id` after what the session holds. */
 static enum pl_status take_step(struct run *r, uint32_t id, uint32_t *choice, struct pl_err *err) {
-    struct pl_step_part part = {.session = r->session, .ids = &id, .count = 1, .logits = 1, .choice = choice};
+    struct pl_draw how = {0};
+    bool drawn = choice != NULL && pl_sampler_draw_of(r->sampler, r->session->table.len + 1, &how) && how.temperature > 0;
+    struct pl_step_part part = {
+        .session = r->session, .ids = &id, .count = 1, .logits = 1, .choice = choice, .draw = drawn ? &how : NULL};
     return pl_engine_step(r->session->engine, &part, 1, NULL, err);
 }
 

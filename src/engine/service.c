@@ -181,12 +181,13 @@ static enum pl_status make_buffers(struct pl_service *s) {
     s->batch_pages = pl_alloc(pages, sizeof *s->batch_pages);
     s->logit_cap = s->config.max_running + s->config.score_tokens;
     s->logits = pl_alloc(s->logit_cap, (size_t)e->config.vocab * sizeof(float));
+    s->draws = pl_calloc(s->logit_cap, sizeof *s->draws);
     s->picks = pl_alloc(s->logit_cap, sizeof *s->picks);
     s->ends = pl_calloc(running, sizeof *s->ends);
     s->no_ends = pl_calloc(running, sizeof *s->no_ends);
     s->drawn = pl_calloc(s->logit_cap, sizeof *s->drawn);
-    bool ok = s->table && s->batch_tokens && s->batch_seqs && s->batch_pages && s->logits && s->picks && s->ends &&
-              s->no_ends && s->drawn && make_flight(&s->flights[0], running, s->logit_cap) &&
+    bool ok = s->table && s->batch_tokens && s->batch_seqs && s->batch_pages && s->logits && s->draws && s->picks &&
+              s->ends && s->no_ends && s->drawn && make_flight(&s->flights[0], running, s->logit_cap) &&
               make_flight(&s->flights[1], running, s->logit_cap);
     if (!ok) return PL_NO_MEMORY;
     return pl_grow(&s->out, &s->out_cap, s->table_cap + 1024, sizeof *s->out);
@@ -201,6 +202,7 @@ static void free_service(struct pl_service *s) {
     pl_free(s->batch_pages);
     for (size_t i = 0; i < PL_COUNT_OF(s->flights); i++) free_flight(&s->flights[i]);
     pl_free(s->logits);
+    pl_free(s->draws);
     pl_free(s->picks);
     pl_free(s->ends);
     pl_free((void *)s->no_ends);

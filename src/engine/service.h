@@ -102,7 +102,7 @@ uint32_t pl_time_bucket(uint64_t ns);
 enum pl_choice_place {
     PL_CHOICE_DEVICE,
     PL_CHOICE_HOST_MEMORY, /* the backend's logits are there anyway */
-    PL_CHOICE_SAMPLING,
+    PL_CHOICE_TYPICAL_P,
     PL_CHOICE_GRAMMAR,
     PL_CHOICE_LOGPROBS,
     PL_CHOICE_LOGIT_BIAS,
@@ -121,6 +121,7 @@ struct pl_service_info {
     uint64_t choices[PL_CHOICE_PLACES];      /* rows, by place */
     uint64_t steps_ahead;                    /* launched before the last one's tokens were read */
     uint64_t steps_waited[PL_CHOICE_PLACES]; /* whose tokens were read before the next was planned, by the first reason */
+    uint64_t unconverged;                    /* rows drawn on the device in too many rounds: they got their largest token */
     uint64_t surplus_rows;                   /* computed of sequences that had ended with the step before */
     uint64_t step_ns_total, last_token_ns;   /* last_token_ns: clock time of the last token, 0 = none yet */
     uint64_t batch_histogram[16], batch_sum; /* steps whose sequence count was 1, 2, 3-4, 5-8, ...; sequences of all steps */

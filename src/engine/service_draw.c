@@ -7,7 +7,7 @@
 const char *pl_choice_place_name(enum pl_choice_place p) {
     static const char *const names[PL_CHOICE_PLACES] = {
         [PL_CHOICE_DEVICE] = "device",        [PL_CHOICE_HOST_MEMORY] = "logits in host memory",
-        [PL_CHOICE_SAMPLING] = "sampling",    [PL_CHOICE_GRAMMAR] = "grammar",
+        [PL_CHOICE_TYPICAL_P] = "typical_p",  [PL_CHOICE_GRAMMAR] = "grammar",
         [PL_CHOICE_LOGPROBS] = "logprobs",    [PL_CHOICE_LOGIT_BIAS] = "logit_bias",
         [PL_CHOICE_PENALTIES] = "penalties",  [PL_CHOICE_PROMPT_SCORES] = "prompt scores",
         [PL_CHOICE_BY_REQUEST] = "by request"};
@@ -27,18 +27,32 @@ static enum pl_choice_place place_of(const struct pl_service *s, const struct fl
     if (r->no_answer) return PL_CHOICE_DEVICE; /* and nobody looks at it */
     if (r->constraint != NULL) return PL_CHOICE_GRAMMAR;
     if (r->want_logprobs) return PL_CHOICE_LOGPROBS;
-    return pl_sampler_is_greedy(r->sampler) ? PL_CHOICE_DEVICE : PL_CHOICE_SAMPLING;
+    static const enum pl_choice_place needs[] = {[PL_SAMPLER_NEEDS_ROW] = PL_CHOICE_DEVICE,
+                                                 [PL_SAMPLER_NEEDS_BIAS] = PL_CHOICE_LOGIT_BIAS,
+                                                 [PL_SAMPLER_NEEDS_COUNTS] = PL_CHOICE_PENALTIES,
+                                                 [PL_SAMPLER_NEEDS_TYPICAL] = PL_CHOICE_TYPICAL_P};
+    return needs[pl_sampler_needs(r->sampler)];
+}
+
+/* The token's position is the row's and one more. True: with noise. */
+static bool describe_draw(struct pl_service *s, const struct flight *f, size_t row) {
+    const struct request *r = f->request[f->row_item[row]];
+    const struct pl_sched_item *it = &f->item[f->row_item[row]];
+    if (r->no_answer) return false;
+    return pl_sampler_draw_of(r->sampler, it->first + it->count, &s->draws[row]) && s->draws[row].temperature > 0;
 }
 
 void service_place_rows(struct pl_service *s, struct flight *f) {
-    f->has_choices = false;
+    f->has_choices = f->drawn = false;
     f->wait = PL_CHOICE_DEVICE;
     if (s->engine->opt.no_ahead) f->wait = PL_CHOICE_BY_REQUEST;
     if (!pl_engine_chooses(s->engine)) f->wait = PL_CHOICE_HOST_MEMORY;
     for (size_t row = 0; row < f->item_logit[f->items]; row++) {
         enum pl_choice_place p = place_of(s, f, row);
         f->place[row] = (uint8_t)p;
+        s->draws[row] = (struct pl_draw){0};
         f->has_choices |= p == PL_CHOICE_DEVICE;
+        f->drawn |= p == PL_CHOICE_DEVICE && describe_draw(s, f, row);
         if (f->wait == PL_CHOICE_DEVICE) f->wait = p;
     }
 }

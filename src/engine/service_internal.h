@@ -59,6 +59,7 @@ struct draw { /* what one row of logits gave: a new token, or the log-probabilit
 struct flight {
     bool live; /* launched and not read */
     uint32_t items, rows, decoding, slot;
+    bool drawn;                     /* some of the choices with noise */
     bool has_choices;               /* some row was chosen on the device */
     enum pl_choice_place wait;      /* not PL_CHOICE_DEVICE: it is read before the next is planned, and why */
     struct pl_sched_item *item;     /* [items] a copy of the plan's */
@@ -100,11 +101,12 @@ struct pl_service {
     uint32_t turn; /* of the flight begun last */
     uint64_t last_read_ns;
     uint32_t logit_cap;
-    float *logits;       /* [logit_cap, V] of rows that the host chooses from */
-    uint32_t *picks;     /* [logit_cap] the device's choices */
-    bool *ends;          /* [items] */
-    const bool *no_ends; /* [items] */
-    struct draw *drawn;  /* [logit_cap] */
+    float *logits;         /* [logit_cap, V] of rows that the host chooses from */
+    struct pl_draw *draws; /* [logit_cap] how the device is to choose */
+    uint32_t *picks;       /* [logit_cap] the device's choices */
+    bool *ends;            /* [items] */
+    const bool *no_ends;   /* [items] */
+    struct draw *drawn;    /* [logit_cap] */
     /* to the delivery thread */
     pthread_mutex_t out_lock;
     pthread_cond_t out_ready;

@@ -83,7 +83,7 @@ static enum pl_status launch(struct pl_service *s, const struct pl_sched_plan *p
         PL_TRY(pl_ops_kv_copy_page(e->ops, e->kv, p->copies[i].from, p->copies[i].to));
     PL_TRY(pl_model_forward(e->model, b, e->kv, &f->logits));
     service_place_rows(s, f);
-    return f->has_choices ? pl_ops_choose(e->ops, f->logits, b->logit_count, &f->slot) : PL_OK;
+    return f->has_choices ? pl_ops_choose(e->ops, f->logits, b->logit_count, f->drawn ? s->draws : NULL, &f->slot) : PL_OK;
 }
 
 /* The step is on its way: its requests are told where their tokens will be. */

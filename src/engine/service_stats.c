@@ -107,6 +107,7 @@ void service_count_step(struct pl_service *s, const struct flight *f, uint64_t n
     s->info.waiting_sum += waiting;
     s->info.step_histogram[pl_time_bucket(ns)]++;
     s->info.step_ns_total += ns;
+    s->info.unconverged = pl_ops_unconverged(s->engine->ops);
     struct pl_phase_stats *p = &s->info.phase[phase];
     *p = (struct pl_phase_stats){p->steps + 1, p->ns + ns, p->rows + f->rows, p->bytes + f->bytes};
     bound_gap(s, phase, f->rows, ns);

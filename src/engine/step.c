@@ -142,7 +142,7 @@ static enum pl_status read_logits(struct plumb_engine *e, const struct pl_step_p
         if (parts[i].choice != NULL) {
             PL_ASSERT(part_count == 1 && parts[i].logits == 1);
             e->picked_from = logits;
-            PL_TRY(pl_ops_choose(e->ops, logits, 1, parts[i].choice));
+            PL_TRY(pl_ops_choose(e->ops, logits, 1, parts[i].draw, parts[i].choice));
             continue;
         }
         PL_TRY(pl_ops_activation_read(e->ops, logits, row - 1, 1, s->logits));

@@ -135,6 +135,10 @@ json_t *pl_engine_counters(struct plumb_engine *e) {
     json_object_set_new(o, "decisions", asked_json(e->ops));
     json_object_set_new(o, "outcomes", outcomes_json(e->ops));
     json_object_set_new(o, "attention", attention_json(e));
+    json_object_set_new(o, "ahead",
+                        json_pack("{s:I, s:I, s:I}", "steps", (json_int_t)e->ahead.steps, "surplus_rows",
+                                  (json_int_t)e->ahead.surplus_rows, "unconverged_draws",
+                                  (json_int_t)pl_ops_unconverged(e->ops)));
     json_object_set_new(o, "add_up", json_boolean(pl_ops_decisions_add_up(e->ops)));
     json_t *kernels = pl_engine_witness(e);
     if (kernels != NULL && json_object_set_new(o, "kernels", kernels) == 0) return o;

@@ -15,6 +15,7 @@
     X(embed, "embed.k.c")                               \
     X(linear, "linear.k.c")                             \
     X(pick, "pick.k.c")                                 \
+    X(draw, "draw.k.c")                                 \
     X(rope, "rope.k.c")                                 \
     X(attention, "attention.k.c")                       \
     X(paged, "paged.k.c")                               \

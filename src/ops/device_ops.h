@@ -5,6 +5,7 @@
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 #include "ops/cuda_mma.h"
+#include "ops/draw.h"
 #include "ops/impl.h"
 #include "ops/launch.h"
 #include "ops/moe.h"
@@ -60,10 +61,14 @@ struct dev_rope {
 /* Tokens chosen on the device: where the next step reads them, and the two places where the host does. */
 struct dev_choice {
     struct pl_kernel pick;
-    struct pl_device_buffer tokens; /* [rows_max] of the last choose */
+    struct pl_draw_kernels draw;
+    struct pl_draw_room room;
+    struct pl_device_buffer tokens, draws; /* [2 rows_max], [rows_max] of the last choose */
     size_t rows_max;
     struct dev_choice_slot {
-        uint32_t *host; /* pinned */
+        uint32_t *host;             /* pinned: tokens, then what draw says of its rounds */
+        struct pl_args_draw *draws; /* pinned */
+        bool drawn;
         struct pl_device_event arrived;
         size_t rows;
     } slots[2];
@@ -127,6 +132,8 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
 enum pl_status dev_choice_begin(struct dev_ops *d) PL_MUST_CHECK; /* before a step is collected */
 void dev_choice_deinit(struct dev_ops *d);
 enum pl_status dev_argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t slot) PL_MUST_CHECK;
+enum pl_status dev_draw(struct pl_ops *o, const struct pl_activation *x, size_t rows, const struct pl_draw *draws,
+                        uint32_t slot) PL_MUST_CHECK;
 enum pl_status dev_chosen(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows) PL_MUST_CHECK;
 
 /* device_mma.c: products with rearranged weights. */

@@ -81,6 +81,8 @@ struct pl_ops_impl {
                                      struct pl_err *err);
     enum pl_status (*moe_reserve)(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err);
     enum pl_status (*argmax)(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t slot); /* enqueues */
+    enum pl_status (*draw)(struct pl_ops *o, const struct pl_activation *x, size_t rows, const struct pl_draw *draws,
+                           uint32_t slot);
     enum pl_status (*chosen)(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows); /* with argmax, else NULL */
 
     /* Optional: NULL where there are no compiled kernels. */
@@ -102,8 +104,9 @@ struct pl_ops {
     struct pl_meter attention;         /* groups "form" and "cascade", one count a layer step */
     struct pl_ops_attention_totals attention_totals;
     bool invariant;
-    uint32_t choice_slot;         /* of the last choose */
-    size_t choices;               /* its rows */
+    uint32_t choice_slot; /* of the last choose */
+    size_t choices;       /* its rows */
+    uint64_t unconverged;
     const struct pl_batch *batch; /* between begin and end */
     struct pl_kv_store *kv;
     char describe[192], forced[256], refusal[400];

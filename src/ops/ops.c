@@ -464,12 +464,16 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
 
 bool pl_ops_chooses(const struct pl_ops *o) { return o->impl->argmax != NULL; }
 
-enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *slot) {
+uint64_t pl_ops_unconverged(const struct pl_ops *o) { return o->unconverged; }
+
+enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, size_t rows, const struct pl_draw *draws,
+                             uint32_t *slot) {
     if (o->impl->argmax == NULL) return PL_UNSUPPORTED;
     if (rows == 0 || rows > x->rows) return PL_INVALID;
     o->choices = 0;
     *slot = o->choice_slot ^= 1;
-    PL_TRY(RUN(argmax, o->impl->argmax(o, x, rows, *slot)));
+    PL_TRY(draws == NULL ? RUN(argmax, o->impl->argmax(o, x, rows, *slot))
+                         : RUN(draw, o->impl->draw(o, x, rows, draws, *slot)));
     o->choices = rows;
     return PL_OK;
 }

@@ -30,7 +30,8 @@ bool pl_backend_from_name(const char *name, enum pl_backend *out);
     X(add_norm)       \
     X(layer_norm)     \
     X(add)            \
-    X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe) X(argmax)
+    X(linear)         \
+    X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe) X(argmax) X(draw)
 enum pl_op {
 #define PL_OP_ENUM(name) PL_OP_##name,
     PL_OP_LIST(PL_OP_ENUM)
@@ -248,9 +249,19 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
 /* --- choosing tokens where the logits are; a backend whose rows are in host memory anyway has no port --- */
 enum { PL_OPS_PICK_NONE = -2, PL_OPS_PICK_BROKEN = -1 }; /* as uint32_t: nothing above -inf; NaN or +inf */
 bool pl_ops_chooses(const struct pl_ops *o);
-/* After the step: enqueues the choice of a token from each of the first `rows` rows of x, the largest (the lowest index of
- * equals), and returns at once. *slot is for pl_ops_chosen; the choices of the last two calls can be read. */
-enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t *slot) PL_MUST_CHECK;
+struct pl_draw {       /* what src/sample draws from a row alone, with the same result */
+    float temperature; /* 0: the largest, the lowest index of equals */
+    uint32_t top_k;    /* 0: off */
+    float top_p, min_p;
+    uint64_t seed, position;
+};
+/* After the step: enqueues the choice of a token from each of the first `rows` rows of x, by draws[row], or the largest of
+ * each where draws is NULL, and returns at once. *slot is for pl_ops_chosen; the choices of the last two calls can be read.
+ */
+enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, size_t rows, const struct pl_draw *draws,
+                             uint32_t *slot) PL_MUST_CHECK;
+/* Rows, of those read so far, that were drawn in too many rounds and got their largest token instead. */
+uint64_t pl_ops_unconverged(const struct pl_ops *o);
 /* Waits for those choices. Where a row has no choice, its entry says why. */
 enum pl_status pl_ops_chosen(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows) PL_MUST_CHECK;
 /* In a batch, PL_TOKEN_CHOSEN | i is the token chosen of row i by the last pl_ops_choose: nobody needs to have read it. */

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "base/noise.h"
 
 enum pl_status pl_filter_scratch_init(struct pl_filter_scratch *f, uint32_t vocab) {
     f->ids = pl_alloc(vocab, sizeof *f->ids);
@@ -92,7 +93,7 @@ static void load_all(struct pl_filter_scratch *f, const float *logits, uint32_t 
 
 static double weigh(struct pl_filter_scratch *f, float max) {
     double total = 0.0;
-    for (uint32_t i = 0; i < f->count; i++) f->weights[i] = pl_exp_neg(f->logits[i] - max);
+    for (uint32_t i = 0; i < f->count; i++) f->weights[i] = pl_mass(f->logits[i] - max);
     for (uint32_t i = 0; i < f->count; i++) total += (double)f->weights[i];
     return total;
 }
@@ -125,7 +126,9 @@ static void keep_top_p(struct pl_filter_scratch *f, float top_p, double total) {
         f->keys[i] = f->logits[i];
         f->masses[i] = f->weights[i];
     }
-    keep_from(f, pl_select_threshold(f->keys, f->masses, f->count, (double)top_p * total));
+    /* In integers, as the kernels do it: the budget is cut to a whole mass. */
+    uint64_t budget = pl_top_p_budget((uint64_t)(total * 0x1p34), pl_top_p_fixed(top_p));
+    keep_from(f, pl_select_threshold(f->keys, f->masses, f->count, (double)budget * 0x1p-34));
 }
 
 /* The k-th largest logit of the survivors, in one pass over a buffer of 2k candidates. */

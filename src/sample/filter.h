@@ -46,4 +46,7 @@ static inline float pl_exp_neg(float x) {
     return x < -87.0f ? 0.0f : y * two_n.f;
 }
 
+/* The same as a multiple of 2^-34 (nearest, ties to even): up to 2^18 of them add up exactly in a double, in any order. */
+static inline float pl_mass(float x) { return (float)(((double)pl_exp_neg(x) + 393216.0) - 393216.0); }
+
 #endif

@@ -39,6 +39,15 @@ void pl_sampler_accept(struct pl_sampler *s, uint32_t id);
  * frequency x count; then the filters (filter.h), then the draw at temperature. Greedy needs no filter.
  * logits [V] is modified. NaN or +inf logits give PL_DEVICE, all -inf PL_INVALID. */
 enum pl_status pl_sampler_draw(struct pl_sampler *s, float *logits, uint64_t position, uint32_t *id) PL_MUST_CHECK;
+/* What a draw needs besides the row, its seed and its position: a device draws from rows that need nothing else. */
+enum pl_sampler_need {
+    PL_SAMPLER_NEEDS_ROW,
+    PL_SAMPLER_NEEDS_BIAS,
+    PL_SAMPLER_NEEDS_COUNTS, /* of penalties */
+    PL_SAMPLER_NEEDS_TYPICAL /* the entropy, for typical_p */
+};
+enum pl_sampler_need pl_sampler_needs(const struct pl_sampler *s);
+const struct pl_sampling *pl_sampler_params(const struct pl_sampler *s);
 /* log(sum(exp(logits))). */
 double pl_log_normalizer(const float *logits, uint32_t vocab);
 /* Whether a draw is the largest of the model's own logits and nothing else: no temperature, bias or penalties. */

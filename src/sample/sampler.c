@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/philox.h"
 #include "sample/filter.h"
+#include "base/noise.h"
 #include "sample/sample.h"
 
 struct pl_sampler {
@@ -109,6 +109,15 @@ void pl_sampler_destroy(struct pl_sampler *s) {
     pl_free(s);
 }
 
+enum pl_sampler_need pl_sampler_needs(const struct pl_sampler *s) {
+    if (s->params.bias_count > 0) return PL_SAMPLER_NEEDS_BIAS;
+    if (s->counts != NULL) return PL_SAMPLER_NEEDS_COUNTS;
+    if (s->params.temperature > 0.0f && s->params.typical_p < 1.0f) return PL_SAMPLER_NEEDS_TYPICAL;
+    return PL_SAMPLER_NEEDS_ROW;
+}
+
+const struct pl_sampling *pl_sampler_params(const struct pl_sampler *s) { return &s->params; }
+
 bool pl_sampler_is_greedy(const struct pl_sampler *s) {
     return s->params.temperature == 0.0f && s->params.bias_count == 0 && s->counts == NULL;
 }
@@ -180,23 +189,16 @@ static enum pl_status find_max(const float *logits, uint32_t vocab, uint32_t *id
     return PL_OK;
 }
 
-/* Four ids share one Philox block; nothing but (seed, position, id) decides the noise. */
-static double gumbel(uint64_t seed, uint64_t position, uint32_t id) {
-    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    uint32_t counter[4] = {id >> 2, (uint32_t)(position >> 32), 0, (uint32_t)position};
-    return -log(-log((double)pl_uniform_open(pl_philox4x32(counter, key).v[id & 3])));
-}
-
-/* argmax(logit / T + g). No g exceeds 16.7, so ids too far below the best so far need no random number. */
-static uint32_t draw_gumbel(const struct pl_sampler *s, uint64_t position, uint32_t start) {
+/* argmax(logit / T + g). Ids too far below the best so far need no random number. */
+static uint32_t draw_gumbel(const struct pl_sampler *s, uint64_t position, float max, uint32_t start) {
     const struct pl_filter_scratch *f = &s->scratch;
-    double t = (double)s->params.temperature;
-    double best = (double)f->logits[start] / t + gumbel(s->params.seed, position, f->ids[start]);
+    float inverse_t = 1.0f / s->params.temperature;
+    float best = pl_tempered(f->logits[start], max, inverse_t) + pl_gumbel(s->params.seed, position, f->ids[start]);
     uint32_t best_id = f->ids[start];
     for (uint32_t i = 0; i < f->count; i++) {
-        double x = (double)f->logits[i] / t;
-        if (i == start || x + 16.7 < best) continue;
-        x += gumbel(s->params.seed, position, f->ids[i]);
+        float x = pl_tempered(f->logits[i], max, inverse_t);
+        if (i == start || x + PL_GUMBEL_MAX < best) continue;
+        x += pl_gumbel(s->params.seed, position, f->ids[i]);
         if (x > best || (x == best && f->ids[i] < best_id)) {
             best = x;
             best_id = f->ids[i];
@@ -215,7 +217,8 @@ enum pl_status pl_sampler_draw(struct pl_sampler *s, float *logits, uint64_t pos
         if (pl_fault("unsteady") && pl_clock_ns() / 64 % 2 == 0) *id ^= 1;
         return PL_OK;
     }
-    uint32_t start = pl_filter_apply(&s->scratch, &s->params, logits, s->vocab, logits[top]);
-    *id = draw_gumbel(s, position, start);
+    float max = logits[top];
+    uint32_t start = pl_filter_apply(&s->scratch, &s->params, logits, s->vocab, max);
+    *id = draw_gumbel(s, position, max, start);
     return PL_OK;
 }

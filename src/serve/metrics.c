@@ -171,6 +171,8 @@ static void choices(struct pl_buf *b, const struct pl_service_info *n) {
            (double)n->steps_ahead);
     head(b, "steps_waited_total", "counter", "Steps read before the next was planned, and why.");
     by_place(b, "steps_waited_total", n->steps_waited);
+    metric(b, "unconverged_draws_total", "counter", "Rows drawn in too many rounds, which got their largest token.",
+           (double)n->unconverged);
     metric(b, "surplus_rows_total", "counter", "Rows launched ahead for sequences that had ended.", (double)n->surplus_rows);
 }
 

@@ -135,7 +135,7 @@ static struct job random_job(void) {
     struct job j = greedy(1 + below(24), 1 + below(70));
     uint32_t family = below(4);
     for (uint32_t i = 0; i < PL_MIN(j.prompt_count, 40u); i++) j.prompt[i] = family * 11 + i % 7;
-    if (below(5) == 0) j.sampling.temperature = 0.9f;
+    if (below(3) == 0) j.sampling.temperature = 0.9f;
     if (below(8) == 0) j.sampling.presence_penalty = 0.5f;
     j.sampling.seed = below(1000);
     j.logprobs = below(8) == 0;
@@ -342,7 +342,8 @@ static struct outcome generate(bool no_ahead, const struct job *j, uint64_t *sur
         .size = sizeof g, .max_tokens = j->max_tokens, .ignore_eos = j->ignore_eos, .on_token = keep, .user = &o.text};
     g.sampling.size = sizeof g.sampling;
     plumb_sampling_default(&g.sampling);
-    g.sampling.temperature = 0;
+    g.sampling.temperature = j->sampling.temperature;
+    g.sampling.seed = j->sampling.seed;
     assert_int_equal(pl_session_create(e, &s, &err), PL_OK);
     assert_int_equal(pl_session_append(s, j->prompt, j->prompt_count, NULL, NULL, &err), PL_OK);
     if (pl_session_generate(s, &g, NULL, &o.finish, &err) != PL_OK) fail_msg("%s", err.text);

@@ -224,6 +224,22 @@ static void only_cuda(struct gate *g) {
     }
 }
 
+static void draws(struct gate *g) {
+    static const char *const parts[][2] = {
+        {"pk_draw_scan", "DRAW_SCAN"}, {"pk_draw_gather", "DRAW_GATHER"}, {"pk_draw_choose", "DRAW_CHOOSE"}};
+    static const char *const types[] = {"LOGITS_F32", "LOGITS_F16", "LOGITS_BF16"};
+    struct pl_jit_spec pick = spec("pick.k.c", "pk_pick", 1024);
+    compile(g, &pick);
+    for (size_t i = 0; i < PL_COUNT_OF(parts); i++) {
+        for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
+            struct pl_jit_spec s = spec("draw.k.c", parts[i][0], 256);
+            pl_jit_set(&s, parts[i][1], "1");
+            pl_jit_set(&s, types[t], "1");
+            compile(g, &s);
+        }
+    }
+}
+
 static void gate(enum pl_device_kind kind, const char *target) {
     char version[64];
     if (pl_device_compiler(NULL, kind, version, sizeof version, &err) != PL_OK) {
@@ -245,6 +261,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     heads(&gated);
     paged(&gated);
     experts(&gated);
+    draws(&gated);
     if (kind == PL_DEVICE_CUDA) only_cuda(&gated);
     struct pl_pool *pool = NULL;
     int threads = kind == PL_DEVICE_ROCM ? 1 : 0; /* hipRTC 5.2 dies when two compile at once */

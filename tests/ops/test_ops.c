@@ -30,7 +30,8 @@ static void names_are_complete(void **state) {
     for (int op = 0; op < PL_OP_COUNT; op++) {
         assert_non_null(pl_op_name((enum pl_op)op));
         enum pl_port cpu = pl_ops_port((enum pl_op)op, PL_BACKEND_CPU);
-        assert_int_equal(cpu, op == PL_OP_argmax ? PL_PORT_NONE : PL_PORT_CPU); /* its rows are where the sampler is */
+        assert_int_equal(cpu, op == PL_OP_argmax || op == PL_OP_draw ? PL_PORT_NONE
+                                                                     : PL_PORT_CPU); /* its rows are where the sampler is */
     }
 }
 

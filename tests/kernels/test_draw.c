@@ -1,0 +1,212 @@
+/* Tokens drawn on a device against src/sample: the same ones, for every filter, type of logits, width, number of rows and
+ * length of lists; frequencies against exact probabilities; logits far apart; rows that have no token.
+ *
+ * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees)
+ * test-timeout: 600 */
+#include "kit.h"
+
+#include "ops/draw.h"
+#include "sample/sample.h"
+#include "tensor/convert.h"
+
+static struct pl_draw_kernels draw;
+static struct pl_draw_room room;
+
+/* Rounds logits to what the type holds, and packs them. */
+static void *pack(float *x, size_t n, enum pl_dtype type) {
+    if (type == PL_F32) {
+        float *p = malloc(n * 4 + 1);
+        memcpy(p, x, n * 4);
+        return p;
+    }
+    uint16_t *p = malloc(n * 2 + 1);
+    for (size_t i = 0; i < n; i++) {
+        p[i] = type == PL_F16 ? pl_f32_to_f16(x[i]) : pl_f32_to_bf16(x[i]);
+        x[i] = type == PL_F16 ? pl_f16_to_f32(p[i]) : pl_bf16_to_f32(p[i]);
+    }
+    return p;
+}
+
+static uint32_t *run(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, uint32_t list) {
+    struct pl_args_draw *args = malloc(rows * sizeof *args);
+    for (size_t r = 0; r < rows; r++) args[r] = pl_draw_args(&how[r], (uint32_t)cols);
+    void *packed = pack(x, rows * cols, type);
+    struct pl_device_buffer bx = kit_up(packed, rows * cols * pl_dtype_info(type)->block_bytes),
+                            bd = kit_up(args, rows * sizeof *args), out = kit_out(2 * rows * 4);
+    CHECK(pl_draw_reserve(&ks, &room, rows));
+    CHECK(pl_launch_draw(&ks, &draw, &room, &bx, &bd, &out, rows, cols, list));
+    uint32_t *got = kit_down(&out);
+    kit_drop(&bx);
+    kit_drop(&bd);
+    free(packed), free(args);
+    return got;
+}
+
+static uint32_t on_host(const float *row, size_t cols, const struct pl_draw *d) {
+    struct pl_sampling s;
+    pl_sampling_default(&s);
+    s.temperature = d->temperature, s.top_k = d->top_k, s.top_p = d->top_p, s.min_p = d->min_p, s.seed = d->seed;
+    struct pl_sampler *sampler = NULL;
+    CHECK(pl_sampler_create(&s, (uint32_t)cols, &sampler, &err));
+    float *copy = malloc(cols * sizeof *copy);
+    memcpy(copy, row, cols * sizeof *copy);
+    uint32_t id = 0;
+    enum pl_status st = pl_sampler_draw(sampler, copy, d->position, &id);
+    free(copy);
+    pl_sampler_destroy(sampler);
+    return st == PL_OK ? id : st == PL_INVALID ? PL_PICK_NONE : PL_PICK_BROKEN;
+}
+
+static void check(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, uint32_t list) {
+    uint32_t *got = run(x, rows, cols, type, how, list);
+    for (size_t r = 0; r < rows; r++) {
+        uint32_t want = on_host(x + r * cols, cols, &how[r]);
+        assert_int_equal(got[rows + r], 0);
+        if (got[r] == want) continue;
+        print_message(
+            "# %s, row %zu of %zu, %zu columns, lists of %u: %u, on the host %u (T %g, top_k %u, top_p %g, min_p %g)\n",
+            pl_dtype_name(type), r, rows, cols, list, got[r], want, (double)how[r].temperature, how[r].top_k,
+            (double)how[r].top_p, (double)how[r].min_p);
+        fail();
+    }
+    free(got);
+}
+
+static struct pl_draw random_draw(void) {
+    static const float temperatures[] = {0, 0.05f, 0.7f, 1, 1.5f, 30};
+    static const uint32_t ks_[] = {0, 0, 1, 2, 40, 300};
+    static const float ps[] = {1, 1, 0.95f, 0.5f, 0.01f, 0.9999f}, mins[] = {0, 0, 0.05f, 0.5f};
+    return (struct pl_draw){temperatures[kit_u32() % 6],
+                            ks_[kit_u32() % 6],
+                            ps[kit_u32() % 6],
+                            mins[kit_u32() % 4],
+                            ((uint64_t)kit_u32() << 32) | kit_u32(),
+                            kit_u32() % 3 == 0 ? (uint64_t)kit_u32() << 20 : kit_u32() % 4096};
+}
+
+/* Logits as models give them: most low, few high; or all alike; or in steps, so that many are equal. */
+static float *random_rows(size_t rows, size_t cols) {
+    float *x = kit_random(rows * cols, 1);
+    for (size_t r = 0; r < rows; r++) {
+        float spread = (float[]){0.01f, 1, 6, 20}[kit_u32() % 4];
+        bool steps = kit_u32() % 4 == 0;
+        for (size_t i = 0; i < cols; i++) {
+            float v = x[r * cols + i] * spread;
+            if (kit_u32() % 50 == 0) v += spread;
+            if (kit_u32() % 40 == 0) v = -INFINITY;
+            x[r * cols + i] = steps ? roundf(v) : v;
+        }
+    }
+    return x;
+}
+
+static void equal_tokens(void) {
+    static const size_t widths[] = {1, 2, 33, 64, 255, 1000, 5003};
+    static const size_t counts[] = {1, 3, 17};
+    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16};
+    static const uint32_t lists[] = {PL_DRAW_LIST, 1, 7};
+    for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
+        CHECK(pl_kernel_draw(&ks, types[t], &draw, &err));
+        for (size_t again = 0; again < 40; again++) {
+            size_t cols = widths[again % PL_COUNT_OF(widths)], rows = counts[again % PL_COUNT_OF(counts)];
+            float *x = random_rows(rows, cols);
+            struct pl_draw how[17];
+            for (size_t r = 0; r < rows; r++) how[r] = random_draw();
+            check(x, rows, cols, types[t], how, lists[again % PL_COUNT_OF(lists)]);
+            free(x);
+        }
+    }
+    pl_draw_release(&ks, &room);
+}
+
+static void rows_without_a_token(void) {
+    enum { COLS = 700, ROWS = 5 };
+    CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));
+    float *x = kit_random(ROWS * COLS, 3);
+    struct pl_draw how[ROWS];
+    for (size_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){r == 4 ? 0 : 1, 5, 0.9f, 0, r, 3};
+    x[1 * COLS + 300] = NAN;
+    x[2 * COLS + COLS - 1] = INFINITY;
+    for (size_t i = 0; i < COLS; i++) x[3 * COLS + i] = -INFINITY;
+    x[4 * COLS] = INFINITY;
+    uint32_t *got = run(x, ROWS, COLS, PL_F32, how, PL_DRAW_LIST);
+    assert_true(got[0] < COLS);
+    assert_int_equal(got[1], PL_PICK_BROKEN);
+    assert_int_equal(got[2], PL_PICK_BROKEN);
+    assert_int_equal(got[3], PL_PICK_NONE);
+    assert_int_equal(got[4], PL_PICK_BROKEN);
+    free(got), free(x);
+    pl_draw_release(&ks, &room);
+}
+
+/* PITFALLS 27: logits 100 apart leave no chance to any noise. */
+static void far_apart(void) {
+    enum { COLS = 4000, ROWS = 8 };
+    CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));
+    float *x = malloc(ROWS * COLS * sizeof *x);
+    for (size_t i = 0; i < ROWS * COLS; i++) x[i] = i % COLS == 17 ? 100 : 0;
+    for (uint32_t again = 0; again < 60; again++) {
+        struct pl_draw how[ROWS];
+        for (uint32_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){1, 0, 1, 0, again * ROWS + r, again};
+        uint32_t *got = run(x, ROWS, COLS, PL_F32, how, PL_DRAW_LIST);
+        for (uint32_t r = 0; r < ROWS; r++) assert_int_equal(got[r], 17);
+        free(got);
+    }
+    free(x);
+    pl_draw_release(&ks, &room);
+}
+
+/* Frequencies of filtered and tempered draws against probabilities in double. 99.9% of right samplers stay below the bound.
+ */
+static double chi_square(float told) {
+    enum { COLS = 24, ROWS = 128, TIMES = 80, KEPT = 12 };
+    float *x = malloc(ROWS * COLS * sizeof *x);
+    double p[COLS] = {0}, sum = 0, chi = 0;
+    uint32_t seen[COLS] = {0};
+    for (size_t i = 0; i < ROWS * COLS; i++) x[i] = 0.15f * (float)(i % COLS);
+    for (size_t i = COLS - KEPT; i < COLS; i++) sum += p[i] = exp(0.15 * (double)i / 0.8);
+    for (uint32_t again = 0; again < TIMES; again++) {
+        struct pl_draw how[ROWS];
+        for (uint32_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){told, KEPT, 1, 0, 5 + r, again};
+        uint32_t *got = run(x, ROWS, COLS, PL_F32, how, PL_DRAW_LIST);
+        for (uint32_t r = 0; r < ROWS; r++) seen[got[r]]++;
+        free(got);
+    }
+    for (size_t i = 0; i < COLS; i++) {
+        if (i < COLS - KEPT) assert_int_equal(seen[i], 0);
+        double want = p[i] / sum * ROWS * TIMES;
+        if (i >= COLS - KEPT) chi += (seen[i] - want) * (seen[i] - want) / want;
+    }
+    free(x);
+    pl_draw_release(&ks, &room);
+    return chi;
+}
+static void frequencies(void) {
+    CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));
+    double right = chi_square(0.8f), wrong = chi_square(0.96f);
+    print_message("# chi-square of 11 degrees: %.1f; with a temperature 20%% off %.1f\n", right, wrong);
+    assert_true(right < 31.3 && wrong > 31.3);
+}
+
+static void test_equal_tokens(void **state) {
+    (void)state;
+    kit_each(equal_tokens);
+}
+static void test_rows_without_a_token(void **state) {
+    (void)state;
+    kit_each(rows_without_a_token);
+}
+static void test_far_apart(void **state) {
+    (void)state;
+    kit_each(far_apart);
+}
+static void test_frequencies(void **state) {
+    (void)state;
+    kit_each(frequencies);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_tokens), cmocka_unit_test(test_rows_without_a_token),
+                                       cmocka_unit_test(test_far_apart), cmocka_unit_test(test_frequencies)};
+    return cmocka_run_group_tests_name("draw kernels", tests, NULL, NULL);
+}
