@@ -141,8 +141,9 @@ static void a_shared_step_equals_single_steps(void **state) {
         s[i] = session_of(e);
         if (lens[i] > 1) append(s[i], ids[i], lens[i] - 1);
     }
-    struct pl_step_part parts[3] = {
-        {s[0], ids[0], 1, 1, NULL}, {s[1], ids[1] + 16, 3, 1, NULL}, {s[2], ids[2] + 35, 1, 1, NULL}};
+    struct pl_step_part parts[3] = {{.session = s[0], .ids = ids[0], .count = 1, .logits = 1},
+                                    {.session = s[1], .ids = ids[1] + 16, .count = 3, .logits = 1},
+                                    {.session = s[2], .ids = ids[2] + 35, .count = 1, .logits = 1}};
     assert_int_equal(pl_engine_step(e, parts, 3, NULL, &err), PL_OK);
     uint32_t totals[3] = {1, 19, 36};
     for (uint32_t i = 0; i < 3; i++) {
