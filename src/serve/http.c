@@ -271,8 +271,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
 
 static void access_log(struct exchange *x, enum MHD_RequestTerminationCode why) {
     struct pl_server *s = x->server;
-    FILE *f = s->log_file;
-    if (f == NULL) return;
+    if (s->opt.access_log == NULL) return;
     const struct job *j = x->job;
     json_t *line = json_pack("{s:I, s:o, s:o, s:i, s:f, s:b}", "time", (json_int_t)time(NULL), "method",
                              text_value(x->method, strlen(x->method)), "path", text_value(x->path, strlen(x->path)),
