@@ -147,6 +147,7 @@ static void half_precision_cache(void **state) {
 }
 
 int main(void) {
+    if (!pl_cpu_isa_available(PL_ISA_AMX)) pl_cpu_emulate_amx(true); /* tiles in C where AVX-512 is */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scalar_is_exact),
         cmocka_unit_test(vector_tables),

@@ -197,6 +197,7 @@ static void bad_steps_are_refused(void **state) {
 }
 
 int main(void) {
+    if (!pl_cpu_isa_available(PL_ISA_AMX)) pl_cpu_emulate_amx(true); /* tiles in C where AVX-512 is */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_equal_single_tokens),
         cmocka_unit_test(the_future_is_unseen),
