@@ -48,7 +48,7 @@ LIBS       := -ljansson -lpcre2-8 -lutf8proc -ldl -lpthread -lm
 CMD_LIBS   := $(PL_CMD_LIBS) $(LIBS)
 
 # Instruction-set files: src/cpu/<isa>_*.c or src/cpu/<isa>.c get that set's flags, nothing else does.
-isa_flags = $(if $(filter avx2%,$(notdir $1)),-mavx2 -mfma -mf16c -mbmi2,)$(if $(filter avx512%,$(notdir $1)),\
+isa_flags = $(if $(filter avx2%,$(notdir $1)),-mavx2 -mfma -mf16c -mbmi2$(if $(filter avx2_vnni%,$(notdir $1)), -mavxvnni,),)$(if $(filter avx512%,$(notdir $1)),\
             -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx2 -mfma -mf16c -mbmi2,)$(if \
             $(filter neon%,$(notdir $1)),-march=armv8.2-a+dotprod$(if $(filter neon_i8mm%,$(notdir $1)),+i8mm,),) $(isa_plain)
 # No fuzz target reaches those files, and clang takes minutes for them with every sanitizer: there they go without.

@@ -35,7 +35,7 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
         {'t', "threads", "N", PL_ARG_I32, &e->threads, "CPU threads (0 = one a core)", 0, 512, NULL},
         {0, "pin", NULL, PL_ARG_FLAG, &e->pin, "each CPU thread stays on one CPU", 0, 0, NULL},
         {0, "isa", "NAME", PL_ARG_STR, &e->isa,
-         "CPU instruction set: scalar, avx2, avx512-vnni, avx512-amx, neon-dotprod, neon-i8mm (best)", 0, 0, NULL},
+         "CPU instruction set: scalar, avx2, avx-vnni, avx512-vnni, avx512-amx, neon-dotprod, neon-i8mm (best)", 0, 0, NULL},
         {0, "backend", "NAME", PL_ARG_STR, &e->backend, "auto, cpu, cuda, rocm, opencl", 0, 0, NULL},
         {0, "device", "N", PL_ARG_I32, &e->device, "index of the device on that backend", 0, 1024, NULL},
         {'c', "context", "N", PL_ARG_U32, &e->context, "tokens a sequence may hold (0 = the model's own, at most 4096)", 0,
@@ -90,7 +90,7 @@ static enum pl_status check_name(const char *option, const char *value, const ch
 
 /* Values that no model could make right are wrong usage, said before anything is opened. */
 static enum pl_status check_values(const struct plumb_engine_options *e, struct pl_err *err) {
-    static const char *const isas[] = {"auto",       "scalar",       "avx2",      "avx512-vnni",
+    static const char *const isas[] = {"auto",       "scalar",       "avx2",      "avx-vnni", "avx512-vnni",
                                        "avx512-amx", "neon-dotprod", "neon-i8mm", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", "rocm", "opencl", NULL};
     static const char *const kv_dtypes[] = {"f16", "bf16", "f32", NULL};

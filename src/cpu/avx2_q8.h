@@ -109,13 +109,31 @@ Q8_INLINE __m256i act4(const int8_t *q) {
     return _mm256_set1_epi32(v);
 }
 
+#if defined(__AVXVNNI__)
+enum { BYTES_BY_WORDS = 1 }; /* unsigned by signed bytes go straight into 32-bit sums */
+#else
+enum { BYTES_BY_WORDS = 0 };
+#endif
 /* What the 32-bit sum of a row starts from: the offset's part. nsum = -sum(q). */
 Q8_INLINE __m256i start(const struct q8_instance k, int32_t nsum) {
-    if (k.pairs == 1) /* codes are taken minus 128 already: formats without an offset get it back */
+    if (k.pairs == 1 && !BYTES_BY_WORDS) /* codes are taken minus 128 already: formats without an offset get it back */
         return k.offset_log2 == NO_OFFSET ? _mm256_set1_epi32(-128 * nsum) : _mm256_setzero_si256();
     return k.offset_log2 == NO_OFFSET ? _mm256_setzero_si256() : _mm256_set1_epi32(nsum * (1 << k.offset_log2));
 }
 
+#if defined(__AVXVNNI__)
+/* The same in one instruction a vector, whatever the codes. */
+Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m256i book, const int8_t *q, const int from,
+                       const int to, const int n, __m256i *d) {
+#pragma GCC unroll 8
+    for (int j = from; j < to; j++) {
+        __m256i v = unpack(k, p, j);
+        if (k.book != NULL) v = _mm256_shuffle_epi8(book, v);
+#pragma GCC unroll 4
+        for (int m = 0; m < n; m++) d[m] = _mm256_dpbusd_avx_epi32(d[m], v, act4(q + 32 * m + 4 * j));
+    }
+}
+#else
 /* d[m] += codes of vectors [from, to) . activations, for n rows. */
 Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m256i book, const int8_t *q, const int from,
                        const int to, const int n, __m256i *d) {
@@ -138,6 +156,8 @@ Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m25
         }
     }
 }
+
+#endif
 
 Q8_INLINE void q8_store(const struct pl_cpu_weight *w, size_t row, __m256 acc, const float *bias, bool accumulate,
                         float *y) {

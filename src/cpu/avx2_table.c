@@ -14,6 +14,9 @@ static inline int32_t sum16(__m256i a, __m256i b) {
     return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xB1)));
 }
 
+void avx2_vnni_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                    const float *bias, bool accumulate);
+
 /* A block of one row: 8-bit values at q, its scale returned, the sums of its halves in sum. */
 static inline float quantize_block(const float *x, size_t n, int8_t *q, int32_t *sum) {
     __m256 v[4], top = _mm256_setzero_ps();
@@ -56,3 +59,10 @@ const struct cpu_table cpu_table_avx2 = {.isa = PL_ISA_AVX2,
                                          .quantize = quantize,
                                          .q8_tile = avx2_q8_tile,
                                          ROW_KERNELS};
+const struct cpu_table cpu_table_avx_vnni = {.isa = PL_ISA_AVX_VNNI,
+                                             .group_max = 4,
+                                             .dot = dot,
+                                             .float_tile = avx2_float_tile,
+                                             .quantize = quantize,
+                                             .q8_tile = avx2_vnni_tile,
+                                             ROW_KERNELS};

@@ -21,6 +21,11 @@ static uint64_t xgetbv0(void) {
     return (uint64_t)hi << 32 | lo;
 }
 
+static bool has_avx_vnni(void) {
+    uint32_t a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
+}
+
 /* The CPU has the instructions and the system saves their registers: both are asked, neither is assumed. */
 static enum pl_isa probe(void) {
     uint32_t a, b, c, d;
@@ -33,7 +38,8 @@ static enum pl_isa probe(void) {
     if ((b & avx2) == 0 || (b & bmi2) == 0) return PL_ISA_SCALAR;
     const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31, vnni = 1u << 11;
     bool avx512 = (b & f) != 0 && (b & dq) != 0 && (b & bw) != 0 && (b & vl) != 0 && (c & vnni) != 0;
-    return avx512 && (saved & 0xE6) == 0xE6 ? PL_ISA_AVX512 : PL_ISA_AVX2;
+    if (avx512 && (saved & 0xE6) == 0xE6) return PL_ISA_AVX512;
+    return has_avx_vnni() ? PL_ISA_AVX_VNNI : PL_ISA_AVX2;
 }
 #elif defined(__aarch64__)
 static enum pl_isa probe(void) {
@@ -51,6 +57,9 @@ enum pl_isa pl_cpu_best_isa(void) {
 bool pl_cpu_isa_available(enum pl_isa isa) {
     enum pl_isa best = pl_cpu_best_isa();
     if (best >= PL_ISA_NEON) return isa == PL_ISA_SCALAR || (isa >= PL_ISA_NEON && isa <= best);
+#if defined(__x86_64__)
+    if (isa == PL_ISA_AVX_VNNI && best > isa) return has_avx_vnni();
+#endif
     return isa <= best;
 }
 const char *pl_cpu_isa_declined(enum pl_isa isa) {
@@ -77,6 +86,7 @@ bool pl_isa_from_name(const char *name, enum pl_isa *out) {
 static const struct cpu_table *table_of(enum pl_isa isa) {
 #if defined(__x86_64__)
     if (isa == PL_ISA_AVX2) return &cpu_table_avx2;
+    if (isa == PL_ISA_AVX_VNNI) return &cpu_table_avx_vnni;
     if (isa == PL_ISA_AVX512) return &cpu_table_avx512;
     if (isa == PL_ISA_AMX) return cpu_amx_table();
 #elif defined(__aarch64__)

@@ -10,10 +10,12 @@
 #include "base/pool.h"
 #include "tensor/tensor.h"
 
-/* Ascending: each includes the ones before on its architecture; the last two are aarch64's. */
-#define PL_ISA_LIST(X)         \
-    X(PL_ISA_SCALAR, "scalar") \
-    X(PL_ISA_AVX2, "avx2")     \
+/* Ascending: each includes the ones before on its architecture, but for AVX-VNNI, which an AVX-512 CPU may lack; the last
+ * two are aarch64's. */
+#define PL_ISA_LIST(X)             \
+    X(PL_ISA_SCALAR, "scalar")     \
+    X(PL_ISA_AVX2, "avx2")         \
+    X(PL_ISA_AVX_VNNI, "avx-vnni") \
     X(PL_ISA_AVX512, "avx512-vnni") X(PL_ISA_AMX, "avx512-amx") X(PL_ISA_NEON, "neon-dotprod") X(PL_ISA_I8MM, "neon-i8mm")
 enum pl_isa {
 #define PL_ISA_ENUM(name, text) name,

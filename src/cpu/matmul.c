@@ -9,7 +9,7 @@
 #include "tensor/quant.h"
 
 /* Activations of one pass over the weights: more are taken in further passes, so that they stay in the L2 cache. */
-enum { PASS_BYTES = 1 << 20 };
+enum { PASS_BYTES = 1 << 20, PASS_ROWS = 64 };
 
 static bool is_float(enum pl_dtype t) { return t == PL_F32 || t == PL_F16 || t == PL_BF16; }
 
@@ -120,16 +120,17 @@ const char *pl_cpu_weight_declines(const struct pl_cpu *c, const struct pl_cpu_w
 /* --- names: [dtype][gemv, gemm] of each table and kind --- */
 #define NAMES(prefix, suffix) \
     { PL_DTYPE_LIST(prefix##_##suffix) }
-#define SCALAR_F32(n, text, e, b, g) [n] = {"scalar/" text "xf32/gemv", "scalar/" text "xf32/gemm"},
-#define AVX2_F32(n, text, e, b, g)   [n] = {"avx2/" text "xf32/gemv", "avx2/" text "xf32/gemm"},
-#define AVX512_F32(n, text, e, b, g) [n] = {"avx512/" text "xf32/gemv", "avx512/" text "xf32/gemm"},
-#define AMX_Q8(n, text, e, b, g)     [n] = {"avx512-amx/" text "xq8/gemm"},
-#define AMX_F32(n, text, e, b, g)    [n] = {"avx512-amx/" text "xbf16/gemv", "avx512-amx/" text "xbf16/gemm"},
-#define NEON_F32(n, text, e, b, g)   [n] = {"neon/" text "xf32/gemv", "neon/" text "xf32/gemm"},
-#define NEON_Q8(n, text, e, b, g)    [n] = {"neon-dotprod/" text "xq8/gemv", "neon-dotprod/" text "xq8/gemm"},
-#define I8MM_Q8(n, text, e, b, g)    [n] = {"neon-dotprod/" text "xq8/gemv", "neon-i8mm/" text "xq8/gemm"},
-#define AVX2_Q8(n, text, e, b, g)    [n] = {"avx2/" text "xq8/gemv", "avx2/" text "xq8/gemm"},
-#define AVX512_Q8(n, text, e, b, g)  [n] = {"avx512-vnni/" text "xq8/gemv", "avx512-vnni/" text "xq8/gemm"},
+#define SCALAR_F32(n, text, e, b, g)  [n] = {"scalar/" text "xf32/gemv", "scalar/" text "xf32/gemm"},
+#define AVX2_F32(n, text, e, b, g)    [n] = {"avx2/" text "xf32/gemv", "avx2/" text "xf32/gemm"},
+#define AVX512_F32(n, text, e, b, g)  [n] = {"avx512/" text "xf32/gemv", "avx512/" text "xf32/gemm"},
+#define AMX_Q8(n, text, e, b, g)      [n] = {"avx512-amx/" text "xq8/gemm"},
+#define AMX_F32(n, text, e, b, g)     [n] = {"avx512-amx/" text "xbf16/gemv", "avx512-amx/" text "xbf16/gemm"},
+#define NEON_F32(n, text, e, b, g)    [n] = {"neon/" text "xf32/gemv", "neon/" text "xf32/gemm"},
+#define NEON_Q8(n, text, e, b, g)     [n] = {"neon-dotprod/" text "xq8/gemv", "neon-dotprod/" text "xq8/gemm"},
+#define I8MM_Q8(n, text, e, b, g)     [n] = {"neon-dotprod/" text "xq8/gemv", "neon-i8mm/" text "xq8/gemm"},
+#define AVX2_Q8(n, text, e, b, g)     [n] = {"avx2/" text "xq8/gemv", "avx2/" text "xq8/gemm"},
+#define AVX_VNNI_Q8(n, text, e, b, g) [n] = {"avx-vnni/" text "xq8/gemv", "avx-vnni/" text "xq8/gemm"},
+#define AVX512_Q8(n, text, e, b, g)   [n] = {"avx512-vnni/" text "xq8/gemv", "avx512-vnni/" text "xq8/gemm"},
 static const char *const names_scalar[][2] = NAMES(SCALAR, F32);
 static const char *const names_avx2[][2] = NAMES(AVX2, F32);
 static const char *const names_avx512[][2] = NAMES(AVX512, F32);
@@ -137,6 +138,7 @@ static const char *const names_neon[][2] = NAMES(NEON, F32);
 static const char *const names_neon_q8[][2] = NAMES(NEON, Q8);
 static const char *const names_i8mm_q8[][2] = NAMES(I8MM, Q8);
 static const char *const names_avx2_q8[][2] = NAMES(AVX2, Q8);
+static const char *const names_avx_vnni_q8[][2] = NAMES(AVX_VNNI, Q8);
 static const char *const names_avx512_q8[][2] = NAMES(AVX512, Q8);
 static const char *const names_amx[][2] = NAMES(AMX, F32);
 static const char *const names_amx_q8[][1] = NAMES(AMX, Q8);
@@ -151,7 +153,9 @@ const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_wei
     if (c->table->isa == PL_ISA_I8MM && q8) return names_i8mm_q8[w->t.dtype][many];
     if (c->table->isa == PL_ISA_NEON || c->table->isa == PL_ISA_I8MM)
         return q8 ? names_neon_q8[w->t.dtype][many] : names_neon[w->t.dtype][many];
-    if (c->table->isa == PL_ISA_AVX2) return q8 ? names_avx2_q8[w->t.dtype][many] : names_avx2[w->t.dtype][many];
+    if (c->table->isa == PL_ISA_AVX_VNNI && q8) return names_avx_vnni_q8[w->t.dtype][many];
+    if (c->table->isa == PL_ISA_AVX2 || c->table->isa == PL_ISA_AVX_VNNI)
+        return q8 ? names_avx2_q8[w->t.dtype][many] : names_avx2[w->t.dtype][many];
     return names_scalar[w->t.dtype][many];
 }
 
@@ -359,7 +363,7 @@ static void plan_terms(struct product *p, size_t in) {
         p->most_terms = PL_MAX(p->most_terms, s->term_groups);
     }
     if (m->spans == NULL) p->most_terms = p->term_count;
-    p->terms_per_pass = PL_MAX((size_t)4, PASS_BYTES / (row_bytes * GROUP_MAX));
+    p->terms_per_pass = PL_MAX((size_t)(PASS_ROWS / GROUP_MAX), PASS_BYTES / (row_bytes * GROUP_MAX));
 }
 
 /* Rows [first, end): full groups, then one group for each power of two of what is left. */
@@ -386,7 +390,9 @@ static void plan_groups(struct product *p, size_t in) {
         most = PL_MAX(most, s->groups);
     }
     p->most_groups = m->spans != NULL ? most : p->group_count;
-    p->groups_per_pass = PL_MAX((size_t)1, PASS_BYTES / (row_bytes * p->c->table->group_max));
+    /* 64 rows never need a second pass over the weights, however wide they are. */
+    const size_t least = PASS_ROWS * (m->fine ? 2 : 1) / p->c->table->group_max;
+    p->groups_per_pass = PL_MAX(least, PASS_BYTES / (row_bytes * p->c->table->group_max));
 }
 
 static size_t most_rows(const struct pl_cpu_matmul *m) {
@@ -423,7 +429,7 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
         PL_ASSERT(m->spans == NULL || (m->w[i]->out == m->w[0]->out && !m->fine));
         p.tiles += (m->w[i]->out + TILE_ROWS - 1) / TILE_ROWS;
     }
-    p.rows_per_pass = PL_MAX((size_t)64, PASS_BYTES / (in * sizeof(float)));
+    p.rows_per_pass = PL_MAX((size_t)PASS_ROWS, PASS_BYTES / (in * sizeof(float)));
     p.passes = (most_rows(m) + p.rows_per_pass - 1) / p.rows_per_pass;
     p.terms = floats && c->table->float_groups != NULL;
     if (p.terms) {

@@ -84,10 +84,15 @@ static inline vf gelu_tanh(vf g) {
 }
 /* 0.5 g (1 + erf(g / sqrt 2)), without the difference that loses every digit where g is far below zero */
 static inline vf gelu_erf(vf g) {
-    float t[VW];
-    vf_store(t, g);
-    for (size_t i = 0; i < VW; i++) t[i] = 0.5f * t[i] * erfcf(t[i] * -0.70710678f);
-    return vf_load(t);
+    /* erfc(z) = t exp(p(t) - z^2), t = 1 / (1 + z / 2), z >= 0: a Chebyshev fit with an error of 1.2e-7 of the value */
+    static const float fit[] = {0.17087277f,  -0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f,
+                                -0.18628806f, 0.09678418f,  0.37409196f, 1.00002368f,  -1.26551223f};
+    vf z = vf_mul(vf_abs(g), vf_set1(0.70710678f)), t = vf_div(vf_set1(1.0f), vf_fma(z, vf_set1(0.5f), vf_set1(1.0f)));
+    vf p = vf_set1(fit[0]);
+    for (size_t i = 1; i < PL_COUNT_OF(fit); i++) p = vf_fma(p, t, vf_set1(fit[i]));
+    vf c = vf_mul(t, vf_exp(vf_sub(p, vf_mul(z, z))));
+    c = vf_select_lt(g, vf_set1(0.0f), c, vf_sub(vf_set1(2.0f), c));
+    return vf_mul(vf_mul(vf_set1(0.5f), g), c);
 }
 static inline vf relu2(vf g) {
     vf z = vf_max(g, vf_set1(0.0f));

@@ -62,7 +62,8 @@ struct cpu_table {
     void (*attn_finish)(const struct cpu_attn_state *s, const float *o, float *out, size_t n);
 };
 
-extern const struct cpu_table cpu_table_scalar, cpu_table_avx2, cpu_table_avx512, cpu_table_neon, cpu_table_i8mm;
+extern const struct cpu_table cpu_table_scalar, cpu_table_avx2, cpu_table_avx_vnni, cpu_table_avx512, cpu_table_neon,
+    cpu_table_i8mm;
 
 static inline size_t cpu_head_pad(size_t d) { return (d + 15) & ~(size_t)15; }
 

@@ -39,6 +39,7 @@ static const struct configuration matrix[] = {
     {"attention over gathered pages", "--attn gather", true, true, true},
     {"scalar", "--backend cpu --isa scalar", true, false, false},
     {"AVX2", "--backend cpu --isa avx2", true, true, false},
+    {"AVX-VNNI", "--backend cpu --isa avx-vnni", true, false, false},
     {"AVX-512", "--backend cpu --isa avx512-vnni", true, false, false},
     {"AMX", "--backend cpu --isa avx512-amx", true, false, false},
     {"CPU", "--backend cpu", true, true, true},

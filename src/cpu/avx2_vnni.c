@@ -1,0 +1,9 @@
+/* Products of every packed format on AVX-VNNI. */
+#include "cpu/avx2_formats.h"
+
+void avx2_vnni_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                    const float *bias, bool accumulate);
+void avx2_vnni_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                    const float *bias, bool accumulate) {
+    kernel_of(w->format)(w, tile, g, y, y_stride, bias, accumulate);
+}
