@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "cmd/bench_draw.h"
 #include "cmd/bench_linear.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
@@ -16,9 +17,10 @@
 #include "tune/table.h"
 
 void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_ROWS]) {
-    *o = (struct pl_bench_op){.batch = 1, .len = 4096, .page = 32, .heads = 32, .kv_heads = 8, .dim = 128};
+    *o = (struct pl_bench_op){.batch = 1, .len = 4096, .page = 32, .heads = 32, .kv_heads = 8, .dim = 128, .vocab = 151936};
     const struct pl_arg list[PL_BENCH_OP_ARG_ROWS] = {
-        {0, "op", "NAME", PL_ARG_STR, &o->op, "measure one operation instead of a model: paged-decode, linear", 0, 0, NULL},
+        {0, "op", "NAME", PL_ARG_STR, &o->op, "measure one operation instead of a model: paged-decode, linear, sample", 0, 0,
+         NULL},
         {0, "batch", "N", PL_ARG_U32, &o->batch, "--op: sequences (1)", 1, 4096, NULL},
         {0, "len", "N", PL_ARG_U32, &o->len, "--op: tokens of each (4096)", 1, 1 << 24, NULL},
         {0, "shared", "N", PL_ARG_U32, &o->shared, "--op: of them in pages that all share (0)", 0, 1 << 24, NULL},
@@ -29,6 +31,7 @@ void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_
         {0, "chunk", "N", PL_ARG_U32, &o->pages_per_chunk, "--op: pages of a chunk (0 = planned)", 0, 1 << 20, NULL},
         {0, "compare", "LIST", PL_ARG_STR, &o->compare, "--op: of v1,v2,cascade,gather,dense; of implementations (all)", 0,
          0, NULL},
+        {0, "vocab", "N", PL_ARG_U32, &o->vocab, "--op sample: logits of a row (151936)", 1, 1 << 24, NULL},
         {0, "types", "LIST", PL_ARG_STR, &o->types, "--op linear: weight types (f16,q8_0,q4_0,q4_k)", 0, 0, NULL},
         {0, "rows", "LIST", PL_ARG_STR, &o->rows, "--op linear: rows of the product (1,2,4,8,16,32,64,128)", 0, 0, NULL},
         {0, "shape", "OUTxIN", PL_ARG_STR, &o->shape, "--op linear: of each matrix (4096x4096; CPU 1024x4096)", 0, 0, NULL},
@@ -255,7 +258,8 @@ static enum pl_status write_svg(const struct pl_bench_op *o, const struct table 
 /* --- running --- */
 
 static enum pl_status check(const struct pl_bench_op *o, enum pl_dtype *kv, struct pl_err *err) {
-    if (strcmp(o->op, "paged-decode") != 0) PL_FAIL(err, PL_USAGE, "--op '%.40s' is not known: paged-decode, linear", o->op);
+    if (strcmp(o->op, "paged-decode") != 0)
+        PL_FAIL(err, PL_USAGE, "--op '%.40s' is not known: paged-decode, linear, sample", o->op);
     if (o->heads % o->kv_heads != 0)
         PL_FAIL(err, PL_USAGE, "--heads %u is no multiple of --kv-heads %u", o->heads, o->kv_heads);
     if (o->svg != NULL && !o->sweep) PL_FAIL(err, PL_USAGE, "--svg needs --sweep");
@@ -292,6 +296,7 @@ int pl_bench_op_run(struct pl_bench_op *o) {
     static struct table t;
     enum pl_dtype kv = PL_F16;
     if (strcmp(o->op, "linear") == 0) return pl_bench_linear_run(o);
+    if (strcmp(o->op, "sample") == 0) return pl_bench_draw_run(o);
     t = (struct table){0};
     enum pl_status st = check(o, &kv, &err);
     if (st == PL_OK) st = parse_forms(o->compare, &t.forms, &err);
