@@ -231,6 +231,7 @@ static int serve(struct serve *s) {
     s->opt.model_path = e->model_path;
     enum pl_status st = pl_engine_need_text(e, &err);
     if (st == PL_OK) st = begin_drill(s, &err);
+    if (st == PL_OK) st = pl_engine_warm_up(e, &err);
     if (st == PL_OK) st = pl_server_create(e, &s->opt, &server, &err);
     if (st == PL_OK) {
         const char *host = s->opt.host != NULL ? s->opt.host : "127.0.0.1";

@@ -109,6 +109,10 @@ enum pl_status pl_engine_chosen(struct plumb_engine *e, uint32_t choice, uint32_
 /* The logits that the last step, of this session alone with `choice`, left on the device. */
 enum pl_status pl_engine_fetch_logits(struct plumb_session *s, struct pl_err *err) PL_MUST_CHECK;
 
+/* Two tokens for nobody, before the first request (CPU; nothing elsewhere), and a line that says so. No session may be in
+ * use. */
+enum pl_status pl_engine_warm_up(struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
+
 enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **out, struct pl_err *err) PL_MUST_CHECK;
 /* Appends in chunks; on failure (or cancel: PL_CANCELLED) the session is as before but without logits. progress may be
  * NULL. */

@@ -186,6 +186,22 @@ static void truncation_forgets(void **state) {
     plumb_engine_destroy(e);
 }
 
+static void a_warm_up_leaves_nothing_behind(void **state) {
+    (void)state;
+    struct plumb_engine_options o = options(GEMMA);
+    struct plumb_engine *e = open_with(&o);
+    struct pl_err err = {0};
+    struct pl_ops_launches one;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pl_engine_warm_up(e, &err), PL_OK);
+        assert_int_equal(e->session_count, 0);
+        assert_int_equal(e->pages.free_count, e->pages.page_count);
+        assert_true(pl_ops_witness(e->ops, &one, 1) == 0 || one.launches == 0);
+    }
+    plumb_session_destroy(session_of(e));
+    plumb_engine_destroy(e);
+}
+
 static void limits_are_errors_with_numbers(void **state) {
     (void)state;
     uint32_t ids[200];
@@ -489,6 +505,7 @@ int main(void) {
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(a_shared_step_equals_single_steps),
         cmocka_unit_test(truncation_forgets),
+        cmocka_unit_test(a_warm_up_leaves_nothing_behind),
         cmocka_unit_test(limits_are_errors_with_numbers),
         cmocka_unit_test(wrong_options_are_named),
         cmocka_unit_test(a_budget_beyond_the_limit_is_refused_before_loading),

@@ -181,6 +181,68 @@ static void nobody_is_overtaken(void **state) {
     sim_deinit(&m);
 }
 
+/* One group fills the queue, then another asks: it does not stand behind all of the first. Both ask for more than there are
+ * places: they share them evenly. */
+static void groups_share_the_places(void **state) {
+    (void)state;
+    struct sim m;
+    sim_init(&m, 7, 400, small);
+    for (uint64_t i = 0; i < 50; i++) { /* longer and longer, so that places become free one by one */
+        assert_int_equal(pl_sched_submit(m.s, i, 20, 5 + (uint32_t)i, 0, 1, NULL), PL_OK);
+        pl_sched_set_group(m.s, i, 1);
+    }
+    uint64_t step = 0, late_first = 0;
+    uint32_t most_apart = 0;
+    while (pl_sched_running(m.s) + pl_sched_waiting(m.s) > 0) {
+        struct pl_sched_plan p;
+        if (step == 8)
+            for (uint64_t i = 50; i < 80; i++) {
+                assert_int_equal(pl_sched_submit(m.s, i, 20, 40, 0, 1, NULL), PL_OK);
+                pl_sched_set_group(m.s, i, 2);
+            }
+        pl_sched_plan(m.s, &p);
+        bool ends[64] = {false};
+        uint32_t of[3] = {0};
+        for (uint32_t i = 0; i < p.item_count; i++) {
+            const struct pl_sched_request *r = pl_sched_slot(m.s, p.items[i].slot);
+            of[r->group]++;
+            if (r->group == 2 && late_first == 0) late_first = step;
+        }
+        if (step > 60 && step < 70) most_apart = PL_MAX(most_apart, of[1] > of[2] ? of[1] - of[2] : of[2] - of[1]);
+        pl_sched_commit(m.s, &p, ends, ++m.now);
+        assert_null(pl_sched_check(m.s));
+        step++;
+    }
+    printf("# a late group waited %llu steps; places of the two differ by %u\n", (unsigned long long)late_first - 8,
+           most_apart);
+    assert_true(late_first > 0 && late_first <= 8 + 8); /* the first place that became free */
+    assert_true(most_apart <= 4);
+    sim_deinit(&m);
+}
+
+/* A more urgent request is admitted first and, where pages are short, takes them from less urgent ones. */
+static void urgent_requests_come_first(void **state) {
+    (void)state;
+    struct sim m;
+    sim_init(&m, 7, 40, small);
+    for (uint64_t i = 0; i < 60; i++) assert_int_equal(pl_sched_submit(m.s, i, 40, 100, 0, 1, NULL), PL_OK);
+    uint64_t step = 0, submitted = 30, first = 0;
+    for (; pl_sched_running(m.s) + pl_sched_waiting(m.s) > 0; step++) {
+        struct pl_sched_plan p;
+        if (step == submitted) assert_int_equal(pl_sched_submit(m.s, 99, 40, 100, 5, 1, NULL), PL_OK);
+        pl_sched_plan(m.s, &p);
+        bool ends[64] = {false};
+        for (uint32_t i = 0; i < p.item_count; i++)
+            if (pl_sched_slot(m.s, p.items[i].slot)->id == 99 && p.items[i].wants_token && first == 0) first = step;
+        pl_sched_commit(m.s, &p, ends, ++m.now);
+        assert_null(pl_sched_check(m.s));
+    }
+    printf("# an urgent request among 60 others waited %llu steps for its first token\n",
+           (unsigned long long)(first - submitted));
+    assert_true(first - submitted <= 200); /* one place and its pages, not the queue */
+    sim_deinit(&m);
+}
+
 static void scored_requests_share_their_rows(void **state) {
     (void)state;
     struct sim m;
@@ -242,6 +304,7 @@ static void planted_faults_are_seen(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hundred_thousand_requests), cmocka_unit_test(equal_seeds_give_equal_plans),
+        cmocka_unit_test(groups_share_the_places),     cmocka_unit_test(urgent_requests_come_first),
         cmocka_unit_test(nobody_is_overtaken),         cmocka_unit_test(scored_requests_share_their_rows),
         cmocka_unit_test(refusals_name_the_numbers),   cmocka_unit_test(planted_faults_are_seen),
     };
