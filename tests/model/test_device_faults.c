@@ -31,7 +31,7 @@ static enum pl_status step(struct rig *r, uint32_t done, uint32_t rows, float *t
     enum pl_status st = pl_model_forward(r->model, &b, r->kv, &logits);
     if (st != PL_OK) return st;
     if (rows == 1 && pl_ops_chooses(r->ops)) {
-        st = pl_ops_choose(r->ops, logits, rows, &slot);
+        st = pl_ops_choose(r->ops, logits, rows, NULL, &slot);
         if (st == PL_OK) st = pl_ops_chosen(r->ops, slot, best, rows);
         if (st != PL_OK) return st;
     }
