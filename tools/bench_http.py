@@ -8,7 +8,7 @@
 A case is clients:requests. Prompts are random English words, greedy, the end token ignored, the same for both servers; one short
 burst warms each server up. Each row names the machine's path: the backend line and the kernels of attention and of the products
 that ran, from /v1/witness. A server that does not answer in time gets a row that says so. --load uses another load generator with
-the options URL --clients --requests --prompt-tokens --tokens --json. With --together all servers are loaded before any is measured. --budget ends the whole run in time, with what there is.
+the options URL --clients --requests --prompt-tokens --tokens --seed --json; every case has prompts of its own, so that none is cached. With --together all servers are loaded before any is measured. --budget ends the whole run in time, with what there is.
 Standard library only; loopback only."""
 import argparse
 import asyncio
@@ -94,7 +94,7 @@ def measure(args, port, clients, requests, seconds):
     if not args.load:
         return asyncio.run(asyncio.wait_for(load(port, clients, requests, args.prompt_tokens, args.tokens, clients), seconds))
     r = subprocess.run([sys.executable, args.load, f"http://127.0.0.1:{port}/v1/completions", "--clients", str(clients), "--requests", str(requests),
-                        "--prompt-tokens", str(args.prompt_tokens), "--tokens", str(args.tokens), "--json"], capture_output=True, text=True, timeout=seconds)
+                        "--prompt-tokens", str(args.prompt_tokens), "--tokens", str(args.tokens), "--seed", str(clients), "--json"], capture_output=True, text=True, timeout=seconds)
     row = json.loads(r.stdout.splitlines()[0])
     return {**row, "error": r.stderr.strip()[:200] or None}
 
