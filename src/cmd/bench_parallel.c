@@ -146,7 +146,13 @@ enum pl_status pl_bench_parallel_run(struct plumb_engine *e, uint32_t prompt, ui
     if (st == PL_OK) st = pl_service_create(e, &opt, &s, err);
     if (st == PL_OK) st = warm_up(s, e, prompt, &r, ids, err);
     pl_ops_witness_reset(e->ops);
+    struct pl_service_info before = {0}, after = {0};
+    if (st == PL_OK) pl_service_info(s, &before);
     if (st == PL_OK) st = drive(s, e, prompt, generate, &r, ids, err);
+    if (st == PL_OK) pl_service_info(s, &after);
+    b->steps = after.steps - before.steps;
+    b->steps_ahead = after.steps_ahead - before.steps_ahead;
+    b->steps_late = after.steps_late - before.steps_late;
     pl_service_destroy(s);
     if (st == PL_OK) {
         summarise(&r, prompt, b);

@@ -11,7 +11,8 @@ enum { PL_BENCH_PARALLEL_MAX = 16 };
 struct pl_bench_parallel {
     uint32_t sequences;                                         /* in */
     double prefill_tok_s, decode_tok_s, gap_ms_p50, gap_ms_p99; /* out: decode counts from when all have begun */
-    json_t *kernels;                                            /* out, new reference */
+    uint64_t steps, steps_ahead, steps_late; /* out: of the run; late: the device had nothing to do for a moment */
+    json_t *kernels;                         /* out, new reference */
 };
 
 /* "1,8,64" to counts; an error names what is wrong. */

@@ -222,15 +222,20 @@ static void fail_step(struct pl_service *s, struct flight *f, enum pl_status st)
     for (size_t k = 0; s->poisoned && k < PL_COUNT_OF(s->flights); k++) s->flights[k].live = false;
 }
 
+enum { LATE_NS = 4000 }; /* what asking for a token costs that has arrived */
+
 /* Waits for a step and takes its tokens. Called and returns with the lock held. */
 static enum pl_status land(struct pl_service *s, struct flight *f, bool committed, float *copy) {
     pthread_mutex_unlock(&s->lock);
+    uint64_t asked = pl_clock_ns();
     enum pl_status st = service_read_rows(s, f);
+    bool late = committed && pl_clock_ns() - asked < LATE_NS; /* nothing to wait for */
     if (st == PL_OK) service_draw_rows(s, f, copy);
     uint64_t now = pl_clock_ns(), began = PL_MAX(f->start_ns, s->last_read_ns);
     s->last_read_ns = now;
     pthread_mutex_lock(&s->lock);
     service_count_step(s, f, now - began);
+    s->info.steps_late += late;
     if (st == PL_OK)
         accept_rows(s, f, committed, now);
     else

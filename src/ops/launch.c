@@ -317,9 +317,11 @@ void pl_kernels_record_begin(struct pl_kernels *ks) {
     pl_buf_clear(&ks->list);
 }
 
+static const uint32_t lengths[] = {24, 96}; /* launches of a step's parts but the last */
+void pl_kernels_record_whole(struct pl_kernels *ks) { ks->part = PL_COUNT_OF(lengths); }
+
 /* What was collected runs now, so that the device is busy while the rest is collected: a short part first. */
 static enum pl_status run_part(struct pl_kernels *ks) {
-    static const uint32_t lengths[] = {24, 96};
     if (ks->part >= PL_COUNT_OF(lengths) || ++ks->collected < lengths[ks->part]) return PL_OK;
     uint32_t next = ks->part + 1;
     PL_TRY(pl_kernels_record_end(ks));

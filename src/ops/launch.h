@@ -65,6 +65,7 @@ enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct
                                struct pl_err *err) PL_MUST_CHECK;
 void pl_kernels_close(struct pl_kernels *ks);
 void pl_kernels_record_begin(struct pl_kernels *ks);
+void pl_kernels_record_whole(struct pl_kernels *ks); /* after begin: one graph, the device has work meanwhile */
 enum pl_status pl_kernels_record_end(struct pl_kernels *ks) PL_MUST_CHECK;
 
 void pl_kernels_sizes(struct pl_kernels *ks); /* group sizes for ks->device */

@@ -379,6 +379,13 @@ static enum pl_status upload_step(struct dev_ops *d, const struct pl_batch *b) {
     return PL_OK;
 }
 
+/* The step before this one still runs: its tokens were not waited for. */
+static bool is_ahead(const struct pl_batch *b) {
+    for (uint32_t i = 0; i < b->rows; i++)
+        if ((b->tokens[i] & PL_TOKEN_CHOSEN) != 0) return true;
+    return false;
+}
+
 static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) {
     struct dev_ops *d = dev_of(o);
     (void)kv;
@@ -398,6 +405,7 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     d->longest = 0;
     for (uint32_t i = 0; i < b->seq_count; i++) d->longest = PL_MAX(d->longest, b->seqs[i].past + b->seqs[i].rows);
     if (b->rows == b->seq_count) pl_kernels_record_begin(&d->ks);
+    if (is_ahead(b)) pl_kernels_record_whole(&d->ks);
     return PL_OK;
 }
 static enum pl_status end(struct pl_ops *o) {

@@ -169,6 +169,8 @@ static void choices(struct pl_buf *b, const struct pl_service_info *n) {
     by_place(b, "choices_total", n->choices);
     metric(b, "steps_ahead_total", "counter", "Steps launched before the last one's tokens were read.",
            (double)n->steps_ahead);
+    metric(b, "steps_late_total", "counter",
+           "Of them those launched when the last one was done: the device had nothing to do.", (double)n->steps_late);
     head(b, "steps_waited_total", "counter", "Steps read before the next was planned, and why.");
     by_place(b, "steps_waited_total", n->steps_waited);
     metric(b, "unconverged_draws_total", "counter", "Rows drawn in too many rounds, which got their largest token.",
