@@ -109,6 +109,13 @@ static enum pl_status read_tools(const json_t *tools, const json_t *choice, stru
     return PL_OK;
 }
 
+/* Documented: when the last turn is the assistant's, the answer goes on where it ends. */
+static bool ends_with_answer(const json_t *messages) {
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    return role != NULL && strcmp(role, "assistant") == 0 && json_array_size(json_object_get(last, "tool_calls")) == 0;
+}
+
 static enum pl_status request_read(struct exchange *x, struct job *j, json_t *body, bool generates, struct param_error *pe) {
     struct chat_request q = {0};
     json_t *messages = take(body, "messages"), *system = take(body, "system"), *tools = take(body, "tools"),
@@ -129,6 +136,7 @@ static enum pl_status request_read(struct exchange *x, struct job *j, json_t *bo
     if (st == PL_OK) st = read_messages(messages, system, &q, pe);
     if (st == PL_OK) st = read_tools(tools, choice, &q, pe);
     if (st == PL_OK && j->params.n != 1) st = param_bad(pe, "n", PL_INVALID, "n is not known here");
+    if (st == PL_OK) q.continue_final = ends_with_answer(q.messages);
     if (st == PL_OK) st = chat_request_prepare(x->server, &q, j, pe);
     chat_request_deinit(&q);
     json_decref(messages);

@@ -142,14 +142,10 @@ enum MHD_Result handle_apply_template(struct exchange *x, json_t *body) {
     struct chat_request q = {0};
     struct param_error pe = {0};
     struct pl_rendered out = {0};
-    bool prompt = true;
     enum pl_status st = chat_request_take(body, &q, &pe);
-    if (st == PL_OK && !read_flag(body, "add_generation_prompt", true, &prompt))
-        st = param_bad(&pe, "add_generation_prompt", PL_INVALID, "add_generation_prompt is no boolean");
-    static const char *const names[] = {"add_generation_prompt", "model"};
+    static const char *const names[] = {"model"};
     const char *unknown = stranger(body, names, PL_COUNT_OF(names));
     if (st == PL_OK && unknown != NULL) st = param_bad(&pe, unknown, PL_INVALID, "unknown parameter '%.60s'", unknown);
-    q.no_generation_prompt = !prompt;
     if (st == PL_OK) st = chat_request_render(x->server, &q, &out, &pe);
     enum MHD_Result r;
     if (st != PL_OK) {

@@ -26,6 +26,15 @@ static json_t *take(json_t *body, const char *name) {
     return v;
 }
 
+/* False: it is there and no boolean. */
+static bool take_flag(json_t *body, const char *name, bool fallback, bool *out) {
+    json_t *v = take(body, name);
+    bool ok = v == NULL || json_is_boolean(v);
+    *out = ok && v != NULL ? json_is_true(v) : fallback;
+    json_decref(v);
+    return ok;
+}
+
 /* Templates that know efforts (gpt-oss) read the word; those that can only be told to think or not (Qwen3) read the other.
  * What chat_template_kwargs says itself stands. */
 static void tell_effort(struct chat_request *q, json_t *effort) {
@@ -44,6 +53,12 @@ enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct pa
     q->extra = take(body, "chat_template_kwargs");
     q->response_format = take(body, "response_format");
     q->grammar = take(body, "grammar");
+    bool prompt = true;
+    if (!take_flag(body, "add_generation_prompt", true, &prompt))
+        return param_bad(pe, "add_generation_prompt", PL_INVALID, "add_generation_prompt is no boolean");
+    if (!take_flag(body, "continue_final_message", false, &q->continue_final))
+        return param_bad(pe, "continue_final_message", PL_INVALID, "continue_final_message is no boolean");
+    q->no_generation_prompt = !prompt;
     json_t *parallel = take(body, "parallel_tool_calls"), *format = take(body, "reasoning_format"),
            *effort = take(body, "reasoning_effort");
     bool wrong = parallel != NULL && !json_is_boolean(parallel);
@@ -190,9 +205,38 @@ static bool arguments_as_text(json_t *messages) {
     return any;
 }
 
+/* Text and spans end with the last place where `content` stands. */
+static bool cut_after(struct pl_rendered *r, const char *content, size_t len) {
+    size_t at = r->text.len < len ? 0 : r->text.len - len + 1, n = 0;
+    while (at > 0 && memcmp(r->text.data + at - 1, content, len) != 0) at--;
+    if (at == 0) return false;
+    r->text.len = at - 1 + len;
+    r->text.data[r->text.len] = '\0';
+    for (size_t i = 0; i < r->content_count && r->content[i].begin < r->text.len; i++, n++)
+        r->content[i].end = PL_MIN(r->content[i].end, r->text.len);
+    r->content_count = n;
+    return true;
+}
+
+static enum pl_status continue_final(const struct chat_request *q, struct pl_rendered *r, struct param_error *pe) {
+    const json_t *last = json_array_get(q->messages, json_array_size(q->messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role")),
+               *content = json_string_value(json_object_get(last, "content"));
+    size_t len = content == NULL ? 0 : strlen(content);
+    while (len > 0 && strchr(" \n\r\t", content[len - 1]) != NULL) len--; /* templates trim it */
+    if (strcmp(role, "assistant") != 0 || len == 0 || json_object_get(last, "tool_calls") != NULL)
+        return param_bad(pe, "continue_final_message", PL_INVALID,
+                         "the last message is no assistant's with text, there is nothing to continue");
+    if (!cut_after(r, content, len))
+        return param_bad(pe, "continue_final_message", PL_INVALID,
+                         "this model's template does not show the last message as it is");
+    return PL_OK;
+}
+
 static enum pl_status render(const struct pl_server *s, struct chat_request *q, struct pl_rendered *out,
                              struct param_error *pe) {
     const json_t *tools = s->template_tools ? q->tools : NULL;
+    if (q->continue_final) q->no_generation_prompt = true;
     enum pl_status st = pl_engine_render(s->engine, q->messages, tools, !q->no_generation_prompt, q->extra, out, &pe->err);
     if (st == PL_INVALID && arguments_as_text(q->messages)) {
         pl_rendered_deinit(out);
@@ -200,6 +244,7 @@ static enum pl_status render(const struct pl_server *s, struct chat_request *q, 
         pe->err = (struct pl_err){0};
         st = pl_engine_render(s->engine, q->messages, tools, !q->no_generation_prompt, q->extra, out, &pe->err);
     }
+    if (st == PL_OK && q->continue_final) return continue_final(q, out, pe);
     if (st != PL_OK) snprintf(pe->param, sizeof pe->param, "messages");
     return st;
 }

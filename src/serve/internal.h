@@ -197,6 +197,7 @@ struct chat_request { /* all owned, each may be NULL */
     json_t *messages, *tools, *tool_choice, *response_format, *grammar, *extra;
     bool single_call; /* parallel_tool_calls: false */
     bool no_reasoning, no_generation_prompt;
+    bool continue_final; /* the answer goes on where the last message, the assistant's, ends */
     enum { CHOICE_AUTO, CHOICE_NONE, CHOICE_REQUIRED, CHOICE_NAMED } choice; /* read from tool_choice */
     size_t named;                                                            /* index into tools */
 };

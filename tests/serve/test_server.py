@@ -175,6 +175,18 @@ def test_grammars(s):
     assert all(re.fullmatch("[a-e]{20}", d["choices"][0]["text"]) for d in done[1::2]), done
 
 
+def test_an_answer_is_continued(s):
+    half = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello the "}], "temperature": 0, "max_tokens": 6, "ignore_eos": True}
+    prompt = s.post("/apply-template", {"messages": half["messages"], "continue_final_message": True})[1]["prompt"]
+    assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nHello the", prompt
+    plain = s.post("/v1/completions", {**completion(prompt, max_tokens=6)})[1]["choices"][0]["text"]
+    assert s.post("/v1/chat/completions", {**half, "continue_final_message": True, "add_generation_prompt": False})[1]["choices"][0]["message"]["content"] == plain
+    assert s.post("/v1/messages", {**half, "model": "x"})[1]["content"][0]["text"] == plain
+    assert s.post("/v1/chat/completions", half)[1]["choices"][0]["message"]["content"] != plain
+    status, body, _ = s.post("/v1/chat/completions", {**chat("x"), "continue_final_message": True})
+    assert status == 400 and body["error"]["param"] == "continue_final_message", body
+
+
 def test_forced_tool_calls(s):
     other = {"type": "function", "function": {"name": "other", "parameters": {}}}
     named = {"type": "function", "function": {"name": "weather"}}
