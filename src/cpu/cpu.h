@@ -69,6 +69,8 @@ enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t,
  * is held twice: when_packed is told of each weight once the tensor's bytes are not read any more. Same bits. */
 void pl_cpu_pack_later(struct pl_cpu *c, size_t min_bytes, void (*when_packed)(void *user, const struct pl_tensor *t),
                        void *user);
+/* Another least size from here on; returns the one before. For experts: each is small, all together are not. */
+size_t pl_cpu_pack_threshold(struct pl_cpu *c, size_t min_bytes);
 void pl_cpu_weight_destroy(struct pl_cpu_weight *w);
 size_t pl_cpu_weight_bytes_owned(const struct pl_cpu_weight *w);
 size_t pl_cpu_weight_bytes_read(const struct pl_cpu_weight *w); /* streamed from memory by one product of few rows */

@@ -83,6 +83,12 @@ void pl_cpu_pack_later(struct pl_cpu *c, size_t min_bytes, void (*when_packed)(v
     c->when_packed_user = user;
 }
 
+size_t pl_cpu_pack_threshold(struct pl_cpu *c, size_t min_bytes) {
+    size_t before = c->later_bytes;
+    c->later_bytes = min_bytes;
+    return before;
+}
+
 enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t, struct pl_cpu_weight **out,
                                     struct pl_err *err) {
     PL_TRY(weight_check(c, t, err));

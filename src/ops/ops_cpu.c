@@ -134,6 +134,8 @@ static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t,
     return PL_OK;
 }
 
+enum { LATER_BYTES = 4 << 20 }; /* weights, or all experts of a layer, of this size are packed at their second use */
+
 static enum pl_status experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t n, struct pl_weight **out,
                                      struct pl_err *err) {
     struct cpu_ops *c = cpu_of(o);
@@ -144,8 +146,10 @@ static enum pl_status experts_create(struct pl_ops *o, const struct pl_tensor *e
         PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu experts of %s", n, experts[0].name);
     }
     enum pl_status st = reserve(c, 0, pl_tensor_cols(&experts[0]), 0, err);
+    size_t each = pl_cpu_pack_threshold(c->cpu, experts[0].bytes * n < LATER_BYTES ? LATER_BYTES : 0);
     for (; st == PL_OK && w->expert_count < n; w->expert_count += st == PL_OK)
         st = pl_cpu_weight_create(c->cpu, &experts[w->expert_count], &w->experts[w->expert_count], err);
+    (void)pl_cpu_pack_threshold(c->cpu, each);
     if (st != PL_OK) {
         weight_destroy(o, &w->base);
         return st;
@@ -163,8 +167,6 @@ static uint64_t weight_bytes_owned(const struct pl_ops *o, const struct pl_weigh
     if (w->expert_count > 0) return sum;
     return w->matrix != NULL ? pl_cpu_weight_bytes_owned(w->matrix) : 0;
 }
-
-enum { LATER_BYTES = 4 << 20 };
 
 static void pack_later(struct pl_ops *o, void (*when_packed)(void *user, const struct pl_tensor *t), void *user) {
     pl_cpu_pack_later(cpu_of(o)->cpu, LATER_BYTES, when_packed, user);

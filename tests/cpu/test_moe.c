@@ -188,8 +188,36 @@ static void experts_past_4_gib(void **state) {
     munmap(data, total);
 }
 
+static void count_packed(void *user, const struct pl_tensor *t) {
+    assert_non_null(t->data);
+    ++*(size_t *)user;
+}
+
+/* Experts multiplied from the file at their first use and packed at their second: the same bits, each packed once. */
+static void packed_at_the_second_use(void **state) {
+    (void)state;
+    static struct mix now, later;
+    FOR_EACH_ISA(isa) {
+        struct pl_cpu *c = cpu_make(isa, 2);
+        size_t packed = 0;
+        mix_open(&now, c, PL_Q8_0);
+        pl_cpu_pack_later(c, (size_t)1 << 40, count_packed, &packed);
+        assert_int_equal(pl_cpu_pack_threshold(c, 0), (size_t)1 << 40);
+        mix_open(&later, c, PL_Q8_0);
+        for (int i = 0; i < 3; i++) {
+            now.m.rows = later.m.rows = i == 0 ? 5 : ROWS;
+            assert_int_equal(pl_cpu_moe(c, &now.m), pl_cpu_moe(c, &later.m));
+            assert_memory_equal(now.y, later.y, sizeof now.y);
+            if (isa != PL_ISA_SCALAR) assert_true(i == 0 ? packed == 0 : i == 1 ? packed > 0 : packed == 3 * X);
+        }
+        mix_close(&now), mix_close(&later);
+        pl_cpu_destroy(c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packed_at_the_second_use),
         cmocka_unit_test(against_the_definition),
         cmocka_unit_test(batches_change_nothing),
         cmocka_unit_test(experts_past_4_gib),
