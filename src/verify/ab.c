@@ -370,6 +370,20 @@ static enum pl_status room(const struct pl_ab_options *o, struct pl_ab_report *r
     return PL_OK;
 }
 
+static bool gave_up(const struct pl_ab_answer *a, size_t n) {
+    size_t failed = 0;
+    while (failed < n && a[n - 1 - failed].failed) failed++;
+    return failed >= GIVE_UP_AFTER;
+}
+
+/* Ten thousand answers of one side say nothing when the other one has died. */
+static void not_asked(struct pl_ab_answer *a, size_t from, size_t n, const char *why) {
+    for (size_t i = from; i < n; i++) {
+        a[i].failed = true;
+        snprintf(a[i].error, sizeof a[i].error, "not asked: %s", why);
+    }
+}
+
 /* Answers that failed are asked again the next time. */
 static void keep_baseline(const struct pl_ab_options *o, struct pl_ab_report *r) {
     if (o->baseline == NULL || r->base_kept || o->baseline->base != NULL) return;
@@ -395,9 +409,17 @@ enum pl_status pl_ab_run(struct pl_ab_options *o, struct pl_ab_report *r, struct
     if (same_model(o, r)) {
         uint32_t b = o->base.url != NULL ? 1 : PL_MAX(o->at_once, 1u), a = o->arm.url != NULL ? 1 : PL_MAX(o->at_once, 1u);
         if (!r->base_kept) ask_from(o, &o->base, "base", 1, b, r->base);
-        ask_from(o, &o->arm, "arm", 1, a, r->arm);
+        bool gone = gave_up(r->base, r->prompt_count);
+        if (gone)
+            not_asked(r->arm, 1, r->prompt_count, "the baseline was gone");
+        else
+            ask_from(o, &o->arm, "arm", 1, a, r->arm);
+        gone = gone || gave_up(r->arm, r->prompt_count);
         /* last, so that a slow drift would be seen too */
-        if (!r->base_kept) ask_from(o, &o->base, "base again", 0, b, r->control);
+        if (gone && !r->base_kept)
+            not_asked(r->control, 0, r->prompt_count, "a side was gone");
+        else if (!r->base_kept)
+            ask_from(o, &o->base, "base again", 0, b, r->control);
         check_sides(o, r);
         find_differences(o, r);
         find_drift(r);

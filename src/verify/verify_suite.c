@@ -95,7 +95,7 @@ static size_t operation_orders(const struct pl_ops_options *opt, bool quick, jso
     size_t bad = 0;
     char what[200], text[500] = "";
     if (pl_optest_run(&how, &base, &err) != PL_OK) bad++, snprintf(text, sizeof text, "%.480s", err.text);
-    snprintf(what, sizeof what, "operations on %.150s", base.backend);
+    snprintf(what, sizeof what, "operations on %s", pl_backend_name(opt->backend));
     for (size_t i = 0; i < PL_COUNT_OF(orders) && bad == 0; i++) {
         if (quick && !orders[i].quick) continue;
         how.shuffle = orders[i].shuffle;

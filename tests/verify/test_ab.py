@@ -269,7 +269,7 @@ def test_servers(s):
     expect(run(good, start(shift=1), "--allow-different-models"), 0)
     # A server that dies in the middle: what failed is counted, and nobody waits for every further prompt.
     many = [f"p{i}" for i in range(40)]
-    expect(run(good, start(lasts=10), prompts=many), 2, "arm failed on 30 of 40", "prompt 11")
+    expect(run(good, start(lasts=10), prompts=many), 2, "arm failed on 30 of 40", "prompt 11", "not asked: a side was gone")
     expect(run(start(lasts=10), good, prompts=many), 2, "base failed on 30 of 40")
     # Margins and places from both forms of log-probabilities.
     def content(words):
