@@ -91,11 +91,20 @@ static void load_all(struct pl_filter_scratch *f, const float *logits, uint32_t 
     f->count = kept;
 }
 
+/* The mass of the survivors whose logit is above `floor`: exact in any order, so in eight sums that do not wait for each
+ * other. */
+static double mass_above(const struct pl_filter_scratch *f, float floor) {
+    double sum[8] = {0};
+    uint32_t i = 0;
+    for (; i + 8 <= f->count; i += 8)
+        for (uint32_t k = 0; k < 8; k++) sum[k] += f->logits[i + k] > floor ? (double)f->weights[i + k] : 0.0;
+    for (; i < f->count; i++) sum[0] += f->logits[i] > floor ? (double)f->weights[i] : 0.0;
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
 static double weigh(struct pl_filter_scratch *f, float max) {
-    double total = 0.0;
     for (uint32_t i = 0; i < f->count; i++) f->weights[i] = pl_mass(f->logits[i] - max);
-    for (uint32_t i = 0; i < f->count; i++) total += (double)f->weights[i];
-    return total;
+    return mass_above(f, -INFINITY);
 }
 
 /* Keeps the tokens whose surprise is nearest to the entropy, up to the mass typical_p. Returns the new total. */
@@ -121,14 +130,20 @@ static double keep_typical(struct pl_filter_scratch *f, float typical_p, float m
     return mass;
 }
 
-static void keep_top_p(struct pl_filter_scratch *f, float top_p, double total) {
-    for (uint32_t i = 0; i < f->count; i++) {
-        f->keys[i] = f->logits[i];
-        f->masses[i] = f->weights[i];
-    }
+static void keep_top_p(struct pl_filter_scratch *f, float top_p, float max, double total) {
     /* In integers, as the kernels do it: the budget is cut to a whole mass. */
-    uint64_t budget = pl_top_p_budget((uint64_t)(total * 0x1p34), pl_top_p_fixed(top_p));
-    keep_from(f, pl_select_threshold(f->keys, f->masses, f->count, (double)budget * 0x1p-34));
+    double budget = (double)pl_top_p_budget((uint64_t)(total * 0x1p34), pl_top_p_fixed(top_p)) * 0x1p-34;
+    /* Where more than the budget lies above a floor, so does the threshold: the many tokens below need no looking at. */
+    float floor = -INFINITY;
+    for (float depth = 3.0f; depth <= 12.0f && floor == -INFINITY; depth *= 2.0f)
+        if (mass_above(f, max - depth) > budget) floor = max - depth;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->count; i++) {
+        f->keys[n] = f->logits[i];
+        f->masses[n] = f->weights[i];
+        n += f->logits[i] > floor || floor == -INFINITY;
+    }
+    keep_from(f, pl_select_threshold(f->keys, f->masses, n, budget));
 }
 
 /* The k-th largest logit of the survivors, in one pass over a buffer of 2k candidates. */
@@ -174,6 +189,6 @@ uint32_t pl_filter_apply(struct pl_filter_scratch *f, const struct pl_sampling *
     }
     if (p->min_p > 0.0f) keep_from(f, max + min_floor);
     if (p->top_k > 0) keep_from(f, kth_largest(f, p->top_k));
-    if (p->top_p < 1.0f) keep_top_p(f, p->top_p, total);
+    if (p->top_p < 1.0f) keep_top_p(f, p->top_p, max, total);
     return index_of_max(f);
 }
