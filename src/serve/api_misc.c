@@ -37,19 +37,21 @@ static bool read_flag(const json_t *body, const char *name, bool fallback, bool 
     return v == NULL || json_is_boolean(v) || json_is_null(v);
 }
 
-/* A name that is none of these, or NULL. */
+/* A name that is none of these, or a model that is no string, or NULL. */
 static const char *stranger(const json_t *body, const char *const *names, size_t count) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)body, key, value) {
         bool known = json_is_null(value);
         for (size_t i = 0; i < count && !known; i++) known = strcmp(key, names[i]) == 0;
+        known = known && (strcmp(key, "model") != 0 || json_is_string(value) || json_is_null(value));
         if (!known) return key;
     }
     return NULL;
 }
 
 static enum MHD_Result answer_unknown(struct exchange *x, const char *name) {
+    if (strcmp(name, "model") == 0) return answer_error(x, 400, NULL, name, "model is no string");
     return answer_error(x, 400, NULL, name, "unknown parameter '%.60s'", name);
 }
 

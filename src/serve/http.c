@@ -17,6 +17,9 @@
 
 /* ---------- answers ---------- */
 
+static bool is_messages(const struct exchange *x) { return strncmp(x->path, "/v1/messages", 12) == 0; }
+static const char *request_id(const struct exchange *x) { return x->job != NULL ? x->job->id : x->id; }
+
 static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Response *r, const char *type) {
     if (r == NULL) return MHD_NO;
     x->http_status = status;
@@ -26,7 +29,7 @@ static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Res
     MHD_add_response_header(r, "Content-Security-Policy",
                             "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
                             "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
-    if (x->job != NULL) MHD_add_response_header(r, x->job->api == API_MESSAGES ? "request-id" : "x-request-id", x->job->id);
+    MHD_add_response_header(r, is_messages(x) ? "request-id" : "x-request-id", request_id(x));
     if (x->server->opt.cors) MHD_add_response_header(r, "Access-Control-Allow-Origin", "*");
     if (status == 429 || status == 503) MHD_add_response_header(r, "Retry-After", "1");
     if (x->allow != NULL) MHD_add_response_header(r, "Allow", x->allow);
@@ -94,8 +97,9 @@ enum MHD_Result answer_error(struct exchange *x, unsigned status, const char *ty
     va_start(ap, fmt);
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
-    enum api_kind api = strncmp(x->path, "/v1/messages", 12) == 0 ? API_MESSAGES : API_CHAT;
-    return answer_json(x, status, error_object(api, status, type, param, message));
+    json_t *error = error_object(is_messages(x) ? API_MESSAGES : API_CHAT, status, type, param, message);
+    if (is_messages(x)) json_object_set_new(error, "request_id", json_string(request_id(x))); /* as Anthropic documents */
+    return answer_json(x, status, error);
 }
 
 unsigned http_status(const struct pl_server *s, enum pl_status st) {
@@ -249,6 +253,8 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
         *x = (struct exchange){.server = s, .connection = c, .started_ns = pl_clock_ns(), .key_index = -1};
         snprintf(x->path, sizeof x->path, "%s", url);
         snprintf(x->method, sizeof x->method, "%s", method);
+        snprintf(x->id, sizeof x->id, "req_%08llx%08llx", (unsigned long long)(s->started_ns & 0xFFFFFFFFu),
+                 (unsigned long long)(++s->next_id));
         *con_cls = x;
         s->counts.http_requests++;
         watch_body(x);
@@ -278,7 +284,6 @@ static void access_log(struct exchange *x, enum MHD_RequestTerminationCode why) 
                              "status", (int)x->http_status, "ms", (double)(pl_clock_ns() - x->started_ns) * 1e-6,
                              "completed", why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     if (line != NULL && j != NULL) {
-        json_object_set_new(line, "id", json_string(j->id));
         json_object_set_new(line, "prompt_tokens", json_integer(j->prompt_tokens));
         json_object_set_new(line, "generated_tokens", json_integer(j->generated_tokens));
         json_object_set_new(line, "cached_tokens", json_integer(j->cached_tokens));
@@ -286,6 +291,7 @@ static void access_log(struct exchange *x, enum MHD_RequestTerminationCode why) 
         json_object_set_new(line, "queued_ms", json_real((double)j->queued_ns * 1e-6));
         json_object_set_new(line, "first_token_ms", json_real((double)j->first_token_ns * 1e-6));
     }
+    if (line != NULL) json_object_set_new(line, "id", json_string(request_id(x)));
     if (line != NULL && x->key_index >= 0) json_object_set_new(line, "key", json_integer(x->key_index));
     if (line != NULL && s->opt.log_bodies && x->body.len > 0)
         json_object_set_new(line, "body", text_value(x->body.data, x->body.len));

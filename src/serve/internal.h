@@ -169,6 +169,7 @@ struct exchange {
     bool too_large, routed;
     char path[160];
     char method[12];
+    char id[32]; /* of the request, where no job gives it one */
 };
 
 /* --- answers --- */

@@ -194,6 +194,10 @@ def anthropic_events_and_errors():
             assert e.body["error"]["type"] == "invalid_request_error" and word in e.body["error"]["message"], e.body
         else:
             raise AssertionError("no error came")
+    try:
+        c.messages.create(model="x", max_tokens=0, messages=USER)
+    except module.BadRequestError as e:
+        assert e.request_id and e.body["request_id"] == e.request_id, e.body
     raw = c.messages.with_raw_response.create(model="x", max_tokens=1, messages=USER)
     assert raw.headers["request-id"] == raw.parse().id
 
