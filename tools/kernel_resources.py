@@ -7,6 +7,7 @@ Needs nvcc on the PATH or in /usr/local/cuda/bin; run from the repository's root
 import os, re, shutil, subprocess, sys, tempfile
 
 TARGET = sys.argv[1] if len(sys.argv) > 1 else "sm_90"
+ARCH = "sm_90a" if TARGET == "sm_90" else TARGET  # what such a device gets
 NVCC = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
 
 
@@ -28,7 +29,7 @@ def resources(file, values, entry):
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "k.cu")
         open(path, "w").write(text)
-        run = subprocess.run([NVCC, "-std=c++17", f"-arch={TARGET}", "-cubin", "-Xptxas", "-v", "-DPL_TARGET_CUDA=1",
+        run = subprocess.run([NVCC, "-std=c++17", f"-gencode=arch=compute_{ARCH[3:]},code={ARCH}", "-cubin", "-Xptxas", "-v", "-DPL_TARGET_CUDA=1",
                               "--diag-suppress=177", "-o", os.path.join(d, "k.cubin"), path], capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(f"{file}: {run.stderr}")
@@ -50,14 +51,29 @@ def main():
         few = [(8, 1, 1, 8, 2, None), (16, 2, 2, 8, 2, None)]
         bulk = [(32, 4, 8, 1, 3, 3), (64, 8, 8, 1, 4, 3)]  # copies by the engine of sm_90
         registers = [(32, 4, 4, 4, 2, None), (64, 8, 4, 2, 2, None)]
-        for most, n, wm, wk, depth, x in few + (bulk if int(TARGET[3:]) >= 90 else registers):
+        wide = [(8, 1, 8, 1, 5, 4), (16, 2, 8, 1, 5, 3), (32, 4, 8, 1, 4, 3), (64, 8, 8, 1, 4, 3)]  # four warps together
+        for most, n, wm, wk, depth, x in (few[:1] + wide if ARCH == "sm_90a" else few + (bulk if int(TARGET[3:]) >= 90 else registers)):
             v = {"GROUP": f"{32 * wm * wk}u", "ROWS_8": f"{n}u", "WM": wm, "WK": wk, "EACH": "1u", "DEPTH": f"{depth}u",
                  "HOLD": "8u" if n == 1 else "2u", f"WTYPE_{w}": 1}
             if x is not None:
-                v.update({"BULK": 1, "X_STAGES": x})
-            name = f"mma {w.lower()}, up to {most} rows"
+                v.update({"BULK": 1, "X_STAGES": x, "HOLD": "1u"})
+            is_wide = ARCH == "sm_90a" and x is not None
+            if is_wide:
+                v["WIDE"] = 1
+            name = f"mma {w.lower()}, up to {most} rows{', wide' if is_wide else ''}"
             rows.append((name, resources("cuda/mma.k.c", v, "pk_mma")))
         rows.append((f"retile {w.lower()}", resources("cuda/retile.k.c", {"GROUP": "128u", f"WTYPE_{w}": 1}, "pk_retile")))
+    if ARCH == "sm_90a":
+        for most, n, depth, x in ((8, 1, 3, 2), (16, 2, 2, 4), (32, 4, 2, 4), (64, 8, 2, 2)):
+            v = {"GROUP": "256u", "ROWS_8": f"{n}u", "WM": 8, "WK": 1, "EACH": "1u", "DEPTH": f"{depth}u", "HOLD": "1u", "WTYPE_BF16": 1,
+                 "BULK": 1, "X_STAGES": x, "WIDE": 1}
+            rows.append((f"mma bf16, up to {most} rows, wide", resources("cuda/mma.k.c", v, "pk_mma")))
+    if int(TARGET[3:]) >= 90:
+        for w in ("Q4_K", "Q6_K", "BF16", "F16"):
+            for more in ((), ("HAS_NORM",), ("HAS_NORM", "HAS_GLU")):
+                v = {"GROUP": "288u", f"WTYPE_{w}": 1, **{m: 1 for m in more}}
+                name = "".join(", " + m[4:].lower() for m in more)
+                rows.append((f"stream {w.lower()}{name}", resources("cuda/stream.k.c", v, "pk_stream")))
     for kind in ("COPY", "NORM", "GLU", "MERGE"):
         v = {"GROUP": "512u" if kind == "NORM" else "256u", f"PREPARE_{kind}": 1}
         rows.append((f"prepare, {kind.lower()}", resources("cuda/prepare.k.c", v, "pk_prepare")))
@@ -65,6 +81,8 @@ def main():
         v = {"GROUP": "128u", "HEADS": f"{h}u", "HEAD_DIM": f"{d}u", "PAGE_TOKENS": "32u", "KV_F16": 1}
         rows.append((f"attention_group f16, D {d}, {h} heads together",
                       resources("cuda/attention_group.k.c", v, "pk_attention_group")))
+        rows.append((f"attention_group with rotation, append and merge, f16, D {d}, {h} heads together",
+                      resources("cuda/attention_group.k.c", {**v, "WHOLE": 1, "ROPE_HALVES": 1}, "pk_attention_group")))
     for d, h in ((64, 8), (128, 4), (256, 4)):
         v = {"GROUP": "128u", "HEADS": f"{h}u", "HEAD_DIM": f"{d}u", "PAGE_TOKENS": "32u", "KV_F16": 1}
         rows.append((f"attention_split f16, D {d}, {h} heads together",

@@ -83,6 +83,16 @@ struct pl_args_mma {
 PL_ARGS_CHECK(pl_args_mma, span, 36);
 PL_ARGS_SIZE(pl_args_mma, 40);
 
+/* The same for one row, its weights through a ring of `depth` units; a norm's epsilon and offset. */
+struct pl_args_stream {
+    u32 in, flags, out0, out1, out2, depth, grid;
+    f32 value, offset;
+    u32 pad;
+    u64 row_bytes;
+};
+PL_ARGS_CHECK(pl_args_stream, row_bytes, 40);
+PL_ARGS_SIZE(pl_args_stream, 48);
+
 /* Inputs made ready for it: rows of one width, in `pieces` pieces of eight rows. */
 struct pl_args_prepare {
     u32 rows, cols, pieces;
@@ -190,6 +200,14 @@ struct pl_args_attention {
 };
 PL_ARGS_CHECK(pl_args_attention, softcap, 20);
 PL_ARGS_SIZE(pl_args_attention, 32);
+
+/* The same with the rotation and the append before it. */
+struct pl_args_whole {
+    struct pl_args_attention a;
+    f32 norm_eps, norm_offset;
+};
+PL_ARGS_CHECK(pl_args_whole, norm_eps, 32);
+PL_ARGS_SIZE(pl_args_whole, 40);
 
 /* Rows [row0, row0 + rows) of the step: consecutive positions of one sequence. */
 struct pl_args_tiles {

@@ -8,6 +8,8 @@
  * WM x WK warps a group: WM times EACH strips of outputs, WK neighbouring blocks of inputs. A unit is those strips times WK blocks; a
  * group takes `span` units in a row, outputs first by inputs. Where a group has not all inputs of its outputs it leaves
  * its sums in `partial`, and the last of those that share them adds them up in order: bitwise repeatable.
+ * With WIDE (sm_90a, BULK, WM a multiple of 4, WK and EACH 1) four warps multiply together (wgmma): weights from registers, the inputs
+ * of all rows from shared memory, read once for 64 outputs. The inputs lie in another order then (prepare.k.c, strips.h).
  * Requires: in % 256 == 0, out % 16 == 0; ROWS_8 pieces of eight rows; DEPTH strips on their way per warp: in registers, or
  * with BULK (sm_90 and up) in shared memory; X_STAGES > 0 (BULK, WK of any size): inputs come through shared memory too. */
 #include "dialect.h"
@@ -35,6 +37,7 @@
 #define BARRIERS_AT (SUMS_AT + (WK > 1 ? SLOTS * WARPS * SUMS * 4u : 0u))
 extern __shared__ __align__(128) u8 shared[];
 
+#ifndef WTYPE_BF16
 struct strip {
     uint4 q[4];
 #ifdef WTYPE_Q6_K
@@ -72,6 +75,7 @@ FN void fetch(struct strip *s, const u8 *at, u32 lane) {
     s->scale = stream8(at + STRIP_SCALE + 8u * lane);
 }
 
+#endif
 /* Where a warp stands: group of outputs, block of inputs. */
 struct place {
     const u8 *w, *strip; /* of its matrix; of the next block, clamped into the matrix */
@@ -102,12 +106,21 @@ FN void at_group(struct place *p, const struct matrices *all, u32 group, u32 chu
     }
     p->m = group * STRIPS;
     u32 m = PL_MIN(p->m + warp / WK * EACH, p->out / 16u - 1u);
+#ifdef WTYPE_BF16
+    p->strip = p->w + (u64)m * 32u * a->in + 512u * (chunk * WK + warp % WK);
+    (void)blocks;
+#else
     p->step = m + 1u < p->out / 16u ? (u64)blocks * STRIP_BYTES : 0u;
     p->strip = p->w + ((u64)m * blocks + chunk * WK + warp % WK) * STRIP_BYTES;
+#endif
 }
 FN void advance(struct place *p, const struct matrices *all, u32 chunks, u32 groups, const struct pl_args_mma *a) {
     p->chunk++;
+#ifdef WTYPE_BF16
+    p->strip += 512u * WK;
+#else
     p->strip += (u64)WK * STRIP_BYTES;
+#endif
     if (p->chunk == chunks && p->group + 1u < groups) at_group(p, all, p->group + 1u, 0u, a);
 }
 
@@ -124,6 +137,7 @@ FN u32 q6_high(u32 nibbles, u32 high, u32 by) { /* 1024 + 16 q */
 }
 #endif
 
+#ifndef WTYPE_BF16
 /* The factors of a strip as the matrix units want them: two outputs a thread, word w of either half. */
 struct factors {
 #ifdef WTYPE_Q6_K
@@ -172,6 +186,7 @@ FN void unpack(const struct strip *s, const struct factors *f, u32 w, u32 *a, u3
     }
 }
 
+#endif
 /* Words whose inputs are fetched at once, and sums that do not wait for each other. */
 #define AHEAD  (ROWS_8 == 1 ? 8u : ROWS_8 == 2 ? 4u : 1u)
 #define CHAINS (ROWS_8 <= 2 ? 2u : 1u)
@@ -187,6 +202,125 @@ FN void inputs_of(u32 *at, const struct pl_args_mma *a) {
     }
 }
 
+#ifdef WIDE
+/* How the matrix units find inputs in shared memory: pieces of 8 rows x 16 bytes, `lead` bytes to the next 8 inputs, a piece
+ * of PIECE_BYTES to the next 8 rows. */
+FN u64 inputs_at(const u8 *p, u32 lead) {
+    return (u64)((shared_at(p) & 0x3FFFFu) >> 4) | (u64)(lead >> 4) << 16 | (u64)(PIECE_BYTES >> 4) << 32;
+}
+FN void wide_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FN void wide_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+#define WIDE_WAIT(n) asm volatile("wgmma.wait_group.sync.aligned " #n ";" ::: "memory")
+#ifdef WTYPE_BF16
+#define WIDE_TYPE "bf16"
+#else
+#define WIDE_TYPE "f16"
+#endif
+/* d (+)= a times 16 inputs of all rows. */
+#define OUT4(d, i)  "+f"((d)[i][0]), "+f"((d)[i][1]), "+f"((d)[i][2]), "+f"((d)[i][3])
+FN void wide(f32 (*d)[4], const u32 *a, u64 inputs, u32 go_on) {
+#if ROWS_8 == 8
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." WIDE_TYPE "." WIDE_TYPE " {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+                 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+                 : OUT4(d, 0), OUT4(d, 1), OUT4(d, 2), OUT4(d, 3), OUT4(d, 4), OUT4(d, 5), OUT4(d, 6), OUT4(d, 7)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(go_on));
+#elif ROWS_8 == 4
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." WIDE_TYPE "." WIDE_TYPE " {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+                 "}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
+                 : OUT4(d, 0), OUT4(d, 1), OUT4(d, 2), OUT4(d, 3)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(go_on));
+#elif ROWS_8 == 2
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32." WIDE_TYPE "." WIDE_TYPE " {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7"
+                 "}, {%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}"
+                 : OUT4(d, 0), OUT4(d, 1)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(go_on));
+#else
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %9, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32." WIDE_TYPE "." WIDE_TYPE " {"
+                 "%0,%1,%2,%3"
+                 "}, {%4,%5,%6,%7}, %8, p, 1, 1, 0;\n}"
+                 : OUT4(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(go_on));
+#endif
+}
+#ifdef WTYPE_BF16
+/* acc += a strip times the 256 inputs of piece x, both in shared memory. */
+FN void multiply(const u8 *strip, const u8 *x, f32 (*acc)[ROWS_8][4]) {
+    u32 lane = LOCAL_X % 32u;
+    const u8 *at = strip + (lane >> 2) * STRIP_ROW + 16u * (lane & 3u);
+#pragma unroll
+    for (u32 j = 0; j < 8u; j++) {
+        uint4 p = *(const uint4 *)(at + 64u * j), q = *(const uint4 *)(at + 8u * STRIP_ROW + 64u * j);
+        u32 a[4] = {p.x, q.x, p.y, q.y}, b[4] = {p.z, q.z, p.w, q.w};
+        wide_begin();
+        wide(acc[0], a, inputs_at(x + 512u * j, 128u), 1u);
+        wide(acc[0], b, inputs_at(x + 512u * j + 256u, 128u), 1u);
+        wide_commit();
+        if (j % 2u == 1u) WIDE_WAIT(2);
+    }
+    WIDE_WAIT(0);
+}
+#else
+/* acc += a strip times the 256 inputs of piece x, in shared memory. */
+FN void multiply(const struct strip *s, const u8 *x, const u32 *at, f32 (*acc)[ROWS_8][4]) {
+    u32 t = LOCAL_X & 3u;
+    f32 part[ROWS_8][4];
+    struct factors f;
+    (void)at;
+    factors_of(s, &f);
+#ifdef WTYPE_Q6_K
+    f32 d0 = h2_low(s->d), d1 = h2_high(s->d);
+#else
+    f32 d0 = h2_low(s->d.x), d1 = h2_low(s->d.y), m0 = h2_high(s->d.x), m1 = h2_high(s->d.y);
+#endif
+#pragma unroll
+    for (u32 n = 0; n < ROWS_8; n++) part[n][0] = part[n][1] = part[n][2] = part[n][3] = 0.0f;
+#pragma unroll
+    for (u32 w = 0; w < 8u; w++) {
+        u32 a[4], b[4];
+        unpack(s, &f, w, a, b);
+        wide_begin();
+        wide(part, a, inputs_at(x + 512u * w, 128u), w);
+        wide(part, b, inputs_at(x + 512u * w + 256u, 128u), 1u);
+        wide_commit();
+        if (w % 2u == 1u) WIDE_WAIT(2);
+    }
+    WIDE_WAIT(0);
+#pragma unroll
+    for (u32 n = 0; n < ROWS_8; n++) {
+        float2 top = *(const float2 *)(x + n * PIECE_BYTES + PIECE_SCALE + 8u * t);
+        f32 *p = part[n];
+        acc[0][n][0] = FMA(top.x, d0 * p[0], acc[0][n][0]);
+        acc[0][n][1] = FMA(top.y, d0 * p[1], acc[0][n][1]);
+        acc[0][n][2] = FMA(top.x, d1 * p[2], acc[0][n][2]);
+        acc[0][n][3] = FMA(top.y, d1 * p[3], acc[0][n][3]);
+    }
+#ifndef WTYPE_Q6_K
+    u32 min[4] = {f.min[0], f.min[1], 0u, 0u};
+    wide_begin();
+    wide(part, min, inputs_at(x + PIECE_SUMS, 0u), 0u); /* the second eight are the first again, times nothing */
+    wide_commit();
+    WIDE_WAIT(0);
+#pragma unroll
+    for (u32 n = 0; n < ROWS_8; n++) {
+        float2 top = *(const float2 *)(x + n * PIECE_BYTES + PIECE_SCALE + 8u * t);
+        f32 *p = part[n];
+        acc[0][n][0] = FMA(-top.x, m0 * p[0], acc[0][n][0]);
+        acc[0][n][1] = FMA(-top.y, m0 * p[1], acc[0][n][1]);
+        acc[0][n][2] = FMA(-top.x, m1 * p[2], acc[0][n][2]);
+        acc[0][n][3] = FMA(-top.y, m1 * p[3], acc[0][n][3]);
+    }
+#endif
+}
+#endif
+#else
 /* acc += EACH strips times the 256 inputs of piece x. */
 FN void multiply(const struct strip *s, const u8 *x, const u32 *at, f32 (*acc)[ROWS_8][4]) {
     u32 lane = LOCAL_X % 32u, t = lane & 3u;
@@ -256,6 +390,8 @@ FN void multiply(const struct strip *s, const u8 *x, const u32 *at, f32 (*acc)[R
         }
     }
 }
+
+#endif
 
 /* Sum i of a group (strip, piece of rows, element, lane) is complete. */
 FN void finish(const struct place *p, u32 i, f32 v, const struct pl_args_mma *a) {
@@ -384,7 +520,14 @@ FN void flush(u32 group, const struct matrices *all, f32 (*acc)[ROWS_8][4], f32 
 }
 #endif
 
-#ifdef BULK
+#ifdef WTYPE_BF16
+/* All threads of a warp: a row each. */
+FN void bring_rows(u8 *to, const struct place *p, u64 *full, u32 in) {
+    u32 lane = LOCAL_X % 32u;
+    if (lane == 0u) barrier_expect(full, 16u * 512u);
+    if (lane < 16u) copy_bulk(to + lane * STRIP_ROW, p->strip + (u64)lane * 2u * in, 512u, full);
+}
+#elif defined(BULK)
 FN void bring_strips(u8 *to, const struct place *p, u64 *full) {
     barrier_expect(full, STAGE_BYTES);
 #pragma unroll
@@ -437,7 +580,11 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
     barriers_ready();
     BARRIER();
     for (u32 s = 0; s < DEPTH && unit + s < end; s++) { /* weights depend on no launch before this one */
+#ifdef WTYPE_BF16
+        bring_rows(ring + s * STAGE_BYTES, &next, full + s, a.in);
+#else
         if (lane == 0u && next.chunk * WK + k_warp < blocks) bring_strips(ring + s * STAGE_BYTES, &next, full + s);
+#endif
         advance(&next, &all, chunks, groups, &a);
     }
     count_launch(witness);
@@ -447,7 +594,9 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
     for (; unit < end; unit++) {
         u32 n = unit - first, s = n % DEPTH, block = chunk * WK + k_warp;
         bool live = block < blocks;
+#ifndef WTYPE_BF16
         struct strip now[EACH];
+#endif
 #if X_STAGES > 0
         if (LOCAL_X == 0u && unit + 1u < end) { /* the next inputs, into the stage that all have left */
             if (n + 1u >= X_STAGES) barrier_wait(x_free + (n + 1u) % X_STAGES, ((n + 1u) / X_STAGES - 1u) & 1u);
@@ -460,10 +609,21 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
         if (live) {
             barrier_wait(full + s, (phases >> s) & 1u);
             phases ^= 1u << s;
+#ifndef WTYPE_BF16
 #pragma unroll
             for (u32 i = 0; i < EACH; i++) take(&now[i], ring + s * STAGE_BYTES + i * STRIP_BYTES, lane);
+#endif
         }
         WARP_SYNC();
+#ifdef WTYPE_BF16
+        barrier_wait(x_full + n % X_STAGES, (n / X_STAGES) & 1u);
+        multiply(ring + s * STAGE_BYTES, from, acc);
+        WARP_SYNC();
+        if (unit + DEPTH < end) {
+            bring_rows(ring + s * STAGE_BYTES, &next, full + s, a.in);
+            advance(&next, &all, chunks, groups, &a);
+        }
+#else
         if (unit + DEPTH < end) {
             if (lane == 0u && next.chunk * WK + k_warp < blocks) bring_strips(ring + s * STAGE_BYTES, &next, full + s);
             advance(&next, &all, chunks, groups, &a);
@@ -472,6 +632,7 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
         barrier_wait(x_full + n % X_STAGES, (n / X_STAGES) & 1u);
 #endif
         if (live) multiply(now, from, at, acc);
+#endif
 #if X_STAGES > 0
         WARP_SYNC();
         if (lane == 0u) barrier_arrive(x_free + n % X_STAGES);

@@ -23,6 +23,13 @@ FN void store8(f32 *p, const f32 *v) {
 FN void put(u8 *out, u32 pieces, u32 row, u32 block, const f32 *v) {
     u32 lane = LOCAL_X % 32u, t = lane >> 3, m = lane & 7u, g = row % 8u;
     u8 *piece = out + ((u64)block * pieces + row / 8u) * PIECE_BYTES;
+#ifdef PLAIN /* bf16, for weights as the file has them */
+    u8 *place = piece + 512u * (lane >> 2) + 16u * g + 4u * (lane & 3u);
+    (void)t;
+    (void)m;
+#pragma unroll
+    for (u32 i = 0; i < 4u; i++) *(u32 *)(place + 128u * i) = bf16_bits(v[2u * i]) | (bf16_bits(v[2u * i + 1u]) << 16);
+#else
     f32 top = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < 8u; i++) top = FMAX(top, FABS(v[i]));
@@ -37,14 +44,23 @@ FN void put(u8 *out, u32 pieces, u32 row, u32 block, const f32 *v) {
         h[i] = h2_make(v[at] * inverse, v[at + 2u] * inverse);
         sum += h2_low(h[i]) + h2_high(h[i]);
     }
+#ifdef WIDE
+    u8 *to = piece + 512u * (2u * (m & 3u)) + 256u * (m >> 2) + 16u * g + 4u * t;
+    *(u32 *)to = h[0];
+    *(u32 *)(to + 128u) = h[1];
+    *(u32 *)(to + 512u) = h[2];
+    *(u32 *)(to + 640u) = h[3];
+#else
     u8 *to = piece + 512u * (2u * (m & 3u)) + 16u * (4u * g + t) + 8u * (m >> 2);
     *(uint2 *)to = make_uint2(h[0], h[1]);
     *(uint2 *)(to + 512u) = make_uint2(h[2], h[3]);
+#endif
     sum += lane_xor(sum, 1);
     sum += lane_xor(sum, 2);
     f32 other = lane_xor(sum, 4);
     if (m == 0u) *(u32 *)(piece + PIECE_SUMS + 4u * (4u * g + t)) = h2_make(sum, other);
     if (lane == 0u) *(f32 *)(piece + PIECE_SCALE + 4u * g) = top;
+#endif
 }
 
 #ifdef PREPARE_NORM

@@ -7,8 +7,10 @@
  *         its two sub-blocks; per g d and dmin of both outputs.
  *   Q6_K: nibbles likewise; the upper two bits, 16 bytes per output and lane: bits 2c and 16 + 2c of word w/2 with
  *         c = 4 (w % 2) + {low bytes 0,2; low 1,3; high 0,2; high 1,3}; per lane and output four scales; per g d of both.
+ * bf16 weights are not rearranged: thread t owns inputs [32 j + 8 t, 32 j + 8 t + 8) of outputs g and g + 8, j below 8; their inputs are
+ * bf16 in the order [j][elements 0 1, 2 3, 4 5, 6 7][row][t] of 4 bytes, without sums and magnitudes.
  * Inputs: per 256 of them and 8 rows one piece: f16 divided by the largest magnitude of the row's 256, in the order the
- * matrix units want ([word][lane] of 16 bytes, row g), sums of 32 as f16, then the 8 largest magnitudes in f32. */
+ * matrix units want ([word][lane] of 16 bytes, row g; for WIDE products [word][half][inputs 0, 2 or 1, 3][row][t] of 4), sums of 32 as f16, then the 8 largest magnitudes in f32. */
 #ifndef PL_STRIPS_H
 #define PL_STRIPS_H
 
@@ -18,7 +20,11 @@
 #define PIECE_SCALE 4224u
 #define PIECE_BYTES 4256u
 
-#ifdef WTYPE_Q6_K
+#ifdef WTYPE_BF16
+/* Weights as the file has them: 16 rows of 512 bytes, in shared memory at distances that keep banks apart. */
+#define STRIP_ROW   576u
+#define STRIP_BYTES (16u * STRIP_ROW)
+#elif defined(WTYPE_Q6_K)
 #define STRIP_BYTES 3360u
 #define STRIP_HIGH  2048u
 #define STRIP_SCALE 3072u

@@ -63,7 +63,7 @@ static enum pl_status open_bed(struct bed *b, const struct pl_bench_op *o, struc
     PL_TRY(pl_cmd_pick_device(o->backend, &kind, err));
     PL_TRY(pl_kernels_open(kind, (int)o->device, &jit, &b->ks, err));
     PL_TRY(pl_kernel_draw(&b->ks, PL_F32, &b->draw, err));
-    PL_TRY(pl_kernel_pick(&b->ks, &b->pick, err));
+    PL_TRY(pl_kernel_pick(&b->ks, PL_PICK_ROWS, &b->pick, err));
     PL_TRY(pl_device_alloc(b->ks.device, n * sizeof(float), &b->x, err));
     PL_TRY(pl_device_alloc(b->ks.device, o->batch * sizeof(struct pl_args_draw), &b->draws, err));
     PL_TRY(pl_device_alloc(b->ks.device, 2 * o->batch * sizeof(uint32_t), &b->out, err));
@@ -92,7 +92,7 @@ static void close_bed(struct bed *b) {
 }
 
 static enum pl_status launch(struct bed *b, const struct pl_bench_op *o, bool pick) {
-    if (pick) return pl_launch_pick(&b->ks, &b->pick, &b->x, &b->out, o->batch, o->vocab);
+    if (pick) return pl_launch_pick(&b->ks, PL_PICK_ROWS, &b->pick, &b->x, &b->out, o->batch, o->vocab);
     return pl_launch_draw(&b->ks, &b->draw, &b->room, &b->x, &b->draws, &b->out, o->batch, o->vocab, PL_DRAW_LIST);
 }
 

@@ -12,7 +12,8 @@ struct run {
     pthread_mutex_t lock;
     pthread_cond_t done;
     uint32_t sequences, begun, ended, failed;
-    uint64_t start_ns, all_begun_ns, end_ns, tokens_after;
+    uint64_t start_ns, all_begun_ns, end_ns, tokens_after, tokens_full,
+        full_ns;       /* full: while all run, and its last token */
     uint64_t *last_ns; /* [sequences] */
     double *gaps;      /* ms, while all run */
     size_t gap_count, gap_cap;
@@ -51,6 +52,7 @@ static void on_event(void *user, const struct pl_event *e) {
         if (r->last_ns[q->index] == 0 && ++r->begun == r->sequences) r->all_begun_ns = now;
         if (r->all_begun_ns != 0 && now > r->all_begun_ns) {
             r->tokens_after++;
+            if (r->ended == 0) r->tokens_full++, r->full_ns = now;
             if (r->gap_count < r->gap_cap) r->gaps[r->gap_count++] = (double)(now - r->last_ns[q->index]) * 1e-6;
         }
         r->last_ns[q->index] = now;
@@ -110,6 +112,8 @@ static void summarise(struct run *r, uint32_t prompt, struct pl_bench_parallel *
            decode_s = (double)(r->end_ns - r->all_begun_ns) * 1e-9;
     b->prefill_tok_s = prefill_s > 0 ? (double)prompt * r->sequences / prefill_s : 0;
     b->decode_tok_s = decode_s > 0 ? (double)r->tokens_after / decode_s : 0;
+    double full_s = (double)(r->full_ns - r->all_begun_ns) * 1e-9;
+    b->full_tok_s = r->tokens_full >= 2 * r->sequences && full_s > 0 ? (double)r->tokens_full / full_s : 0;
     qsort(r->gaps, r->gap_count, sizeof *r->gaps, by_value);
     b->gap_ms_p50 = r->gap_count > 0 ? r->gaps[r->gap_count / 2] : 0;
     b->gap_ms_p99 = r->gap_count > 0 ? r->gaps[r->gap_count * 99 / 100] : 0;
@@ -122,7 +126,7 @@ static enum pl_status warm_up(struct pl_service *s, struct plumb_engine *e, uint
     bool host = pl_ops_backend(e->ops) == PL_BACKEND_CPU; /* nothing there depends on the length */
     PL_TRY(drive(s, e, host ? PL_MIN(prompt, (uint32_t)SHORT) : prompt, TOKENS, r, ids, err));
     r->begun = r->ended = r->failed = 0;
-    r->start_ns = r->all_begun_ns = r->end_ns = r->tokens_after = 0;
+    r->start_ns = r->all_begun_ns = r->end_ns = r->tokens_after = r->tokens_full = r->full_ns = 0;
     r->gap_count = 0;
     memset(r->last_ns, 0, r->sequences * sizeof *r->last_ns);
     return PL_OK;

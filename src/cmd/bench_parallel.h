@@ -11,6 +11,7 @@ enum { PL_BENCH_PARALLEL_MAX = 16 };
 struct pl_bench_parallel {
     uint32_t sequences;                                         /* in */
     double prefill_tok_s, decode_tok_s, gap_ms_p50, gap_ms_p99; /* out: decode counts from when all have begun */
+    double full_tok_s; /* out: from when all have begun until the first ends; 0 when that is less than two tokens each */
     uint64_t steps, steps_ahead, steps_late; /* out: of the run; late: the device had nothing to do for a moment */
     json_t *kernels;                         /* out, new reference */
 };

@@ -120,7 +120,8 @@ static int describe(int index, struct pl_device_info *info) {
     if (code == 0) code = attribute(dev, 38, &info->l2_bytes);
     info->memory_bytes = info->alloc_max_bytes = total;
     info->graphs = true;
-    snprintf(info->target, sizeof info->target, "sm_%u%u", major, minor);
+    const char *own = major == 9 && minor == 0 ? "a" : ""; /* instructions that no later device has: wgmma */
+    snprintf(info->target, sizeof info->target, "sm_%u%u%s", major, minor, own);
     FILE *f = fopen("/sys/module/nvidia/version", "r"); /* the package's number, which users know the driver by */
     char number[64] = "";
     if (f != NULL) {

@@ -28,6 +28,7 @@
     X(cuda_units, "cuda/units.h")                       \
     X(cuda_prepare, "cuda/prepare.k.c")                 \
     X(cuda_retile, "cuda/retile.k.c")                   \
+    X(cuda_stream, "cuda/stream.k.c")                   \
     X(cuda_gemv, "cuda/gemv.k.c")                       \
     X(cuda_pack, "cuda/pack.k.c")                       \
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \

@@ -53,8 +53,7 @@ enum pl_status pl_layer_project_add(struct pl_model *m, const struct pl_weight *
 enum pl_status pl_layer_gated(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *from) {
     const struct pl_weight *gate_up[] = {w->gate, w->up}, *bias[] = {w->gate_bias, w->up_bias};
     struct pl_activation *out[] = {m->g, m->u};
-    PL_TRY(pl_ops_linear(m->ops, 2, gate_up, bias, from, out));
-    return pl_ops_glu(m->ops, m->cfg.mlp_act, m->g, m->u, m->g);
+    return pl_ops_gated(m->ops, gate_up, bias, m->cfg.mlp_act, from, out);
 }
 
 enum pl_status pl_layer_attend(struct pl_model *m, uint32_t l, const struct pl_layer *w, struct pl_activation *x) {

@@ -189,8 +189,8 @@ static enum pl_status keep_logit_rows(struct pl_model *m, struct pl_activation *
 /* Final norm and output product over the kept rows. */
 static enum pl_status output(struct pl_model *m, struct pl_activation *x) {
     const struct pl_model_config *c = &m->cfg;
-    PL_TRY(pl_layer_norm(m, x, m->out_norm, m->out_norm_bias, x));
-    PL_TRY(pl_layer_project(m, m->head != NULL ? m->head : m->embed, NULL, x, m->logits));
+    PL_TRY(pl_layer_norm(m, x, m->out_norm, m->out_norm_bias, m->h)); /* not in place: a product may do it on its way */
+    PL_TRY(pl_layer_project(m, m->head != NULL ? m->head : m->embed, NULL, m->h, m->logits));
     if (c->logit_scale != 1) PL_TRY(pl_ops_scale(m->ops, m->logits, c->logit_scale));
     return c->logit_softcap > 0 ? pl_ops_softcap(m->ops, m->logits, c->logit_softcap) : PL_OK;
 }

@@ -57,6 +57,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     if (op == PL_OP_moe) return add_moe_forms(out, n);
     if (op == PL_OP_linear) {
         out[n++] = PL_IMPL_CUBLASLT;
+        out[n++] = PL_IMPL_STREAM;
         out[n++] = PL_IMPL_MMA;
         out[n++] = PL_IMPL_GEMV;
     }

@@ -13,7 +13,8 @@
 
 /* clang-format off */
 #define PL_IMPL_LIST(X) \
-    X(PORTABLE, "portable") X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(MMA, "mma") X(SPLIT, "split") X(TILES, "tiles") \
+    X(PORTABLE, "portable") X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(MMA, "mma") X(STREAM, "stream") X(SPLIT, "split") \
+    X(TILES, "tiles") \
     X(COPY, "copy") X(WIDENED, "widened") X(V1, "v1") X(V2, "v2") X(CASCADE, "cascade") X(GATHER, "gather") \
     X(BY_SLOT, "by_slot") X(BY_EXPERT, "by_expert")
 /* clang-format on */

@@ -90,7 +90,7 @@ enum pl_status pl_launch_gemv(struct pl_kernels *ks, struct pl_kernel *k, const 
 
 /* --- decode attention --- */
 
-static uint32_t heads_together(size_t group) {
+uint32_t pl_heads_together(size_t group) {
     for (uint32_t n = 8; n > 1; n--) {
         if (group % n == 0) return n;
     }
@@ -109,7 +109,7 @@ const char *pl_split_declines(const struct pl_kernels *ks, enum pl_dtype kv, siz
 
 enum pl_status pl_kernel_split(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
                                bool exact, struct pl_split_attention *out, struct pl_err *err) {
-    struct pl_split_attention p = {.heads_together = heads_together(group)};
+    struct pl_split_attention p = {.heads_together = pl_heads_together(group)};
     struct pl_jit_spec s = {.file = "cuda/attention_split.k.c", .entry = "pk_attention_split"};
     bool units = !exact && pl_cuda_capability(ks) >= 80; /* 16-bit matrix units */
     char name[40];
@@ -157,4 +157,54 @@ enum pl_status pl_launch_merge(struct pl_kernels *ks, struct pl_split_attention 
     struct pl_device_arg merge[] = {PL_ARG_BUFFER(parts), PL_ARG_BUFFER(lse), PL_ARG_BUFFER(p->out),
                                     PL_ARG_BUFFER(&k->merge.counter), PL_ARG_VALUE(a)};
     return pl_kernel_launch(ks, &k->merge, p->heads, p->rows, 0, merge, PL_COUNT_OF(merge));
+}
+
+/* --- with the rotation and the append --- */
+
+const char *pl_whole_declines(const struct pl_kernels *ks, struct pl_rope_kind kind, size_t head_dim, size_t rope_dim,
+                              bool exact) {
+    if (exact) return "exact products were asked for";
+    if (pl_cuda_capability(ks) < 80) return "no 16-bit matrix units, or no compiler";
+    if (head_dim != 64 && head_dim != 128 && head_dim != 256) return "head size";
+    return kind.rope && rope_dim != head_dim ? "heads are rotated in part" : NULL;
+}
+
+enum pl_status pl_kernel_whole(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
+                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) {
+    struct pl_jit_spec s = {.file = "cuda/attention_group.k.c", .entry = "pk_attention_group"};
+    char name[40];
+    pl_jit_set_u32(&s, "GROUP", SPLIT_GROUP);
+    pl_jit_set_u32(&s, "HEADS", pl_heads_together(group));
+    pl_jit_set(&s, "WHOLE", "1");
+    if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) PL_FAIL(err, PL_UNSUPPORTED, "cache type of split attention");
+    if (kind.q_norm) pl_jit_set(&s, "Q_NORM", "1");
+    if (kind.k_norm) pl_jit_set(&s, "K_NORM", "1");
+    if (kind.rope) pl_jit_set(&s, kind.halves ? "ROPE_HALVES" : "ROPE_PAIRS", "1");
+    snprintf(name, sizeof name, "attention_whole/%s/d%zu/h%u", pl_dtype_name(kv), head_dim, pl_heads_together(group));
+    return pl_kernel_make(ks, &s, SPLIT_GROUP, name, out, err);
+}
+
+enum pl_status pl_launch_whole(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_whole *l) {
+    static const struct pl_device_buffer none;
+    const struct pl_launch_attention *p = l->a;
+    const struct pl_launch_rope *r = l->rope;
+    struct pl_args_whole a = {
+        {p->heads, p->kv_heads, p->window, p->stride, p->scale, p->softcap, l->splits, 0}, r->norm_eps, r->norm_offset};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(p->q),
+                                   PL_ARG_BUFFER(p->k_pages),
+                                   PL_ARG_BUFFER(p->v_pages),
+                                   PL_ARG_BUFFER(p->step),
+                                   PL_ARG_BUFFER(l->splits > 1 ? l->parts : p->out),
+                                   PL_ARG_BUFFER(l->lse),
+                                   PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_BUFFER(r->k),
+                                   PL_ARG_BUFFER(r->v),
+                                   PL_ARG_BUFFER(r->q_norm != NULL ? r->q_norm : &none),
+                                   PL_ARG_BUFFER(r->k_norm != NULL ? r->k_norm : &none),
+                                   PL_ARG_BUFFER(r->cos_sin != NULL ? r->cos_sin : &none),
+                                   PL_ARG_BUFFER(p->out),
+                                   PL_ARG_BUFFER(l->splits > 1 && l->arrived != NULL ? l->arrived : &none),
+                                   PL_ARG_VALUE(a)};
+    uint32_t together = pl_heads_together(p->heads / p->kv_heads);
+    return pl_kernel_launch(ks, k, l->splits, p->rows * (p->heads / together), 0, args, PL_COUNT_OF(args));
 }

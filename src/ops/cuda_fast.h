@@ -41,4 +41,19 @@ enum pl_status pl_launch_split(struct pl_kernels *ks, struct pl_split_attention 
 enum pl_status pl_launch_merge(struct pl_kernels *ks, struct pl_split_attention *k, const struct pl_launch_attention *a,
                                uint32_t splits, pl_buffer_in *parts, pl_buffer_in *lse) PL_MUST_CHECK;
 
+/* The same with the rotation and the append before it, and optionally the merge, in one launch: one token a sequence. */
+const char *pl_whole_declines(const struct pl_kernels *ks, struct pl_rope_kind kind, size_t head_dim, size_t rope_dim,
+                              bool exact);
+enum pl_status pl_kernel_whole(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
+                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+struct pl_launch_whole {
+    const struct pl_launch_attention *a;
+    const struct pl_launch_rope *rope; /* of the same q, pages and step; q stays as it is */
+    uint32_t splits;
+    pl_buffer_in *parts, *lse;
+    pl_buffer_in *arrived; /* zeros, one word per row and heads together: the parts are merged; NULL: they are left */
+};
+enum pl_status pl_launch_whole(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_whole *l) PL_MUST_CHECK;
+uint32_t pl_heads_together(size_t group); /* of a KV head, by one group of threads */
+
 #endif

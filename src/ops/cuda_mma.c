@@ -13,11 +13,14 @@ const char *pl_strips_decline(const struct pl_kernels *ks, const struct pl_devic
 }
 const char *pl_mma_declines(const struct pl_kernels *ks, const struct pl_device_weight *w) {
     const char *why = pl_strips_decline(ks, w);
+    if (pl_mma_plain(ks, w)) return NULL;
     if (why != NULL) return why;
     return w->strips ? NULL : "layout of the file";
 }
 
-static uint64_t strip_bytes(const struct pl_device_weight *w) { return w->dtype == PL_Q6_K ? 3360 : 2368; }
+static uint64_t strip_bytes(const struct pl_device_weight *w) {
+    return w->dtype == PL_BF16 ? 16 * 576 : w->dtype == PL_Q6_K ? 3360 : 2368;
+}
 uint64_t pl_strips_bytes(const struct pl_device_weight *w) { return w->rows / 16 * (w->cols / 256) * strip_bytes(w); }
 
 enum pl_status pl_kernel_retile(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_kernel *out,
@@ -59,7 +62,7 @@ enum pl_status pl_mma_ready(struct pl_kernels *ks, struct pl_mma_room *room, siz
                             struct pl_err *err) {
     uint64_t sums = 0;
     for (uint32_t i = 0; i < PL_MMA_SIZES; i++) {
-        struct pl_mma_shape s = pl_mma_shape_of(ks, i);
+        struct pl_mma_shape s = pl_mma_shape_of(ks, false, i);
         sums = PL_MAX(sums, (uint64_t)s.wm * s.each * s.rows_8 * 128 * sizeof(float));
     }
     PL_TRY(room_for(ks, &room->x, pl_mma_input_bytes(PL_MIN(rows, (size_t)PL_MMA_ROWS_MAX), cols), false, err));
@@ -74,7 +77,9 @@ void pl_mma_deinit(struct pl_kernels *ks, struct pl_mma_room *room) {
 
 static bool is_norm(enum pl_prepare which) { return which == PL_PREPARE_NORM || which == PL_PREPARE_ADD_NORM; }
 
-enum pl_status pl_kernel_prepare(struct pl_kernels *ks, enum pl_prepare which, struct pl_kernel *out, struct pl_err *err) {
+enum pl_status pl_kernel_prepare(struct pl_kernels *ks, enum pl_prepare which, enum pl_inputs inputs, struct pl_kernel *out,
+                                 struct pl_err *err) {
+    char name[40];
     static const char *const names[PL_PREPARE_COUNT] = {
         "prepare",          "norm+prepare",          "add_norm+prepare",
         "glu/silu+prepare", "glu/gelu_tanh+prepare", "attention_merge+prepare"};
@@ -86,7 +91,13 @@ enum pl_status pl_kernel_prepare(struct pl_kernels *ks, enum pl_prepare which, s
     if (which == PL_PREPARE_SILU || which == PL_PREPARE_GELU_TANH) pl_jit_set(&s, "PREPARE_GLU", "1");
     if (which == PL_PREPARE_MERGE) pl_jit_set(&s, "PREPARE_MERGE", "1");
     if (which == PL_PREPARE_GELU_TANH) pl_jit_set(&s, "ACT_GELU_TANH", "1");
-    return pl_kernel_make(ks, &s, group, names[which], out, err);
+    if (inputs == PL_INPUTS_WIDE) pl_jit_set(&s, "WIDE", "1");
+    if (inputs == PL_INPUTS_PLAIN) pl_jit_set(&s, "PLAIN", "1");
+    snprintf(name, sizeof name, "%s%s", names[which],
+             inputs == PL_INPUTS_WIDE    ? "/wide"
+             : inputs == PL_INPUTS_PLAIN ? "/bf16"
+                                         : "");
+    return pl_kernel_make(ks, &s, group, name, out, err);
 }
 
 enum pl_status pl_launch_prepare(struct pl_kernels *ks, enum pl_prepare which, struct pl_kernel *k, struct pl_mma_room *room,
@@ -104,20 +115,39 @@ enum pl_status pl_launch_prepare(struct pl_kernels *ks, enum pl_prepare which, s
 
 /* --- products --- */
 
-uint32_t pl_mma_size(size_t rows) { return rows <= 1 ? 0 : rows <= 8 ? 1 : rows <= 16 ? 2 : rows <= 32 ? 3 : 4; }
-struct pl_mma_shape pl_mma_shape_of(const struct pl_kernels *ks, uint32_t size) {
-    static const struct pl_mma_shape shapes[2][PL_MMA_SIZES] = {{{1, 1, 8, 1, 2, 0, 8, 2, false, false},
-                                                                 {1, 1, 8, 1, 2, 0, 8, 2, false, false},
-                                                                 {2, 2, 8, 1, 2, 0, 2, 1, false, false},
-                                                                 {4, 4, 4, 1, 2, 0, 1, 1, true, false},
-                                                                 {8, 4, 2, 1, 2, 0, 1, 1, true, false}},
-                                                                {{1, 1, 8, 1, 2, 0, 8, 2, false, false},
-                                                                 {1, 1, 8, 1, 2, 0, 8, 2, false, false},
-                                                                 {2, 2, 8, 1, 2, 0, 2, 1, false, false},
-                                                                 {4, 8, 1, 1, 3, 3, 1, 2, true, true},
-                                                                 {8, 8, 1, 1, 4, 3, 1, 1, true, true}}};
+bool pl_mma_wide(const struct pl_kernels *ks, size_t ready) {
+    const struct pl_device_info *info = pl_device_info(ks->device);
+    return ready >= PL_MMA_WIDE_ROWS && pl_cuda_capability(ks) == 90 && strcmp(info->target, "sm_90a") == 0;
+}
+bool pl_mma_plain(const struct pl_kernels *ks, const struct pl_device_weight *w) {
+    return w->dtype == PL_BF16 && w->cols % 256 == 0 && w->rows % 16 == 0 && w->row_bytes == 2 * w->cols &&
+           pl_mma_wide(ks, PL_MMA_WIDE_ROWS);
+}
+enum pl_inputs pl_mma_inputs(const struct pl_kernels *ks, bool plain, size_t ready) {
+    return plain ? PL_INPUTS_PLAIN : pl_mma_wide(ks, ready) ? PL_INPUTS_WIDE : PL_INPUTS_FEW;
+}
+uint32_t pl_mma_size(size_t rows, enum pl_inputs inputs) {
+    if (rows > 16 || inputs == PL_INPUTS_WIDE) return rows <= 32 ? 3 : 4;
+    return rows <= 1 && inputs == PL_INPUTS_FEW ? 0 : rows <= 8 ? 1 : 2;
+}
+struct pl_mma_shape pl_mma_shape_of(const struct pl_kernels *ks, bool plain, uint32_t size) {
+    /* rows, warps by outputs and inputs, strips a warp, depth, stages of inputs, sums that wait, groups a multiprocessor */
+#define FEW                                                                                         \
+    {1, 1, 8, 1, 2, 0, 8, 2, false, false, false}, {1, 1, 8, 1, 2, 0, 8, 2, false, false, false}, { \
+        2, 2, 8, 1, 2, 0, 2, 1, false, false, false                                                 \
+    }
+    static const struct pl_mma_shape shapes[4][PL_MMA_SIZES] = {
+        {FEW, {4, 4, 4, 1, 2, 0, 1, 1, true, false, false}, {8, 4, 2, 1, 2, 0, 1, 1, true, false, false}},
+        {FEW, {4, 8, 1, 1, 3, 3, 1, 2, true, false, true}, {8, 8, 1, 1, 4, 3, 1, 1, true, false, true}},
+        {FEW, {4, 8, 1, 1, 4, 3, 1, 1, true, true, true}, {8, 8, 1, 1, 4, 3, 1, 1, true, true, true}},
+        {{1, 8, 1, 1, 3, 2, 1, 1, true, true, true}, /* weights as they are */
+         {1, 8, 1, 1, 3, 2, 1, 1, true, true, true},
+         {2, 8, 1, 1, 2, 4, 1, 1, true, true, true},
+         {4, 8, 1, 1, 2, 4, 1, 1, true, true, true},
+         {8, 8, 1, 1, 2, 2, 1, 1, true, true, true}}};
     PL_ASSERT(size < PL_MMA_SIZES);
-    return shapes[pl_cuda_capability(ks) >= 90][size];
+    if (plain) return shapes[3][size];
+    return shapes[pl_mma_wide(ks, PL_MMA_ROWS) ? 2 : pl_cuda_capability(ks) >= 90][size];
 }
 
 static const uint32_t size_rows[PL_MMA_SIZES] = {1, 8, 16, 32, 64};
@@ -132,6 +162,7 @@ enum pl_status pl_kernel_mma(struct pl_kernels *ks, const struct pl_device_weigh
     uint32_t group = 32 * shape->wm * shape->wk;
     pl_jit_set_u32(&s, "GROUP", group);
     pl_jit_set_u32(&s, "ROWS_8", shape->rows_8);
+    if (shape->wide) pl_jit_set(&s, "WIDE", "1");
     pl_jit_set(&s, "WM", (char[]){(char)('0' + shape->wm), 0}); /* plain digits: the preprocessor compares them */
     pl_jit_set(&s, "WK", (char[]){(char)('0' + shape->wk), 0});
     pl_jit_set_u32(&s, "EACH", shape->each);

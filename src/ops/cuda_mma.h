@@ -9,6 +9,7 @@
 enum {
     PL_MMA_ROWS = 64,      /* of one launch */
     PL_MMA_ROWS_MAX = 128, /* made ready at once; more are cheaper unpacked once: cuda_dense */
+    PL_MMA_WIDE_ROWS = 17, /* from so many on four warps multiply together where the device can */
     PL_MMA_MATRICES_MAX = 3,
     PL_MMA_SIZES = 5 /* kernels for 1, 8, 16, 32, 64 rows */
 };
@@ -40,7 +41,11 @@ enum pl_prepare {
     PL_PREPARE_MERGE,
     PL_PREPARE_COUNT
 };
-enum pl_status pl_kernel_prepare(struct pl_kernels *ks, enum pl_prepare which, struct pl_kernel *out,
+/* The order in which inputs stand ready: for rearranged weights, for wide products with them, for weights as the file has
+ * them. */
+enum pl_inputs { PL_INPUTS_FEW, PL_INPUTS_WIDE, PL_INPUTS_PLAIN, PL_INPUTS_COUNT };
+enum pl_inputs pl_mma_inputs(const struct pl_kernels *ks, bool plain, size_t ready);
+enum pl_status pl_kernel_prepare(struct pl_kernels *ks, enum pl_prepare which, enum pl_inputs inputs, struct pl_kernel *out,
                                  struct pl_err *err) PL_MUST_CHECK;
 struct pl_launch_prepare {
     pl_buffer_in *x, *second, *w, *y; /* second: add or up; w: of the norm; y: the f32 result, NULL for a copy */
@@ -56,10 +61,15 @@ struct pl_mma_shape {
     uint32_t rows_8, wm, wk, each, depth, x_stages, hold;
     uint32_t per_unit; /* groups of threads that a multiprocessor holds */
     bool split;        /* a group of outputs may be shared by several groups of threads */
+    bool wide;         /* four warps multiply together, inputs stand ready in another order: sm_90a */
     bool bulk;         /* weights, and inputs where x_stages > 0, come through shared memory: sm_90 and up */
 };
-uint32_t pl_mma_size(size_t rows); /* index of the kernel */
-struct pl_mma_shape pl_mma_shape_of(const struct pl_kernels *ks, uint32_t size);
+/* Whether so many rows are made ready for, and multiplied by, wide products. */
+bool pl_mma_wide(const struct pl_kernels *ks, size_t ready);
+/* Whether bf16 weights are taken as they are, by wide products; their inputs are rounded to bf16. */
+bool pl_mma_plain(const struct pl_kernels *ks, const struct pl_device_weight *w);
+uint32_t pl_mma_size(size_t rows, enum pl_inputs inputs); /* index of the kernel */
+struct pl_mma_shape pl_mma_shape_of(const struct pl_kernels *ks, bool plain, uint32_t size);
 void pl_kernel_mma_name(const struct pl_device_weight *w, uint32_t size, char out[48]);
 enum pl_status pl_kernel_mma(struct pl_kernels *ks, const struct pl_device_weight *w, const struct pl_mma_shape *shape,
                              struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;

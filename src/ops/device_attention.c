@@ -22,6 +22,54 @@ static enum pl_status grow(struct dev_ops *d, struct pl_device_buffer *b, uint64
     return pl_device_alloc(d->ks.device, bytes, b, &d->ks.err);
 }
 
+bool dev_whole(const struct dev_ops *d, const struct pl_launch_rope *r, struct pl_rope_kind kind) {
+    const struct pl_kv_shape *s = &d->base.kv->shape;
+    const struct pl_batch *b = d->base.batch;
+    const struct pl_choice *c = &d->base.choice;
+    if (pl_device_info(d->ks.device)->kind != PL_DEVICE_CUDA || d->base.invariant || b->rows != b->seq_count) return false;
+    if (d->strips && !dev_streams_strips(d)) return false; /* not faster there */
+    if (c->forced[PL_OP_rope_append] != PL_IMPL_NONE || c->disabled[PL_OP_rope_append] != 0) return false;
+    return pl_split_declines(&d->ks, s->dtype, s->head_dim, r->heads, s->kv_heads, r->rows) == NULL &&
+           pl_whole_declines(&d->ks, kind, s->head_dim, r->rope_dim, d->exact) == NULL;
+}
+
+/* Attention with the rotation that waits: its parts are joined in the same launch where nobody else makes them ready. */
+static enum pl_status whole_attention(struct pl_ops *o, const struct pl_launch_attention *a, const struct pl_activation *out,
+                                      uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    const struct dev_rope_waits w = d->rope_waits;
+    struct pl_kernel *k = &kv->whole[dev_rope_index(w.kind)];
+    enum pl_status st = PL_OK;
+    d->rope_waits = (struct dev_rope_waits){0};
+    size_t group = a->heads / a->kv_heads;
+    if (k->jit == NULL) st = pl_kernel_whole(&d->ks, s->dtype, s->head_dim, s->page_tokens, group, w.kind, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    uint32_t visible = a->window > 0 ? PL_MIN(a->window, d->longest) : d->longest;
+    uint32_t splits = pl_split_count(&d->ks, a->rows, a->heads / pl_heads_together(group), visible);
+    uint64_t parts = (uint64_t)PL_SPLITS_MAX * a->rows * a->heads, words = (uint64_t)d->stride * a->heads;
+    bool joined = (a->rows == 1 && dev_streams_strips(d)) || !dev_prepares(d, a->rows, a->heads * s->head_dim);
+    struct pl_launch_whole l = {a, &w.r, splits, &d->parts, &d->lse, joined ? &d->arrived : NULL};
+    st = grow(d, &d->lse, parts * sizeof(float));
+    if (st == PL_OK && splits > 1) st = grow(d, &d->parts, parts * s->head_dim * sizeof(float));
+    if (st == PL_OK && d->arrived.bytes < words * sizeof(uint32_t)) {
+        st = grow(d, &d->arrived, words * sizeof(uint32_t));
+        if (st == PL_OK) st = pl_device_fill(d->ks.device, d->ks.stream, &d->arrived, 0, &d->ks.err);
+    }
+    if (st == PL_OK) st = pl_launch_whole(&d->ks, k, &l);
+    st = dev_done(o, PL_OP_attention, k, bytes + w.bytes, st);
+    if (st != PL_OK || splits == 1 || joined) return st;
+    struct pl_launch_prepare p = {.x = &d->parts,
+                                  .second = &d->lse,
+                                  .y = a->out,
+                                  .rows = a->rows,
+                                  .cols = a->heads * s->head_dim,
+                                  .splits = splits,
+                                  .head_dim = (uint32_t)s->head_dim};
+    return dev_prepare(o, PL_OP_attention, PL_PREPARE_MERGE, &p, out);
+}
+
 /* Scratch is taken at its largest at once: launches already collected in this step must not lose theirs. */
 static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_attention *a, const struct pl_activation *out,
                                       uint64_t bytes) {
@@ -446,7 +494,8 @@ static enum pl_status run_attention(struct pl_ops *o, enum pl_impl form, const s
             PL_TRY(planned_attention(o, shared ? PL_IMPL_CASCADE : PL_IMPL_V2, q->plan, q->paged, a, 0));
         }
         return tiled_attention(o, a, q->mixed, bytes);
-    case PL_IMPL_SPLIT: return split_attention(o, a, out, bytes);
+    case PL_IMPL_SPLIT:
+        return dev_of(o)->rope_waits.r.q != NULL ? whole_attention(o, a, out, bytes) : split_attention(o, a, out, bytes);
     case PL_IMPL_V1:
     case PL_IMPL_V2:
     case PL_IMPL_CASCADE:
@@ -473,16 +522,21 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
                                     .scale = p->scale,
                                     .softcap = p->softcap};
     struct question what = {0};
+    if (d->rope_waits.r.q == NULL) PL_TRY(dev_settle(o));
     enum pl_status st = ask(d, &a, &what);
     if (st != PL_OK) return dev_report(d, st);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
     uint64_t bytes = 2 * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
     char shape[96];
-    snprintf(shape, sizeof shape, "%u rows, %u heads of %zu, %zu KV heads, %s cache", a.rows, p->heads, s->head_dim,
-             s->kv_heads, pl_dtype_name(s->dtype));
     struct pl_pick pick = pl_choose(&o->choice, PL_OP_attention, what.list, what.count);
+    shape[0] = 0; /* only a refusal tells it */
+    if (pick.taken == PL_IMPL_NONE)
+        snprintf(shape, sizeof shape, "%u rows, %u heads of %zu, %zu KV heads, %s cache", a.rows, p->heads, s->head_dim,
+                 s->kv_heads, pl_dtype_name(s->dtype));
     PL_TRY(pl_ops_end_decision(o, PL_OP_attention, &pick, 1, shape));
+    const struct pl_launch_rope *r = &d->rope_waits.r;
+    if (r->q != NULL && (pick.taken != PL_IMPL_SPLIT || r->q != a.q || r->k_pages != a.k_pages)) PL_TRY(dev_settle(o));
     st = run_attention(o, pick.taken, &what, &a, out, bytes);
     if (st != PL_OK) return st;
     o->attention_totals.rows += a.rows;

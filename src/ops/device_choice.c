@@ -14,15 +14,16 @@ void dev_choice_deinit(struct dev_ops *d) {
     pl_device_free(dev, &c->tokens);
     pl_device_free(dev, &c->draws);
     pl_draw_release(&d->ks, &c->room);
+    pl_device_free(dev, &c->parts);
     for (size_t i = 0; i < PL_COUNT_OF(c->slots); i++) {
         pl_device_host_free(dev, c->slots[i].host);
         pl_device_host_free(dev, c->slots[i].draws);
         pl_device_event_destroy(dev, &c->slots[i].arrived);
     }
-    pl_kernel_free(&d->ks, &c->pick);
     pl_kernel_free(&d->ks, &c->draw.scan);
     pl_kernel_free(&d->ks, &c->draw.gather);
     pl_kernel_free(&d->ks, &c->draw.choose);
+    for (int i = 0; i < PL_PICK_COUNT; i++) pl_kernel_free(&d->ks, &c->pick[i]);
     *c = (struct dev_choice){0};
 }
 
@@ -47,6 +48,10 @@ enum pl_status dev_choice_begin(struct dev_ops *d) {
     pl_device_free(dev, &c->tokens);
     pl_device_free(dev, &c->draws);
     c->rows_max = 0;
+    if (c->parts.handle == NULL) {
+        uint64_t bytes = PL_PICK_ROWS_FEW * PL_PICK_SLICES * 2 * sizeof(uint32_t);
+        PL_TRY(pl_device_alloc(dev, bytes, &c->parts, &d->ks.err));
+    }
     PL_TRY(pl_device_alloc(dev, 2 * d->stride * sizeof(uint32_t), &c->tokens, &d->ks.err));
     PL_TRY(pl_device_alloc(dev, d->stride * sizeof(struct pl_args_draw), &c->draws, &d->ks.err));
     for (size_t i = 0; i < PL_COUNT_OF(c->slots); i++) PL_TRY(make_slot(d, &c->slots[i]));
@@ -66,12 +71,22 @@ static enum pl_status send(struct dev_ops *d, uint32_t slot, size_t rows, bool d
 enum pl_status dev_argmax(struct pl_ops *o, const struct pl_activation *x, size_t rows, uint32_t slot) {
     struct dev_ops *d = dev_of(o);
     struct dev_choice *c = &d->choice;
-    enum pl_status st = c->pick.jit != NULL ? PL_OK : pl_kernel_pick(&d->ks, &c->pick, &d->ks.err);
+    const struct pl_device_buffer *from = &((const struct dev_activation *)x)->data;
+    bool few = rows <= PL_PICK_ROWS_FEW && d->ks.norm >= PL_PICK_SLICES && !pl_device_info(d->ks.device)->is_cpu;
+    struct pl_kernel *last = &c->pick[few ? PL_PICK_JOIN : PL_PICK_ROWS], *part = &c->pick[PL_PICK_PART];
+    enum pl_status st = dev_settle(o);
+    for (int i = 0; st == PL_OK && i < PL_PICK_COUNT; i++) { /* other steps have other numbers of rows */
+        if (c->pick[i].jit == NULL) st = pl_kernel_pick(&d->ks, (enum pl_picking)i, &c->pick[i], &d->ks.err);
+    }
     if (st == PL_OK) st = pl_kernels_record_end(&d->ks);
-    if (st == PL_OK)
-        st = pl_launch_pick(&d->ks, &c->pick, &((const struct dev_activation *)x)->data, &c->tokens, rows, x->cols);
+    if (st == PL_OK && few) {
+        st = pl_launch_pick(&d->ks, PL_PICK_PART, part, from, &c->parts, rows, x->cols);
+        if (st == PL_OK) pl_ops_count(o, PL_OP_argmax, part->name, 1, rows * x->cols * sizeof(float));
+        from = &c->parts;
+    }
+    if (st == PL_OK) st = pl_launch_pick(&d->ks, few ? PL_PICK_JOIN : PL_PICK_ROWS, last, from, &c->tokens, rows, x->cols);
     if (st == PL_OK && !d->ks.planning) st = send(d, slot, rows, false);
-    return dev_done(o, PL_OP_argmax, &c->pick, rows * x->cols * sizeof(float), st);
+    return dev_done(o, PL_OP_argmax, last, few ? 0 : rows * x->cols * sizeof(float), st);
 }
 
 static enum pl_status send_draws(struct dev_ops *d, const struct pl_draw *draws, size_t rows, size_t vocab, uint32_t slot) {

@@ -12,7 +12,8 @@ bool dev_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w,
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_linear];
     if (d->exact || (use != PL_WEIGHT_MATRIX && use != PL_WEIGHT_HEAD)) return false; /* rows are looked up in the others */
-    if (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_CUBLASLT) return false;
+    if (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_STREAM && forced != PL_IMPL_CUBLASLT)
+        return false;
     if ((c->disabled[PL_OP_linear] >> PL_IMPL_MMA & 1u) != 0) return false;
     return pl_strips_decline(&d->ks, w) == NULL;
 }
@@ -31,6 +32,7 @@ enum pl_status dev_load_strips(struct dev_ops *d, const void *bytes, uint64_t n,
     from.data = d->loading;
     enum pl_status st = pl_launch_retile(&d->ks, k, &from, &w->w.data);
     if (st != PL_OK) *err = d->ks.err;
+    d->strips = true;
     d->mma_cols = PL_MAX(d->mma_cols, w->w.cols);
     d->mma_outputs = PL_MAX(d->mma_outputs, PL_MMA_MATRICES_MAX * w->w.rows);
     return st;
@@ -48,43 +50,55 @@ enum pl_status dev_mma_begin(struct dev_ops *d) {
 void dev_mma_deinit(struct dev_ops *d) {
     pl_device_free(d->ks.device, &d->loading);
     pl_mma_deinit(&d->ks, &d->mma);
-    for (int i = 0; i < PL_PREPARE_COUNT; i++) pl_kernel_free(&d->ks, &d->prepare[i]);
+    for (int i = 0; i < PL_INPUTS_COUNT * PL_PREPARE_COUNT; i++)
+        pl_kernel_free(&d->ks, &d->prepare[i / PL_INPUTS_COUNT][i % PL_INPUTS_COUNT]);
 }
 
-const char *dev_mma_name(struct dev_format *f, size_t rows) {
-    uint32_t size = pl_mma_size(PL_MIN(rows, (size_t)PL_MMA_ROWS));
+const char *dev_mma_name(const struct dev_ops *d, struct dev_format *f, size_t rows) {
+    uint32_t size = pl_mma_size(PL_MIN(rows, (size_t)PL_MMA_ROWS), pl_mma_inputs(&d->ks, !f->w.strips, rows));
     if (f->mma_names[size][0] == 0) pl_kernel_mma_name(&f->w, size, f->mma_names[size]);
     return f->mma_names[size];
 }
 
 bool dev_prepares(const struct dev_ops *d, size_t rows, size_t cols) {
-    return d->mma_cols >= cols && cols % 256 == 0 && rows > 0 && rows <= PL_MMA_ROWS_MAX;
+    return d->mma_cols >= cols && cols % 256 == 0 && rows > (d->strips ? 0u : 1u) && rows <= PL_MMA_ROWS_MAX;
 }
-enum pl_status dev_prepare(struct pl_ops *o, enum pl_op op, enum pl_prepare which, const struct pl_launch_prepare *p,
-                           const struct pl_activation *y) {
+bool dev_mma_plain(const struct dev_ops *d, const struct pl_device_weight *w) {
+    return !d->exact && pl_mma_plain(&d->ks, w);
+}
+static enum pl_status prepare(struct pl_ops *o, enum pl_op op, enum pl_prepare which, enum pl_inputs inputs,
+                              const struct pl_launch_prepare *p, const struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
-    struct pl_kernel *k = &d->prepare[which];
+    struct pl_kernel *k = &d->prepare[which][inputs];
     enum pl_status st = PL_OK;
     d->prepared = NULL;
-    if (k->jit == NULL) st = pl_kernel_prepare(&d->ks, which, k, &d->ks.err);
+    if (k->jit == NULL) st = pl_kernel_prepare(&d->ks, which, inputs, k, &d->ks.err);
     if (st == PL_OK) st = pl_launch_prepare(&d->ks, which, k, &d->mma, p);
     if (st != PL_OK) return dev_report(d, st);
     pl_ops_count(o, op, k->name, 1, 0);
     d->prepared = y;
+    d->prepared_as = inputs;
     return PL_OK;
+}
+
+enum pl_status dev_prepare(struct pl_ops *o, enum pl_op op, enum pl_prepare which, const struct pl_launch_prepare *p,
+                           const struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    return prepare(o, op, which, pl_mma_inputs(&d->ks, !d->strips, p->rows), p, y);
 }
 
 /* Rows [from, from + rows) of what stands ready, to rows row0 and up. */
 static enum pl_status launch(struct pl_ops *o, enum pl_op op, struct dev_format *f, struct pl_launch_mma *m,
                              uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
-    uint32_t size = pl_mma_size(m->rows);
-    struct pl_mma_shape shape = pl_mma_shape_of(&d->ks, size);
+    bool plain = !f->w.strips;
+    uint32_t size = pl_mma_size(m->rows, pl_mma_inputs(&d->ks, plain, m->ready));
+    struct pl_mma_shape shape = pl_mma_shape_of(&d->ks, plain, size);
     struct pl_kernel *k = &f->mma[size];
     enum pl_status st = PL_OK;
     for (uint32_t i = 0; d->ks.planning && i < PL_MMA_SIZES && st == PL_OK;
          i++) { /* other steps have other numbers of rows */
-        struct pl_mma_shape other = pl_mma_shape_of(&d->ks, i);
+        struct pl_mma_shape other = pl_mma_shape_of(&d->ks, plain, i);
         struct pl_kernel noted = {0};
         st = pl_kernel_mma(&d->ks, &f->w, &other, &noted, &d->ks.err);
     }
@@ -109,11 +123,12 @@ enum pl_status dev_mma(struct pl_ops *o, enum pl_op op, size_t count, const stru
     }
     for (uint32_t block = 0; block < x->rows; block += PL_MMA_ROWS_MAX) {
         m.ready = PL_MIN(x->rows - block, (size_t)PL_MMA_ROWS_MAX);
-        if (d->prepared != x || block > 0) {
+        enum pl_inputs inputs = pl_mma_inputs(&d->ks, !weight_of(w[0])->w.strips, m.ready);
+        if (d->prepared != x || d->prepared_as != inputs || block > 0) {
             struct pl_device_buffer from = *data_of(x); /* CUDA's handles are addresses */
             from.handle = (char *)from.handle + block * x->cols * sizeof(float);
             struct pl_launch_prepare p = {.x = &from, .rows = m.ready, .cols = x->cols};
-            PL_TRY(dev_prepare(o, op, PL_PREPARE_COPY, &p, x->rows <= PL_MMA_ROWS_MAX ? x : NULL));
+            PL_TRY(prepare(o, op, PL_PREPARE_COPY, inputs, &p, x->rows <= PL_MMA_ROWS_MAX ? x : NULL));
         }
         for (m.from = 0; m.from < m.ready; m.from += PL_MMA_ROWS) {
             m.rows = PL_MIN((uint32_t)m.ready - m.from, (uint32_t)PL_MMA_ROWS);

@@ -194,6 +194,7 @@ enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl
     struct pl_candidate list[MOE_IMPLS];
     enum pl_impl taken;
     char shape[96];
+    PL_TRY(dev_settle(o));
     snprintf(shape, sizeof shape, "%zu rows, %zu of %zu experts, %s", x->rows, p->used, p->gate->experts,
              pl_dtype_name(weight_of(p->gate)->w.dtype));
     PL_TRY(pl_ops_decide(o, PL_OP_moe, list, candidates(d, p, x->rows, list), 1, shape, &taken));

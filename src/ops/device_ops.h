@@ -6,6 +6,7 @@
 #include "ops/cuda_fast.h"
 #include "ops/cuda_mma.h"
 #include "ops/draw.h"
+#include "ops/cuda_stream.h"
 #include "ops/impl.h"
 #include "ops/launch.h"
 #include "ops/moe.h"
@@ -15,9 +16,10 @@
 struct dev_format {
     struct dev_format *next;
     struct pl_device_weight w; /* no data: dtype, bits, group, scales' type */
-    struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack, retile, mma[PL_MMA_SIZES];
+    struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack, retile, mma[PL_MMA_SIZES],
+        stream[PL_STREAM_KINDS];
     struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2]; /* in order, by slot */
-    char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48];
+    char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48], stream_name[48];
 };
 struct dev_weight {
     struct pl_weight base;
@@ -33,10 +35,10 @@ struct dev_kv {
     struct pl_kv_store base;
     struct pl_device_buffer *sides; /* [layer][K, V] */
     size_t side_count;
-    struct pl_kernel attention, rope[16];
-    struct pl_split_attention split; /* made when first used */
-    struct pl_kernel tiles;          /* likewise */
-    struct pl_paged paged[2];        /* by number of query heads; heads 0: not made yet */
+    struct pl_kernel attention, rope[16], whole[16]; /* by which norms and which rotation: dev_rope_index */
+    struct pl_split_attention split;                 /* made when first used */
+    struct pl_kernel tiles;                          /* likewise */
+    struct pl_paged paged[2];                        /* by number of query heads; heads 0: not made yet */
 };
 /* Attention by plan for one (window, heads): planned at the first layer of a step that asks, reused by the others. */
 enum { DEV_PLANS_MAX = 4 };
@@ -60,9 +62,10 @@ struct dev_rope {
 };
 /* Tokens chosen on the device: where the next step reads them, and the two places where the host does. */
 struct dev_choice {
-    struct pl_kernel pick;
+    struct pl_kernel pick[PL_PICK_COUNT];
     struct pl_draw_kernels draw;
     struct pl_draw_room room;
+    struct pl_device_buffer parts;         /* of rows that are shared */
     struct pl_device_buffer tokens, draws; /* [2 rows_max], [rows_max] of the last choose */
     size_t rows_max;
     struct dev_choice_slot {
@@ -72,6 +75,18 @@ struct dev_choice {
         struct pl_device_event arrived;
         size_t rows;
     } slots[2];
+};
+/* A norm of one row that has been asked for and not launched; y NULL: none. */
+struct dev_norm {
+    struct pl_activation *x, *y;
+    const struct pl_weight *w;
+    float eps, offset;
+};
+/* A rotation and append that has been asked for and not launched: the attention after it does it. r.q NULL: none. */
+struct dev_rope_waits {
+    struct pl_launch_rope r;
+    struct pl_rope_kind kind;
+    uint64_t bytes;
 };
 struct dev_ops {
     struct pl_ops base;
@@ -84,7 +99,8 @@ struct dev_ops {
     uint64_t step_entries;
     struct pl_device_event uploaded;
     bool upload_pending;
-    struct pl_device_buffer parts, lse; /* scratch of split attention */
+    struct pl_device_buffer parts, lse, arrived; /* scratch of split attention */
+    struct dev_rope_waits rope_waits;
     struct pl_dense dense;
     struct dev_plan plans[DEV_PLANS_MAX];
     uint64_t steps;
@@ -98,9 +114,13 @@ struct dev_ops {
         struct pl_moe_room room;
         struct pl_moe_route route;
     } moe;
-    struct pl_kernel prepare[PL_PREPARE_COUNT];
+    struct pl_kernel prepare[PL_PREPARE_COUNT][PL_INPUTS_COUNT];
+    bool strips; /* there are rearranged weights: inputs are made ready for those */
+    enum pl_inputs prepared_as;
     struct pl_device_buffer loading; /* a weight as the file has it, before it is rearranged; gone with the first step */
     uint64_t mma_cols, mma_outputs;  /* widest input, most outputs of rearranged weights; 0: there are none */
+    uint64_t streams;                /* weights that PL_IMPL_STREAM could take */
+    struct dev_norm norm_waits;
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
 
@@ -125,6 +145,11 @@ void dev_moe_deinit(struct dev_ops *d);
 /* device_attention.c */
 void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt);
 void dev_attention_deinit(struct dev_ops *d);
+size_t dev_rope_index(struct pl_rope_kind kind);
+/* Whether a rotation may wait for the attention after it. */
+bool dev_whole(const struct dev_ops *d, const struct pl_launch_rope *r, struct pl_rope_kind kind);
+/* Launches it on its own. */
+enum pl_status dev_rope(struct pl_ops *o, const struct pl_launch_rope *r, struct pl_rope_kind kind, uint64_t bytes);
 enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                              struct pl_activation *out) PL_MUST_CHECK;
 
@@ -146,10 +171,29 @@ void dev_mma_deinit(struct dev_ops *d);
 /* Matrices of one format, at most PL_MMA_MATRICES_MAX, that share x. */
 enum pl_status dev_mma(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
                        const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y);
-const char *dev_mma_name(struct dev_format *f, size_t rows);
+const char *dev_mma_name(const struct dev_ops *d, struct dev_format *f, size_t rows);
 /* Whether the operation that makes y should make it ready for products as well; then dev_prepare does both. */
+/* Whether w, as the file has it, meets few rows in cuda_mma. */
+bool dev_mma_plain(const struct dev_ops *d, const struct pl_device_weight *w);
 bool dev_prepares(const struct dev_ops *d, size_t rows, size_t cols);
 enum pl_status dev_prepare(struct pl_ops *o, enum pl_op op, enum pl_prepare which, const struct pl_launch_prepare *p,
                            const struct pl_activation *y);
+
+/* device_stream.c: products of one row, and the norm before them. */
+/* Whether the norm was put off. */
+bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n);
+/* Launches the norm or rotation that waits, if one does: every operation but a product begins with it. */
+enum pl_status dev_settle(struct pl_ops *o) PL_MUST_CHECK;
+/* Whether rearranged weights meet one row in cuda_stream: asked for, or faster. */
+bool dev_streams_strips(const struct dev_ops *d);
+/* What a product of so many rows would be given to. */
+enum pl_impl dev_product(const struct dev_ops *d, const struct dev_weight *w, size_t rows);
+enum pl_status dev_stream(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                          const struct pl_weight *const *bias, const struct pl_activation *x,
+                          struct pl_activation *const *y) PL_MUST_CHECK;
+const char *dev_stream_name(struct dev_format *f);
+bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_activation *x);
+enum pl_status dev_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                         enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) PL_MUST_CHECK;
 
 #endif

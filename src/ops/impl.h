@@ -70,6 +70,10 @@ struct pl_ops_impl {
                                 struct pl_activation *out);
     enum pl_status (*glu)(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y);
+    /* Optional: gate and up and what makes one of them, in fewer launches. y[1] is scratch. */
+    bool (*takes_gated)(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_activation *x);
+    enum pl_status (*gated)(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                            enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y);
     enum pl_status (*gather)(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
     enum pl_status (*softcap)(struct pl_ops *o, struct pl_activation *x, float cap);
     enum pl_status (*scale)(struct pl_ops *o, struct pl_activation *x, float scale);

@@ -317,7 +317,7 @@ void pl_kernels_record_begin(struct pl_kernels *ks) {
     pl_buf_clear(&ks->list);
 }
 
-static const uint32_t lengths[] = {24, 96}; /* launches of a step's parts but the last */
+static const uint32_t lengths[] = {12, 72}; /* launches of a step's parts but the last */
 void pl_kernels_record_whole(struct pl_kernels *ks) { ks->part = PL_COUNT_OF(lengths); }
 
 /* What was collected runs now, so that the device is busy while the rest is collected: a short part first. */

@@ -116,7 +116,11 @@ enum pl_elementwise {
 };
 enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,
                                      struct pl_err *err) PL_MUST_CHECK;
-enum pl_status pl_kernel_pick(struct pl_kernels *ks, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+/* Few rows are shared by PL_PICK_SLICES groups each, which leave [rows, PL_PICK_SLICES, 2] words to join. */
+enum { PL_PICK_SLICES = 16, PL_PICK_ROWS_FEW = 16 };
+enum pl_picking { PL_PICK_ROWS, PL_PICK_PART, PL_PICK_JOIN, PL_PICK_COUNT };
+enum pl_status pl_kernel_pick(struct pl_kernels *ks, enum pl_picking which, struct pl_kernel *out,
+                              struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_layer_norm(struct pl_kernels *ks, bool bias, struct pl_kernel *out,
                                     struct pl_err *err) PL_MUST_CHECK;
@@ -148,8 +152,8 @@ enum pl_status pl_launch_softcap(struct pl_kernels *ks, struct pl_kernel *k, pl_
                                  float cap) PL_MUST_CHECK;
 enum pl_status pl_launch_gather(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *step,
                                 uint32_t stride, pl_buffer_in *y, size_t rows, size_t cols) PL_MUST_CHECK;
-enum pl_status pl_launch_pick(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,
-                              size_t cols) PL_MUST_CHECK;
+enum pl_status pl_launch_pick(struct pl_kernels *ks, enum pl_picking which, struct pl_kernel *k, pl_buffer_in *x,
+                              pl_buffer_in *best, size_t rows, size_t cols) PL_MUST_CHECK;
 enum pl_status pl_launch_argmax(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,
                                 size_t cols) PL_MUST_CHECK;
 enum pl_status pl_launch_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *add,

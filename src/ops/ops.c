@@ -421,6 +421,22 @@ enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
     return take_rows(y, gate->rows, gate->cols) ? RUN(glu, o->impl->glu(o, act, gate, up, y)) : PL_OK;
 }
 
+enum pl_status pl_ops_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                            enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) {
+    if (x->rows == 0 || o->impl->gated == NULL || !o->impl->takes_gated(o, w, x)) {
+        PL_TRY(pl_ops_linear(o, 2, w, bias, x, y));
+        return pl_ops_glu(o, act, y[0], y[1], y[0]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        PL_ASSERT(is_matrix(w[i], x->cols, y[0]->cols) && y[i] != x);
+        PL_ASSERT(bias == NULL || bias[i] == NULL || is_vector(bias[i], y[i]->cols));
+        (void)take_rows(y[i], x->rows, y[0]->cols);
+    }
+    pl_outcomes_ask(&o->outcomes, PL_OP_glu, 1);
+    enum pl_status st = RUN_N(linear, 2, o->impl->gated(o, w, bias, act, x, y));
+    return settle(o, PL_OP_glu, st);
+}
+
 enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y) {
     PL_ASSERT(o->batch != NULL && x->rows == o->batch->rows && x != y);
     return take_rows(y, o->batch->logit_count, x->cols) ? RUN(gather, o->impl->gather(o, x, y)) : PL_OK;

@@ -200,7 +200,8 @@ struct pl_qkv {
     float norm_eps, norm_offset;
     const struct pl_rope *rope; /* NULL: none */
 };
-/* Head norms and rotation of q and k in place, then append of k and v to the layer's pages. */
+/* Head norms and rotation of q and k in place, then append of k and v to the layer's pages. After the attention of that
+ * layer q holds nothing of use: a backend may do both at once. */
 enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
                                   struct pl_activation *v);
 struct pl_attention {
@@ -215,6 +216,10 @@ enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED };
 /* y = act(gate) * up; up NULL: y = act(gate). */
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y);
+/* y[0] = act(x * w[0]^T + bias[0]) * (x * w[1]^T + bias[1]); y[1] holds nothing of use afterwards. Asked and counted as
+ * linear and glu. */
+enum pl_status pl_ops_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                            enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y);
 /* The batch's logit rows of x, packed into y. */
 enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);
 enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float cap); /* over the logit rows */

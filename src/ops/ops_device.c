@@ -122,6 +122,11 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
         d->plain |= w->w.dtype == PL_BF16;
         d->dense_bytes = PL_MAX(d->dense_bytes, pl_dense_unpacked_bytes(&w->w));
     }
+    if (dev_mma_plain(d, &w->w)) {
+        d->mma_cols = PL_MAX(d->mma_cols, w->w.cols);
+        d->mma_outputs = PL_MAX(d->mma_outputs, PL_MMA_MATRICES_MAX * w->w.rows);
+    }
+    d->streams += (dev_streams_strips(d) || !w->w.strips) && pl_stream_declines(&d->ks, &w->w, 1) == NULL;
     PL_TRY(dev_format_of(d, &w->w, &w->format, err));
     return w->w.strips ? dev_load_strips(d, t->data, t->bytes, w, err) : PL_OK;
 }
@@ -158,7 +163,7 @@ static bool forced(const struct dev_ops *d, enum pl_op op, enum pl_impl impl) { 
 
 /* Dense products are meant for many rows of weights that may be rounded, on devices with matrix units. */
 static struct pl_candidate dense_candidate(const struct dev_ops *d, const struct dev_weight *w, size_t rows) {
-    size_t least = pl_dense_rows(&w->w), enough = PL_MAX(rows, least);
+    size_t least = dev_mma_plain(d, &w->w) ? PL_DENSE_ROWS_STRIPS : pl_dense_rows(&w->w), enough = PL_MAX(rows, least);
     const char *why = pl_dense_declines(&d->ks, &w->w, forced(d, PL_OP_linear, PL_IMPL_CUBLASLT) ? enough : rows);
     bool planned = !d->exact && rows >= least && w->w.dtype != PL_F32 && pl_cuda_has_units(&d->ks);
     if (why == NULL && d->exact) why = "exact products were asked for";
@@ -171,14 +176,20 @@ static uint32_t tile_of(const struct dev_ops *d, size_t rows, uint32_t *tile_row
     return pl_tile_of(d->base.invariant ? SIZE_MAX : rows, tile_rows);
 }
 
-enum { PRODUCT_IMPLS = 4 };
+enum { PRODUCT_IMPLS = 5 };
 /* In rank order; rows > 0. */
 static size_t product_candidates(const struct dev_ops *d, const struct dev_weight *w, size_t rows,
                                  struct pl_candidate out[PRODUCT_IMPLS]) {
     size_t n = 0;
     if (pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA && !d->base.invariant) {
         out[n++] = dense_candidate(d, w, rows);
-        out[n++] = (struct pl_candidate){PL_IMPL_MMA, w->w.strips, pl_mma_declines(&d->ks, &w->w)};
+        const char *not_stream = pl_stream_declines(&d->ks, &w->w, rows);
+        bool streams = rows == 1 && (dev_streams_strips(d) || !w->w.strips) && not_stream == NULL;
+        out[n++] = (struct pl_candidate){PL_IMPL_STREAM, streams, not_stream};
+        bool plain = dev_mma_plain(d, &w->w), few = rows > 1 && rows <= PL_MMA_ROWS_MAX;
+        const char *not_mma = pl_mma_declines(&d->ks, &w->w);
+        if (not_mma == NULL && !plain && !w->w.strips) not_mma = "exact products were asked for";
+        out[n++] = (struct pl_candidate){PL_IMPL_MMA, w->w.strips || (plain && few), not_mma};
         out[n++] = (struct pl_candidate){PL_IMPL_GEMV, true, pl_gemv_declines(&d->ks, &w->w, rows)};
     }
     out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, w->w.strips ? "rearranged weights" : NULL};
@@ -189,9 +200,18 @@ static enum pl_status decide_product(struct dev_ops *d, enum pl_op op, const str
     struct pl_candidate list[PRODUCT_IMPLS];
     char shape[96];
     size_t n = product_candidates(d, w, rows, list);
+    struct pl_pick pick = pl_choose(&d->base.choice, op, list, n);
+    *taken = pick.taken;
+    if (pick.taken != PL_IMPL_NONE) return pl_ops_end_decision(&d->base, op, &pick, 1, "");
     snprintf(shape, sizeof shape, "%zu rows by %s [%llu, %llu]", rows, pl_dtype_name(w->w.dtype),
              (unsigned long long)w->w.rows, (unsigned long long)w->w.cols);
-    return pl_ops_decide(&d->base, op, list, n, 1, shape, taken);
+    return pl_ops_end_decision(&d->base, op, &pick, 1, shape);
+}
+
+enum pl_impl dev_product(const struct dev_ops *d, const struct dev_weight *w, size_t rows) {
+    struct pl_candidate list[PRODUCT_IMPLS];
+    return rows == 0 ? PL_IMPL_NONE
+                     : pl_choose(&d->base.choice, PL_OP_linear, list, product_candidates(d, w, rows, list)).taken;
 }
 
 static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight *w, size_t rows) {
@@ -200,11 +220,11 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     uint32_t tile_rows, tile = tile_of(d, rows, &tile_rows);
     if (dw->format == NULL || rows == 0) return "none";
     struct dev_format *f = dw->format;
-    struct pl_candidate list[PRODUCT_IMPLS];
-    enum pl_impl taken = pl_choose(&o->choice, PL_OP_linear, list, product_candidates(d, dw, rows, list)).taken;
+    enum pl_impl taken = dev_product(d, dw, rows);
     if (taken == PL_IMPL_NONE) return "refused";
     if (taken == PL_IMPL_CUBLASLT) return DENSE_NAME;
-    if (taken == PL_IMPL_MMA) return dev_mma_name(f, rows);
+    if (taken == PL_IMPL_STREAM) return dev_stream_name(f);
+    if (taken == PL_IMPL_MMA) return dev_mma_name(d, f, rows);
     if (taken == PL_IMPL_GEMV) {
         rows = PL_MIN(rows, (size_t)PL_GEMV_ROWS_MAX);
         if (f->gemv_names[rows - 1][0] == 0) pl_kernel_gemv_name(&f->w, (uint32_t)rows, f->gemv_names[rows - 1]);
@@ -245,6 +265,7 @@ static enum pl_status activation_read(struct pl_ops *o, const struct pl_activati
                                       float *out) {
     struct dev_ops *d = dev_of(o);
     uint64_t row = a->cols * sizeof(float);
+    PL_TRY(dev_settle(o));
     enum pl_status st = pl_kernels_record_end(&d->ks); /* a read inside a step: run what was collected */
     if (st == PL_OK) {
         st = pl_device_download(d->ks.device, d->ks.stream, out, data_of(a), first_row * row, rows * row, &d->ks.err);
@@ -260,7 +281,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     struct pl_device *d = dev_of(o)->ks.device;
     struct pl_kernels *ks = &dev_of(o)->ks;
     for (size_t i = 0; i < kv->side_count; i++) pl_device_free(d, &kv->sides[i]);
-    for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]);
+    for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->whole[i]);
     pl_kernel_free(ks, &kv->attention);
     pl_kernel_free(ks, &kv->tiles);
     pl_kernel_free(ks, &kv->split.split);
@@ -398,6 +419,8 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
         if (st != PL_OK) return report(d, st);
     }
     d->prepared = NULL;
+    d->norm_waits = (struct dev_norm){0}; /* of a step that failed half way */
+    d->rope_waits = (struct dev_rope_waits){0};
     st = dev_mma_begin(d);
     if (st == PL_OK) st = dev_choice_begin(d);
     if (st != PL_OK) return report(d, st);
@@ -410,11 +433,14 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
 }
 static enum pl_status end(struct pl_ops *o) {
     struct dev_ops *d = dev_of(o);
-    return report(d, pl_kernels_record_end(&d->ks));
+    d->rope_waits = (struct dev_rope_waits){0}; /* of a step that failed: there is no cache any more, and no attention */
+    enum pl_status st = dev_settle(o), ended = report(d, pl_kernels_record_end(&d->ks));
+    return st != PL_OK ? st : ended;
 }
 
 static enum pl_status embed(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     const struct dev_weight *w = weight_of(table);
     struct pl_kernel *k = &w->format->embed;
     if (k->jit == NULL) {
@@ -425,8 +451,8 @@ static enum pl_status embed(struct pl_ops *o, const struct pl_weight *table, flo
                 pl_launch_embed(&d->ks, k, &w->w, &d->step, d->stride, &d->choice.tokens, data_of(x), x->rows, scale));
 }
 
-static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
-                           struct pl_activation *y) {
+static enum pl_status launch_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps,
+                                  float offset, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
     struct pl_launch_prepare p = {.x = data_of(x),
                                   .w = &weight_of(w)->w.data,
@@ -440,9 +466,27 @@ static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const stru
                 pl_launch_norm(&d->ks, &d->norm, data_of(x), NULL, &weight_of(w)->w.data, data_of(y), x->rows, x->cols, eps,
                                offset));
 }
+enum pl_status dev_settle(struct pl_ops *o) {
+    struct dev_norm n = dev_of(o)->norm_waits;
+    struct dev_rope_waits w = dev_of(o)->rope_waits;
+    if (w.r.q != NULL) {
+        dev_of(o)->rope_waits = (struct dev_rope_waits){0};
+        return dev_rope(o, &w.r, w.kind, w.bytes);
+    }
+    if (n.y == NULL) return PL_OK;
+    dev_of(o)->norm_waits = (struct dev_norm){0};
+    return launch_norm(o, n.x, n.w, n.eps, n.offset, n.y);
+}
+static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
+                           struct pl_activation *y) {
+    const struct dev_norm n = {x, y, w, eps, offset};
+    PL_TRY(dev_settle(o));
+    return dev_norm_waits(dev_of(o), &n) ? PL_OK : launch_norm(o, x, w, eps, offset, y);
+}
 static enum pl_status add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     struct pl_launch_prepare p = {.x = data_of(x),
                                   .second = data_of(add),
                                   .w = &weight_of(w)->w.data,
@@ -459,6 +503,7 @@ static enum pl_status add_norm(struct pl_ops *o, struct pl_activation *x, const 
 static enum pl_status layer_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w,
                                  const struct pl_weight *bias, float eps, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     struct pl_kernel *k = &d->layer_norm[bias != NULL];
     enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_layer_norm(&d->ks, bias != NULL, k, &d->ks.err);
     if (st != PL_OK) return report(d, st);
@@ -468,6 +513,7 @@ static enum pl_status layer_norm(struct pl_ops *o, struct pl_activation *x, cons
 }
 static enum pl_status add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add_) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     struct pl_kernel *k = &d->elementwise[PL_EW_ADD];
     return done(o, PL_OP_add, k, 0, pl_launch_add(&d->ks, k, data_of(x), data_of(add_), x->rows, x->cols));
 }
@@ -493,6 +539,7 @@ static size_t run_of(size_t count, const struct pl_weight *const *w, const enum 
         bool alike = next->format == first->format && next->w.row_bytes == first->w.row_bytes;
         if (taken[at] == PL_IMPL_GEMV && (n == PL_GEMV_MATRICES_MAX || !alike)) break;
         if (taken[at] == PL_IMPL_MMA && (n == PL_MMA_MATRICES_MAX || !alike)) break;
+        if (taken[at] == PL_IMPL_STREAM && (n == PL_STREAM_MATRICES_MAX || !alike)) break;
     }
     return n;
 }
@@ -557,6 +604,11 @@ static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, co
     for (size_t i = 0, n; i < count; i += n) {
         const struct pl_weight *const *b = bias != NULL ? bias + i : NULL;
         n = run_of(count, w, taken, i);
+        if (taken[i] == PL_IMPL_STREAM) {
+            PL_TRY(dev_stream(o, op, n, w + i, b, x, y + i));
+            continue;
+        }
+        PL_TRY(dev_settle(o));
         if (taken[i] == PL_IMPL_CUBLASLT) {
             PL_TRY(dense(o, op, n, w + i, b, x, y + i));
         } else if (taken[i] == PL_IMPL_MMA) {
@@ -580,24 +632,32 @@ static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, co
 }
 
 /* Kernels of one cache shape, by which norms and which rotation they have. */
+size_t dev_rope_index(struct pl_rope_kind kind) {
+    return (kind.q_norm ? 1u : 0u) | (kind.k_norm ? 2u : 0u) | (kind.rope ? 4u : 0u) | (kind.halves ? 8u : 0u);
+}
 static enum pl_status rope_kernel(struct dev_ops *d, struct dev_kv *kv, struct pl_rope_kind kind, struct pl_kernel **out) {
-    size_t i = (kind.q_norm ? 1u : 0u) | (kind.k_norm ? 2u : 0u) | (kind.rope ? 4u : 0u) | (kind.halves ? 8u : 0u);
-    struct pl_kernel *k = &kv->rope[i];
+    struct pl_kernel *k = &kv->rope[dev_rope_index(kind)];
     const struct pl_kv_shape *s = &kv->base.shape;
     if (k->jit == NULL) PL_TRY(pl_kernel_rope(&d->ks, s->dtype, s->head_dim, s->page_tokens, kind, k, &d->ks.err));
     *out = k;
     return PL_OK;
 }
 
+enum pl_status dev_rope(struct pl_ops *o, const struct pl_launch_rope *r, struct pl_rope_kind kind, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = NULL;
+    enum pl_status st = rope_kernel(d, (struct dev_kv *)o->kv, kind, &k);
+    if (st != PL_OK) return report(d, st);
+    return done(o, PL_OP_rope_append, k, bytes, pl_launch_rope(&d->ks, k, r));
+}
+
 static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
                                   struct pl_activation *v) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     struct dev_kv *kv = (struct dev_kv *)o->kv;
     const struct pl_kv_shape *s = &kv->base.shape;
-    struct pl_kernel *kernel = NULL;
     struct pl_rope_kind kind = {p->q_norm != NULL, p->k_norm != NULL, p->rope != NULL, p->rope != NULL && p->rope->halves};
-    enum pl_status st = rope_kernel(d, kv, kind, &kernel);
-    if (st != PL_OK) return report(d, st);
     struct pl_launch_rope r = {.q = data_of(q),
                                .k = data_of(k),
                                .v = data_of(v),
@@ -614,13 +674,16 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
                                .stride = d->stride,
                                .norm_eps = p->norm_eps,
                                .norm_offset = p->norm_offset};
-    return done(o, PL_OP_rope_append, kernel, 2 * k->rows * k->cols * pl_dtype_info(s->dtype)->block_bytes,
-                pl_launch_rope(&d->ks, kernel, &r));
+    uint64_t bytes = 2 * k->rows * k->cols * pl_dtype_info(s->dtype)->block_bytes;
+    if (!dev_whole(d, &r, kind)) return dev_rope(o, &r, kind, bytes);
+    d->rope_waits = (struct dev_rope_waits){r, kind, bytes};
+    return PL_OK;
 }
 
 static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     if (up == NULL) {
         struct pl_kernel *alone = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU_ALONE : PL_EW_GELU_TANH_ALONE];
         return done(o, PL_OP_glu, alone, 0, pl_launch_act(&d->ks, alone, data_of(gate), data_of(y), gate->rows, gate->cols));
@@ -636,23 +699,27 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
 }
 static enum pl_status gather(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     struct pl_kernel *k = &d->elementwise[PL_EW_GATHER];
     return done(o, PL_OP_gather, k, 0,
                 pl_launch_gather(&d->ks, k, data_of(x), &d->step, d->stride, data_of(y), y->rows, x->cols));
 }
 static enum pl_status softcap(struct pl_ops *o, struct pl_activation *x, float cap) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     struct pl_kernel *k = &d->elementwise[PL_EW_SOFTCAP];
     return done(o, PL_OP_softcap, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, cap));
 }
 
 static enum pl_status gate_rows(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     struct pl_kernel *k = &d->elementwise[PL_EW_GATE_ROWS];
     return done(o, PL_OP_gate_rows, k, 0, pl_launch_add(&d->ks, k, data_of(x), data_of(gate), x->rows, x->cols));
 }
 static enum pl_status scale(struct pl_ops *o, struct pl_activation *x, float by) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_settle(o));
     struct pl_kernel *k = &d->elementwise[PL_EW_SCALE];
     return done(o, PL_OP_scale, k, 0, pl_launch_softcap(&d->ks, k, data_of(x), x->rows, x->cols, by));
 }
@@ -708,6 +775,7 @@ static void destroy(struct pl_ops *o) {
         pl_device_free(dev, &d->step);
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);
+        pl_device_free(dev, &d->arrived);
         dev_attention_deinit(d);
         pl_dense_deinit(&d->ks, &d->dense);
         dev_mma_deinit(d);
@@ -729,6 +797,7 @@ static void destroy(struct pl_ops *o) {
             pl_kernel_free(&d->ks, &f->retile);
             for (int i = 0; i < PL_MMA_SIZES; i++) pl_kernel_free(&d->ks, &f->mma[i]);
             for (size_t i = 0; i < sizeof f->moe / sizeof ***f->moe; i++) pl_kernel_free(&d->ks, &f->moe[0][0][0] + i);
+            for (int i = 0; i < PL_STREAM_KINDS; i++) pl_kernel_free(&d->ks, &f->stream[i]);
             pl_free(f);
         }
         pl_kernels_close(&d->ks);
@@ -747,7 +816,7 @@ static void destroy(struct pl_ops *o) {
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,                 \
         .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, .layer_norm = layer_norm,   \
         .argmax = dev_argmax, .draw = dev_draw, .chosen = dev_chosen, .moe = dev_moe, .experts_create = dev_experts_create, \
-        .moe_reserve = dev_moe_reserve,                                                                                     \
+        .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated, .gated = dev_gated,                                 \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

@@ -47,9 +47,12 @@ enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise 
     return pl_kernel_make(ks, &s, ks->wide, names[which], out, err);
 }
 
-enum pl_status pl_kernel_pick(struct pl_kernels *ks, struct pl_kernel *out, struct pl_err *err) {
+enum pl_status pl_kernel_pick(struct pl_kernels *ks, enum pl_picking which, struct pl_kernel *out, struct pl_err *err) {
+    static const char *const names[PL_PICK_COUNT] = {"pick", "pick/part", "pick/join"};
     struct pl_jit_spec s = spec_of("pick.k.c", "pk_pick", ks->norm);
-    return pl_kernel_make(ks, &s, ks->norm, "pick", out, err);
+    if (which == PL_PICK_PART) pl_jit_set(&s, "PICK_PART", "1");
+    if (which == PL_PICK_JOIN) pl_jit_set(&s, "PICK_JOIN", "1");
+    return pl_kernel_make(ks, &s, ks->norm, names[which], out, err);
 }
 
 enum pl_status pl_kernel_norm(struct pl_kernels *ks, bool add, struct pl_kernel *out, struct pl_err *err) {
@@ -175,11 +178,11 @@ enum pl_status pl_launch_gather(struct pl_kernels *ks, struct pl_kernel *k, pl_b
     return pl_kernel_launch(ks, k, groups(cols, k->group), (uint32_t)rows, 0, args, PL_COUNT_OF(args));
 }
 
-enum pl_status pl_launch_pick(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,
-                              size_t cols) {
-    struct pl_args_rows a = {(u32)rows, (u32)cols, 0, 0};
+enum pl_status pl_launch_pick(struct pl_kernels *ks, enum pl_picking which, struct pl_kernel *k, pl_buffer_in *x,
+                              pl_buffer_in *best, size_t rows, size_t cols) {
+    struct pl_args_rows a = {PL_PICK_SLICES, (u32)cols, 0, 0};
     struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(best), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
-    return pl_kernel_launch(ks, k, (uint32_t)rows, 1, 0, args, PL_COUNT_OF(args));
+    return pl_kernel_launch(ks, k, (uint32_t)rows, which == PL_PICK_PART ? PL_PICK_SLICES : 1, 0, args, PL_COUNT_OF(args));
 }
 
 enum pl_status pl_launch_argmax(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *best, size_t rows,

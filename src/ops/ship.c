@@ -21,7 +21,7 @@ static enum pl_status common(struct pl_kernels *ks, struct pl_err *err) {
     }
     for (int i = 0; i < PL_EW_COUNT; i++) PL_TRY(pl_kernel_elementwise(ks, (enum pl_elementwise)i, &k, err));
     for (uint32_t unroll = 4; unroll <= 8; unroll *= 2) PL_TRY(pl_kernel_read(ks, unroll, &k, err));
-    PL_TRY(pl_kernel_pick(ks, &k, err));
+    for (int i = 0; i < PL_PICK_COUNT; i++) PL_TRY(pl_kernel_pick(ks, (enum pl_picking)i, &k, err));
     pl_jit_set_u32(&pack, "GROUP", 256);
     return pl_kernel_make(ks, &pack, 256, "pack/bf16", &k, err);
 }

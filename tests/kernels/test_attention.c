@@ -74,6 +74,44 @@ static void expect_rope(const struct shape *s, float *x, const float *w, const f
     if (s->rope_dim > 0) pl_ref_rope(x, cos_sin + (size_t)position * s->rope_dim, s->rope_dim, s->halves);
 }
 
+/* Rotation, append, attention and merge in one launch: one token a sequence. Twice, so that what it counts parts with is as
+ * it was; want, gk and gv: what the launches one by one made. */
+static void check_whole(const struct shape *s, const struct pl_launch_rope *rope,
+                        const struct pl_launch_attention *attention, const float *q, const uint8_t *hk, const uint8_t *hv,
+                        size_t pool, const float *want, const uint8_t *gk, const uint8_t *gv) {
+    size_t nq = attention->rows * s->heads * s->head_dim, size = pl_dtype_info(s->kv)->block_bytes;
+    struct pl_rope_kind kind = {s->q_norm, s->k_norm, s->rope_dim > 0, s->halves};
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_whole(&ks, s->kv, s->head_dim, s->page_tokens, s->heads / s->kv_heads, kind, &k, &err));
+    uint32_t *zeros = calloc(attention->rows * s->heads, sizeof *zeros);
+    for (uint32_t splits = 1; splits <= 8; splits *= 2) {
+        struct pl_device_buffer bq = kit_up(q, nq * 4), bk = kit_up(hk, pool * size), bv = kit_up(hv, pool * size),
+                                out = kit_out(nq * 4), parts = kit_out(nq * 8 * 4),
+                                lse = kit_out(attention->rows * s->heads * 8 * 4),
+                                arrived = kit_up(zeros, attention->rows * s->heads * 4);
+        struct pl_launch_rope r = *rope;
+        struct pl_launch_attention a = *attention;
+        r.q = a.q = &bq, r.k_pages = a.k_pages = &bk, r.v_pages = a.v_pages = &bv, a.out = &out;
+        struct pl_launch_whole l = {&a, &r, splits, &parts, &lse, &arrived};
+        CHECK(pl_launch_whole(&ks, &k, &l));
+        CHECK(pl_launch_whole(&ks, &k, &l));
+        float *got = kit_down(&out);
+        uint8_t *pk = kit_down(&bk), *pv = kit_down(&bv);
+        uint32_t *left = kit_down(&arrived);
+        kit_near("whole attention", got, want, nq, s->kv == PL_F16 ? 2e-3 : 1.6e-2, 0.5);
+        assert_memory_equal(left, zeros, attention->rows * s->heads * 4);
+        assert_memory_equal(pv, gv, pool * size);
+        for (size_t i = 0; i < pool; i++) {
+            double a0 = (double)unpack_kv(s->kv, pk + i * size), b0 = (double)unpack_kv(s->kv, gk + i * size);
+            assert_true(fabs(a0 - b0) <= (s->kv == PL_BF16 ? 8e-3 : 1e-3) * (fabs(b0) + 0.1));
+        }
+        free(got), free(pk), free(pv), free(left);
+        kit_drop(&bq), kit_drop(&parts), kit_drop(&lse);
+    }
+    free(zeros);
+    pl_kernel_free(&ks, &k);
+}
+
 /* long function: one shape set up, run on the device and compared, read from top to bottom */
 static void one(const struct shape *s) {
     size_t rows = 0, D = s->head_dim, size = pl_dtype_info(s->kv)->block_bytes;
@@ -156,6 +194,10 @@ static void one(const struct shape *s) {
         free(other);
     }
     uint8_t *gk = kit_down(&bhk), *gv = kit_down(&bhv);
+    bool alone = lengths[0] == 1 && lengths[1] == 1 && lengths[2] == 1;
+    if (alone && pl_split_declines(&ks, s->kv, D, s->heads, s->kv_heads, rows) == NULL &&
+        pl_whole_declines(&ks, kind, D, s->rope_dim, false) == NULL)
+        check_whole(s, &r, &a, q, hk, hv, pool, out, gk, gv);
     /* Expected: rotate and append on the host, then compare the pools, then attention with what the device stored. */
     for (size_t row = 0; row < rows; row++) {
         uint32_t position = step[PL_STEP_POSITION(STRIDE) + row], table = step[PL_STEP_PAGE_FIRST(STRIDE) + row];
@@ -236,6 +278,23 @@ static void groups(void) {
     }
 }
 
+/* Decode: one token of each sequence, the first of a page and of a sequence among them. */
+static void one_token_each(void) {
+    static const struct shape shapes[] = {
+        {8, 2, 128, 32, PL_F16, 0, 0, false, false, true, 128},  {32, 8, 128, 32, PL_F16, 0, 0, false, false, false, 128},
+        {16, 8, 128, 16, PL_BF16, 0, 0, true, true, true, 128},  {9, 3, 64, 32, PL_F16, 0, 0, false, true, true, 64},
+        {16, 1, 64, 32, PL_BF16, 20, 0, true, false, false, 64}, {4, 1, 256, 32, PL_F16, 16, 30, true, true, true, 256},
+        {4, 2, 256, 64, PL_F16, 0, 0, false, false, false, 256}, {14, 2, 128, 32, PL_F16, 1, 0, false, false, true, 0}};
+    uint32_t past1[SEQS], length1[SEQS];
+    memcpy(past1, pasts, sizeof pasts);
+    memcpy(length1, lengths, sizeof lengths);
+    for (uint32_t i = 0; i < SEQS; i++) lengths[i] = 1;
+    pasts[1] = 64;
+    for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) one(&shapes[i]);
+    memcpy(pasts, past1, sizeof pasts);
+    memcpy(lengths, length1, sizeof lengths);
+}
+
 /* More than one tile of rows and of tokens. */
 static void long_sequences(void) {
     static const uint32_t past2[SEQS] = {10, 0, 75}, length2[SEQS] = {80, 11, 5};
@@ -253,6 +312,10 @@ static void test_long(void **state) {
     (void)state;
     kit_each(long_sequences);
 }
+static void test_one_each(void **state) {
+    (void)state;
+    kit_each(one_token_each);
+}
 static void test_shapes(void **state) {
     (void)state;
     kit_each(all_shapes);
@@ -263,6 +326,7 @@ static void test_groups(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_groups), cmocka_unit_test(test_long)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_groups), cmocka_unit_test(test_long),
+                                 cmocka_unit_test(test_one_each)};
     return TEST_RUN("rope and attention", tests);
 }

@@ -181,15 +181,50 @@ static void only_cuda(struct gate *g) {
         pl_jit_set_u32(&s, "DEPTH", 2);
         pl_jit_set_u32(&s, "HOLD", 2);
         if (i == 1 && strcmp(g->target, "sm_80") != 0) pl_jit_set(&s, "BULK", "1"), pl_jit_set(&s, "X_STAGES", "2");
+        for (uint32_t n = 1; strcmp(g->target, "sm_90a") == 0 && n <= 8; n *= 2) { /* four warps together */
+            struct pl_jit_spec x = spec("cuda/mma.k.c", "pk_mma", 256);
+            const char *const values[][2] = {{"WIDE", "1"}, {"BULK", "1"}, {"X_STAGES", "3"}, {"WM", "8"}, {"WK", "1"}};
+            for (size_t v = 0; v < PL_COUNT_OF(values); v++) pl_jit_set(&x, values[v][0], values[v][1]);
+            pl_jit_set_u32(&x, "ROWS_8", n);
+            pl_jit_set_u32(&x, "EACH", 1);
+            pl_jit_set_u32(&x, "DEPTH", 4);
+            pl_jit_set_u32(&x, "HOLD", 1);
+            struct pl_jit_spec y = x;
+            pl_jit_set_weight(&x, &w);
+            compile(g, &x);
+            w.dtype = PL_BF16;
+            pl_jit_set_weight(&y, &w);
+            if (i == 0) compile(g, &y);
+            w.dtype = strips[i];
+        }
         pl_jit_set_weight(&s, &w);
         pl_jit_set_weight(&r, &w);
         compile(g, &s);
         compile(g, &r);
     }
+}
+
+static void cuda_inputs_and_attention(struct gate *g) {
+    static const enum pl_dtype streamed[] = {PL_Q4_K, PL_Q6_K, PL_BF16, PL_F16, PL_Q8_0, PL_Q4_0, PL_Q4_1, PL_Q5_0};
+    for (uint32_t i = 0; i < 2 * PL_COUNT_OF(streamed) && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
+        struct pl_device_weight w = {.dtype = streamed[i / 2]};
+        struct pl_jit_spec s = spec("cuda/stream.k.c", "pk_stream", 288);
+        if (i % 2 == 0) pl_jit_set(&s, "HAS_NORM", "1"), pl_jit_set(&s, "HAS_GLU", "1");
+        if (i % 4 == 0) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+        pl_jit_set_weight(&s, &w);
+        compile(g, &s);
+    }
     static const char *const prepares[] = {"PREPARE_COPY", "PREPARE_NORM", "PREPARE_GLU"};
     for (size_t i = 0; i < PL_COUNT_OF(prepares); i++) {
         struct pl_jit_spec s = spec("cuda/prepare.k.c", "pk_prepare", 512);
         pl_jit_set(&s, prepares[i], "1");
+        compile(g, &s);
+    }
+    static const char *const orders[] = {"WIDE", "PLAIN"};
+    for (size_t i = 0; i < PL_COUNT_OF(orders); i++) {
+        struct pl_jit_spec s = spec("cuda/prepare.k.c", "pk_prepare", 512);
+        pl_jit_set(&s, "PREPARE_NORM", "1");
+        pl_jit_set(&s, orders[i], "1");
         compile(g, &s);
     }
     struct pl_jit_spec pack = spec("cuda/pack.k.c", "pk_pack", 256);
@@ -214,6 +249,16 @@ static void only_cuda(struct gate *g) {
         struct pl_jit_spec s = spec("cuda/attention_group.k.c", "pk_attention_group", 128);
         pl_jit_set_u32(&s, "HEADS", d == 64 ? 8 : 4);
         assert_int_equal(pl_jit_set_kv(&s, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
+        compile(g, &s);
+    }
+    static const char *const ropes[] = {"ROPE_HALVES", "ROPE_PAIRS", NULL};
+    for (size_t i = 0; i < PL_COUNT_OF(ropes); i++) {
+        struct pl_jit_spec s = spec("cuda/attention_group.k.c", "pk_attention_group", 128);
+        pl_jit_set_u32(&s, "HEADS", 4);
+        pl_jit_set(&s, "WHOLE", "1");
+        if (ropes[i] != NULL) pl_jit_set(&s, ropes[i], "1");
+        if (i == 1) pl_jit_set(&s, "Q_NORM", "1"), pl_jit_set(&s, "K_NORM", "1");
+        assert_int_equal(pl_jit_set_kv(&s, i == 0 ? PL_F16 : PL_BF16, (size_t)64 << i, 32), PL_OK);
         compile(g, &s);
     }
     for (uint32_t d = 64; d <= 256; d *= 2) {
@@ -262,7 +307,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     paged(&gated);
     experts(&gated);
     draws(&gated);
-    if (kind == PL_DEVICE_CUDA) only_cuda(&gated);
+    if (kind == PL_DEVICE_CUDA) only_cuda(&gated), cuda_inputs_and_attention(&gated);
     struct pl_pool *pool = NULL;
     int threads = kind == PL_DEVICE_ROCM ? 1 : 0; /* hipRTC 5.2 dies when two compile at once */
     assert_int_equal(pl_pool_create(threads, &pool, &err), PL_OK);
@@ -280,7 +325,7 @@ static void sm_80(void **state) {
 }
 static void sm_90(void **state) {
     (void)state;
-    gate(PL_DEVICE_CUDA, "sm_90");
+    gate(PL_DEVICE_CUDA, "sm_90a");
 }
 static void sm_100(void **state) {
     (void)state;

@@ -8,6 +8,7 @@
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 #include "ops/cuda_mma.h"
+#include "ops/cuda_stream.h"
 
 static void check(const struct made *m, const struct pl_device_weight *w, struct pl_kernel *k, size_t rows, bool use_bias,
                   bool add) {
@@ -260,7 +261,7 @@ static struct strips strips_of(enum pl_dtype dtype, size_t out, size_t in, size_
     CHECK(pl_launch_retile(&ks, &retile, &file, &s.w.data));
     s.w.strips = true;
     CHECK(pl_mma_ready(&ks, &s.room, rows, in, 3 * out, &err));
-    CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, &s.copy, &err));
+    CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, pl_mma_inputs(&ks, false, rows), &s.copy, &err));
     pl_kernel_free(&ks, &retile);
     kit_drop(&file.data);
     return s;
@@ -292,7 +293,8 @@ static void check_mma(struct strips *s, size_t rows, size_t matrices, bool use_b
     for (m.from = 0; m.from < rows; m.from += PL_MMA_ROWS) {
         m.rows = PL_MIN((uint32_t)rows - m.from, (uint32_t)PL_MMA_ROWS);
         m.row0 = m.from;
-        struct pl_mma_shape shape = force != NULL ? *force : pl_mma_shape_of(&ks, pl_mma_size(m.rows));
+        struct pl_mma_shape shape =
+            force != NULL ? *force : pl_mma_shape_of(&ks, false, pl_mma_size(m.rows, pl_mma_inputs(&ks, false, rows)));
         struct pl_kernel k = {0};
         CHECK(pl_kernel_mma(&ks, &s->w, &shape, &k, &err));
         uint64_t before = 0, counted = 0;
@@ -318,13 +320,78 @@ static void check_mma(struct strips *s, size_t rows, size_t matrices, bool use_b
     free(x), free(bias), free(want), free(row), free(magnitude);
 }
 
+/* bf16 weights as they are, inputs rounded to bf16. */
+static void one_plain(size_t out, size_t in, size_t rows, size_t matrices, bool use_bias, bool add) {
+    struct strips s = {.m = make_tensor(PL_BF16, out, in, 0, 0, PL_F32)};
+    s.w = upload(&s.m);
+    if (!pl_mma_plain(&ks, &s.w)) {
+        kit_drop(&s.w.data);
+        free(s.m.data);
+        return;
+    }
+    assert_null(pl_mma_declines(&ks, &s.w));
+    CHECK(pl_mma_ready(&ks, &s.room, rows, in, 3 * out, &err));
+    CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, PL_INPUTS_PLAIN, &s.copy, &err));
+    float *x = kit_random(rows * in, 1), *bias = kit_random(out, 1), *want = kit_random(rows * out, 1),
+          *row = malloc(in * 4 + 4);
+    double *magnitude = malloc(rows * out * sizeof *magnitude);
+    for (size_t i = 0; i < rows * in; i++) x[i] = pl_bf16_to_f32(pl_f32_to_bf16(x[i])); /* so nothing is rounded */
+    struct pl_device_buffer bx = kit_up(x, rows * in * 4), bb = kit_up(bias, out * 4), by[PL_MMA_MATRICES_MAX];
+    struct pl_launch_mma m = {.count = matrices, .ready = rows, .add = add};
+    for (size_t i = 0; i < matrices; i++) {
+        by[i] = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
+        m.w[i] = &s.w, m.bias[i] = use_bias ? &bb : NULL, m.y[i] = &by[i];
+    }
+    struct pl_launch_prepare p = {.x = &bx, .rows = rows, .cols = in};
+    CHECK(pl_launch_prepare(&ks, PL_PREPARE_COPY, &s.copy, &s.room, &p));
+    for (m.from = 0; m.from < rows; m.from += PL_MMA_ROWS) {
+        m.rows = PL_MIN((uint32_t)rows - m.from, (uint32_t)PL_MMA_ROWS);
+        m.row0 = m.from;
+        struct pl_mma_shape shape = pl_mma_shape_of(&ks, true, pl_mma_size(m.rows, PL_INPUTS_PLAIN));
+        struct pl_kernel k = {0};
+        CHECK(pl_kernel_mma(&ks, &s.w, &shape, &k, &err));
+        CHECK(pl_launch_mma(&ks, &k, &shape, &s.room, &m));
+        pl_kernel_free(&ks, &k);
+    }
+    CHECK(pl_ref_matmul(&s.m.t, use_bias ? bias : NULL, x, in, rows, add, want, out, magnitude, row));
+    for (size_t i = 0; i < matrices; i++) {
+        float *y = kit_down(&by[i]);
+        for (size_t e = 0; e < rows * out; e++) {
+            double off = fabs((double)y[e] - (double)want[e]);
+            if (off <= 1e-5 * (magnitude[e] + fabs((double)want[e]) + 1e-9)) continue;
+            print_message("# mma bf16 rows %zu of %zu x %zu: matrix %zu element %zu is %.9g, expected %.9g\n", rows, out, in,
+                          i, e, (double)y[e], (double)want[e]);
+            fail();
+        }
+        free(y);
+    }
+    kit_drop(&bx), kit_drop(&bb);
+    free(x), free(bias), free(want), free(row), free(magnitude);
+    strips_drop(&s);
+}
+static void plain_on_units(void) {
+    one_plain(16, 256, 2, 1, true, false);
+    one_plain(272, 2304, 3, 3, false, true);
+    one_plain(1040, 1024, 8, 2, true, true);
+    one_plain(144, 4096, 12, 1, false, false);
+    one_plain(80, 14336, 17, 1, true, false);
+    one_plain(1040, 768, 33, 3, false, true);
+    one_plain(2176, 1280, 64, 2, true, false);
+    one_plain(48, 512, 70, 1, false, false);
+    one_plain(64, 256, 128, 1, true, true);
+}
+static void test_plain_on_units(void **state) {
+    (void)state;
+    kit_each(plain_on_units);
+}
+
 static void mma_types(void) {
     static const enum pl_dtype types[] = {PL_Q4_K, PL_Q6_K};
     static const struct {
         size_t out, in, rows, matrices;
-    } cases[] = {{16, 256, 1, 1},   {272, 2304, 1, 3},  {48, 768, 5, 2},     {64, 4096, 8, 3},
-                 {2176, 256, 3, 1}, {80, 2304, 9, 2},   {144, 1024, 16, 1},  {144, 1280, 17, 3},
-                 {272, 512, 32, 2}, {144, 2304, 33, 1}, {1040, 1024, 64, 3}, {48, 512, 100, 2}};
+    } cases[] = {{16, 256, 1, 1},     {272, 2304, 1, 3},  {48, 768, 5, 2},    {64, 4096, 8, 3},  {2176, 256, 3, 1},
+                 {80, 2304, 9, 2},    {144, 1024, 16, 1}, {144, 1280, 17, 3}, {272, 512, 32, 2}, {144, 2304, 33, 1},
+                 {1040, 1024, 64, 3}, {48, 512, 100, 2},  {48, 512, 70, 1}};
     for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
         for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
             if (test_small() && cases[i].out * cases[i].in > 160000) continue;
@@ -354,8 +421,8 @@ static void test_mma(void **state) {
 static void one_prepare(enum pl_prepare which, size_t rows, size_t cols) {
     struct strips s = strips_of(PL_Q4_K, 48, cols, rows);
     struct pl_kernel k = {0}, mm = {0};
-    struct pl_mma_shape shape = pl_mma_shape_of(&ks, pl_mma_size(rows));
-    CHECK(pl_kernel_prepare(&ks, which, &k, &err));
+    struct pl_mma_shape shape = pl_mma_shape_of(&ks, false, pl_mma_size(rows, pl_mma_inputs(&ks, false, rows)));
+    CHECK(pl_kernel_prepare(&ks, which, pl_mma_inputs(&ks, false, rows), &k, &err));
     CHECK(pl_kernel_mma(&ks, &s.w, &shape, &mm, &err));
     float *x = kit_random(rows * cols, 2), *second = kit_random(rows * cols, 2), *w = kit_random(cols, 1),
           *want = malloc(rows * cols * 4 + 4), *sum = malloc(rows * cols * 4 + 4);
@@ -405,8 +472,8 @@ static void one_merge(size_t rows, size_t heads, size_t head_dim, uint32_t split
     size_t cols = heads * head_dim, n = rows * heads;
     struct strips s = strips_of(PL_Q4_K, 48, cols, rows);
     struct pl_kernel k = {0}, mm = {0};
-    struct pl_mma_shape shape = pl_mma_shape_of(&ks, pl_mma_size(rows));
-    CHECK(pl_kernel_prepare(&ks, PL_PREPARE_MERGE, &k, &err));
+    struct pl_mma_shape shape = pl_mma_shape_of(&ks, false, pl_mma_size(rows, pl_mma_inputs(&ks, false, rows)));
+    CHECK(pl_kernel_prepare(&ks, PL_PREPARE_MERGE, pl_mma_inputs(&ks, false, rows), &k, &err));
     CHECK(pl_kernel_mma(&ks, &s.w, &shape, &mm, &err));
     float *x = kit_random(n * splits * head_dim, 2), *lse = kit_random(n * splits, 8), *want = malloc(rows * cols * 4);
     for (size_t i = 0; i < n; i++) {
@@ -445,12 +512,13 @@ static void prepares(void) {
     struct pl_device_weight w = {.dtype = PL_Q4_K, .rows = 48, .cols = 256};
     if (pl_strips_decline(&ks, &w) != NULL) return;
     one_merge(1, 4, 64, 1);
-    if (!test_small()) one_merge(3, 32, 128, 8), one_merge(9, 5, 256, 3);
+    if (!test_small()) one_merge(3, 32, 128, 8), one_merge(9, 5, 256, 3), one_merge(20, 8, 64, 2);
     for (int i = PL_PREPARE_NORM; i < PL_PREPARE_MERGE; i++) {
         one_prepare((enum pl_prepare)i, 1, 256);
         if (test_small()) continue;
         one_prepare((enum pl_prepare)i, 11, 4096);
         one_prepare((enum pl_prepare)i, 3, 5120);
+        one_prepare((enum pl_prepare)i, 40, 1024);
     }
 }
 static void test_prepare(void **state) {
@@ -495,9 +563,138 @@ static void test_unpack(void **state) {
     kit_each(unpacks);
 }
 
+/* --- one row at the speed of the memory: integers of 15 bits for packed weights, f32 for plain ones --- */
+
+static double gate_of(const struct pl_stream_kind *k, double v) {
+    return k->gelu ? 0.5 * v * (1 + tanh(0.7978845608028654 * v * (1 + 0.044715 * v * v))) : v / (1 + exp(-v));
+}
+static void normed(const float *x, const float *w, size_t n, float *h) {
+    double square = 0;
+    for (size_t i = 0; i < n; i++) square += (double)x[i] * x[i];
+    for (size_t i = 0; i < n; i++) h[i] = (float)(x[i] / sqrt(square / (double)n + 1e-5) * (0.5 + (double)w[i]));
+}
+
+static void one_stream(enum pl_dtype dtype, size_t out, size_t in, struct pl_stream_kind kind, size_t matrices,
+                       bool use_bias, bool add) {
+    bool half = dtype == PL_BF16 || dtype == PL_F16;
+    bool strips = dtype == PL_Q4_K || dtype == PL_Q6_K;
+    double tolerance = half ? 1e-5 : 1e-4;
+    struct made m = make_tensor(dtype, out, in, 0, 0, PL_F32);
+    struct pl_device_weight file = upload(&m), w = file;
+    struct pl_kernel retile = {0}, k = {0};
+    if (strips) {
+        CHECK(pl_kernel_retile(&ks, &file, &retile, &err));
+        w.data = kit_out(pl_strips_bytes(&file));
+        CHECK(pl_launch_retile(&ks, &retile, &file, &w.data));
+        w.strips = true;
+    }
+    assert_null(pl_stream_declines(&ks, &w, 1));
+    CHECK(pl_kernel_stream(&ks, &w, kind, &k, &err));
+    float *x = kit_random(in, 1), *norm = kit_random(in, 1), *h = malloc(in * 4 + 4), *bias = kit_random(out, 1),
+          *old = kit_random(out, 1), *want = malloc(out * 4 + 4), *row = malloc(in * 4 + 4);
+    double *magnitude = malloc(out * sizeof *magnitude);
+    for (size_t i = 0; i < in && !kind.norm; i++) x[i] *= ldexpf(1.0f, (int)(i / 32 * 5 % 41) - 20);
+    for (size_t i = 0; i < in; i++) h[i] = x[i];
+    if (kind.norm) normed(x, norm, in, h);
+    struct pl_device_buffer bx = kit_up(x, in * 4), bn = kit_up(norm, in * 4), bh = kit_out(in * 4),
+                            bb = kit_up(bias, out * 4), by[PL_STREAM_MATRICES_MAX];
+    struct pl_launch_stream l = {
+        .count = matrices, .x = &bx, .norm = &bn, .h = &bh, .eps = 1e-5f, .offset = 0.5f, .add = add};
+    for (size_t i = 0; i < matrices; i++) {
+        by[i] = add ? kit_up(old, out * 4) : kit_out(out * 4);
+        l.w[i] = &w, l.bias[i] = use_bias ? &bb : NULL, l.y[i] = &by[i];
+    }
+    uint64_t before = 0, counted = 0;
+    CHECK(pl_kernel_counted(&ks, &k, &before, &err));
+    CHECK(pl_launch_stream(&ks, &k, kind, &l));
+    CHECK(pl_kernel_counted(&ks, &k, &counted, &err));
+    assert_int_equal(counted, before + 1);
+    for (size_t i = 0; i < out; i++) want[i] = old[i];
+    CHECK(pl_ref_matmul(&m.t, use_bias ? bias : NULL, h, in, 1, add, want, out, magnitude, row));
+    for (size_t i = 0; i < (kind.glu ? 1 : matrices); i++) {
+        float *y = kit_down(&by[i]);
+        for (size_t e = 0; e < out; e++) {
+            double v = want[e], size = magnitude[e] + fabs(v);
+            if (kind.glu) v = gate_of(&kind, v) * v, size = size * (fabs((double)want[e]) + 1) * 2.5;
+            if (fabs((double)y[e] - v) <= tolerance * (size + 1e-9)) continue;
+            print_message("# %s of %zu x %zu: matrix %zu element %zu is %.9g, expected %.9g\n", k.name, out, in, i, e,
+                          (double)y[e], v);
+            fail();
+        }
+        free(y);
+    }
+    if (kind.norm) {
+        float *got = kit_down(&bh);
+        kit_near("what the norm left", got, h, in, 3e-5, 1e-3);
+        free(got);
+    } else {
+        kit_drop(&bh);
+    }
+    for (size_t i = kind.glu ? 1 : matrices; i < matrices; i++) kit_drop(&by[i]);
+    kit_drop(&bx), kit_drop(&bn), kit_drop(&bb), kit_drop(&w.data);
+    if (strips) kit_drop(&file.data), pl_kernel_free(&ks, &retile);
+    free(x), free(norm), free(h), free(bias), free(old), free(want), free(row), free(magnitude), free(m.data);
+    pl_kernel_free(&ks, &k);
+}
+
+/* Not a number in, not a number out: integers must not hide it. */
+static void broken_input(void) {
+    struct strips s = strips_of(PL_Q4_K, 48, 512, 1);
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_stream(&ks, &s.w, (struct pl_stream_kind){0}, &k, &err));
+    for (int what = 0; what < 2; what++) {
+        float *x = kit_random(512, 1);
+        x[300] = what == 0 ? NAN : INFINITY;
+        struct pl_device_buffer bx = kit_up(x, 512 * 4), by = kit_out(48 * 4);
+        struct pl_launch_stream l = {.count = 1, .w = {&s.w}, .y = {&by}, .x = &bx};
+        CHECK(pl_launch_stream(&ks, &k, (struct pl_stream_kind){0}, &l));
+        float *y = kit_down(&by);
+        for (size_t i = 0; i < 48; i++) assert_false(isfinite(y[i]));
+        kit_drop(&bx);
+        free(x), free(y);
+    }
+    pl_kernel_free(&ks, &k);
+    strips_drop(&s);
+}
+
+static void streams(void) {
+    static const enum pl_dtype types[] = {PL_Q4_K, PL_Q6_K, PL_BF16, PL_F16, PL_Q8_0, PL_Q4_0, PL_Q4_1, PL_Q5_0};
+    static const struct {
+        size_t out, in, matrices;
+        struct pl_stream_kind kind;
+    } cases[] = {{16, 256, 1, {0}},
+                 {272, 2304, 3, {0}},
+                 {4096, 1024, 2, {.norm = true}},
+                 {48, 4096, 1, {.norm = true}},
+                 {2176, 768, 2, {.norm = true, .glu = true}},
+                 {80, 2048, 2, {.glu = true, .gelu = true}},
+                 {144, 2560, 2, {.norm = true, .glu = true, .gelu = true}},
+                 {64, 14336, 1, {0}},
+                 {16, 28672, 1, {0}},
+                 {35904, 256, 1, {.norm = true}}};
+    struct pl_device_weight probe = {.dtype = PL_BF16, .rows = 48, .cols = 512, .row_bytes = 1024};
+    if (pl_stream_declines(&ks, &probe, 1) != NULL) return;
+    assert_non_null(pl_stream_declines(&ks, &probe, 2));
+    for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
+        for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+            bool add = i % 3 == 1 && !cases[i].kind.glu;
+            one_stream(types[t], cases[i].out, cases[i].in, cases[i].kind, cases[i].matrices, i % 2 == 0, add);
+        }
+    }
+    one_stream(PL_BF16, 37, 1000, (struct pl_stream_kind){.norm = true}, 2, true, true); /* neither in fours nor in 256s */
+    one_stream(PL_F16, 3, 2056, (struct pl_stream_kind){.glu = true}, 2, false, false);
+    broken_input();
+}
+static void test_stream(void **state) {
+    (void)state;
+    kit_each(streams);
+}
+
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),   cmocka_unit_test(test_prepare), cmocka_unit_test(test_unpack),
-                                 cmocka_unit_test(test_dense), cmocka_unit_test(test_plain),   cmocka_unit_test(test_blocks),
-                                 cmocka_unit_test(test_mlx),   cmocka_unit_test(test_gemv)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_stream), cmocka_unit_test(test_plain_on_units),
+                                 cmocka_unit_test(test_mma),    cmocka_unit_test(test_prepare),
+                                 cmocka_unit_test(test_unpack), cmocka_unit_test(test_dense),
+                                 cmocka_unit_test(test_plain),  cmocka_unit_test(test_blocks),
+                                 cmocka_unit_test(test_mlx),    cmocka_unit_test(test_gemv)};
     return TEST_RUN("products", tests);
 }

@@ -22,7 +22,7 @@ static size_t grid(void (*fn)(size_t rows, size_t cols)) {
     return n;
 }
 
-static struct pl_kernel plain, added, layer, element[PL_EW_COUNT], pick;
+static struct pl_kernel plain, added, layer, element[PL_EW_COUNT], pick[PL_PICK_COUNT];
 static bool layer_biased;
 
 static void one_norm(size_t rows, size_t cols) {
@@ -160,8 +160,15 @@ static void check_pick(const float *from, size_t rows, size_t cols) {
     if (rows > 2) x[2 * cols + cols - 1] = INFINITY, want[2] = PL_PICK_BROKEN;
     for (size_t i = 0; rows > 3 && i < cols; i++) x[3 * cols + i] = -INFINITY, want[3] = PL_PICK_NONE;
     struct pl_device_buffer bx = kit_up(x, rows * cols * 4), best = kit_out(rows * 4);
-    CHECK(pl_launch_pick(&ks, &pick, &bx, &best, rows, cols));
-    uint32_t *got = kit_down(&best);
+    struct pl_device_buffer parts = kit_out(rows * PL_PICK_SLICES * 8), second = kit_out(rows * 4);
+    CHECK(pl_launch_pick(&ks, PL_PICK_ROWS, &pick[PL_PICK_ROWS], &bx, &best, rows, cols));
+    CHECK(pl_launch_pick(&ks, PL_PICK_PART, &pick[PL_PICK_PART], &bx, &parts, rows, cols));
+    if (ks.norm >= PL_PICK_SLICES)
+        CHECK(pl_launch_pick(&ks, PL_PICK_JOIN, &pick[PL_PICK_JOIN], &parts, &second, rows, cols));
+    uint32_t *got = kit_down(&best), *joined = kit_down(&second);
+    if (ks.norm >= PL_PICK_SLICES) assert_memory_equal(got, joined, rows * 4);
+    kit_drop(&parts);
+    free(joined);
     for (size_t r = 0; r < rows; r++) {
         if (got[r] != want[r]) print_message("# pick of %zu columns, row %zu: %u, expected %u\n", cols, r, got[r], want[r]);
     }
@@ -197,11 +204,11 @@ static void one_pick(size_t rows, size_t cols) {
 static void picks(void) {
     CHECK(pl_kernel_elementwise(&ks, PL_EW_GATHER, &element[PL_EW_GATHER], &err));
     CHECK(pl_kernel_elementwise(&ks, PL_EW_ARGMAX, &element[PL_EW_ARGMAX], &err));
-    CHECK(pl_kernel_pick(&ks, &pick, &err));
+    for (int i = 0; i < PL_PICK_COUNT; i++) CHECK(pl_kernel_pick(&ks, (enum pl_picking)i, &pick[i], &err));
     grid(one_pick);
     pl_kernel_free(&ks, &element[PL_EW_GATHER]);
     pl_kernel_free(&ks, &element[PL_EW_ARGMAX]);
-    pl_kernel_free(&ks, &pick);
+    for (int i = 0; i < PL_PICK_COUNT; i++) pl_kernel_free(&ks, &pick[i]);
 }
 
 /* Every word is read exactly once, whatever the number of groups. */

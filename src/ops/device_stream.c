@@ -1,0 +1,110 @@
+/* Products of one row (cuda_stream.h) as the device backend runs them. A norm of one row waits for the operation after it: a
+ * product of its result does both in one launch, anything else has it done first (dev_settle). */
+#include "ops/device_ops.h"
+
+static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
+static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
+static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
+    return &((const struct dev_activation *)a)->data;
+}
+
+static bool asked(const struct dev_ops *d, enum pl_op op) {
+    return d->base.choice.forced[op] != PL_IMPL_NONE || d->base.choice.disabled[op] != 0;
+}
+
+bool dev_streams_strips(const struct dev_ops *d) {
+    return PL_STREAM_STRIPS || d->base.choice.forced[PL_OP_linear] == PL_IMPL_STREAM;
+}
+
+bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n) {
+    if (d->streams == 0 || n->x->rows != 1 || n->x->cols % 8 != 0 || n->x == n->y || asked(d, PL_OP_norm)) return false;
+    d->norm_waits = *n;
+    return true;
+}
+
+static enum pl_status kernel_of(struct dev_ops *d, struct dev_format *f, struct pl_stream_kind kind,
+                                struct pl_kernel **out) {
+    struct pl_kernel *k = &f->stream[pl_stream_index(kind)];
+    if (k->jit == NULL) PL_TRY(pl_kernel_stream(&d->ks, &f->w, kind, k, &d->ks.err));
+    *out = k;
+    return PL_OK;
+}
+
+const char *dev_stream_name(struct dev_format *f) {
+    if (f->stream_name[0] == 0) pl_kernel_stream_name(&f->w, (struct pl_stream_kind){0}, f->stream_name);
+    return f->stream_name;
+}
+
+/* Whether the norm that waits can be done by a product of x that writes y. */
+static bool takes_norm(const struct dev_ops *d, size_t count, const struct pl_activation *x,
+                       struct pl_activation *const *y) {
+    const struct dev_norm *n = &d->norm_waits;
+    if (n->y == NULL || n->y != x) return false;
+    for (size_t i = 0; i < count; i++)
+        if (y[i] == n->x || y[i] == n->y) return false;
+    return true;
+}
+
+static enum pl_status run(struct pl_ops *o, enum pl_op op, struct pl_stream_kind kind, struct pl_launch_stream *l,
+                          struct dev_format *f, const struct pl_activation *x, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = NULL;
+    l->x = data_of(x);
+    if (kind.norm) {
+        const struct dev_norm *n = &d->norm_waits;
+        l->x = data_of(n->x);
+        l->norm = &weight_of(n->w)->w.data;
+        l->h = data_of(x);
+        l->eps = n->eps;
+        l->offset = n->offset;
+        d->norm_waits = (struct dev_norm){0};
+    }
+    enum pl_status st = kernel_of(d, f, kind, &k);
+    if (st == PL_OK) st = pl_launch_stream(&d->ks, k, kind, l);
+    if (st == PL_OK) pl_ops_count(o, op, k->name, 1, bytes);
+    return dev_report(d, st);
+}
+
+static uint64_t fill(struct pl_launch_stream *l, size_t count, const struct pl_weight *const *w,
+                     const struct pl_weight *const *bias, struct pl_activation *const *y) {
+    uint64_t bytes = 0;
+    l->count = count;
+    for (size_t i = 0; i < count; i++) {
+        l->w[i] = &weight_of(w[i])->w;
+        l->bias[i] = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL;
+        l->y[i] = data_of(y[i]);
+        bytes += weight_of(w[i])->bytes;
+    }
+    return bytes;
+}
+
+enum pl_status dev_stream(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                          const struct pl_weight *const *bias, const struct pl_activation *x,
+                          struct pl_activation *const *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_launch_stream l = {.add = op == PL_OP_linear_add};
+    uint64_t bytes = fill(&l, count, w, bias, y);
+    struct pl_stream_kind kind = {.norm = takes_norm(d, count, x, y)};
+    if (!kind.norm) PL_TRY(dev_settle(o));
+    for (size_t i = 0; i < count; i++)
+        if (y[i] == d->prepared) d->prepared = NULL;
+    return run(o, op, kind, &l, weight_of(w[0])->format, x, bytes);
+}
+
+bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_activation *x) {
+    const struct dev_ops *d = (const struct dev_ops *)o;
+    const struct dev_weight *gate = weight_of(w[0]), *up = weight_of(w[1]);
+    if (d->streams == 0 || gate->format != up->format || gate->w.rows != up->w.rows || asked(d, PL_OP_glu)) return false;
+    return dev_product(d, gate, x->rows) == PL_IMPL_STREAM && dev_product(d, up, x->rows) == PL_IMPL_STREAM;
+}
+
+enum pl_status dev_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                         enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_launch_stream l = {0};
+    uint64_t bytes = fill(&l, 2, w, bias, y);
+    struct pl_stream_kind kind = {.norm = takes_norm(d, 2, x, y), .glu = true, .gelu = act == PL_OPS_GELU_TANH};
+    if (!kind.norm) PL_TRY(dev_settle(o));
+    d->prepared = NULL;
+    return run(o, PL_OP_linear, kind, &l, weight_of(w[0])->format, x, bytes);
+}
