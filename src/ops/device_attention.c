@@ -58,7 +58,8 @@ static enum pl_status whole_attention(struct pl_ops *o, const struct pl_launch_a
         if (st == PL_OK) st = pl_device_fill(d->ks.device, d->ks.stream, &d->arrived, 0, &d->ks.err);
     }
     if (st == PL_OK) st = pl_launch_whole(&d->ks, k, &l);
-    st = dev_done(o, PL_OP_attention, k, bytes + w.bytes, st);
+    if (st == PL_OK) pl_ops_count(o, PL_OP_rope_append, k->name, 1, w.bytes); /* the same launch */
+    st = dev_done(o, PL_OP_attention, k, bytes, st);
     if (st != PL_OK || splits == 1 || joined) return st;
     struct pl_launch_prepare p = {.x = &d->parts,
                                   .second = &d->lse,

@@ -62,6 +62,9 @@ static enum pl_status run(struct pl_ops *o, enum pl_op op, struct pl_stream_kind
     enum pl_status st = kernel_of(d, f, kind, &k);
     if (st == PL_OK) st = pl_launch_stream(&d->ks, k, kind, l);
     if (st == PL_OK) pl_ops_count(o, op, k->name, 1, bytes);
+    if (st == PL_OK && kind.norm)
+        pl_ops_count(o, PL_OP_norm, k->name, 1, 0); /* one launch, counted under all that it does */
+    if (st == PL_OK && kind.glu) pl_ops_count(o, PL_OP_glu, k->name, 1, 0);
     return dev_report(d, st);
 }
 

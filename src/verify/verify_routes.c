@@ -319,7 +319,7 @@ static void attention_rows(struct report *r) {
 }
 
 static void other_rows(struct report *r) {
-    static const char *const one[] = {"gemv", "/r1", NULL};
+    static const char *const one[] = {"gemv", "/r1", "stream", NULL};
     static const char *const many[] = {"gemm", "cublaslt", "mma", "/r8", "/r4", "tile", NULL};
     kernel_row(r, "norm", "norm", NULL, "every request", "this model has none");
     kernel_row(r, "residual and norm in one", "add_norm", NULL, "every request",
