@@ -68,7 +68,10 @@ static enum pl_status read_tools(json_t *tools, json_t *choice, json_t *text, st
             if (json_object_get(t, keys[k]) != NULL) json_object_set(f, keys[k], json_object_get(t, keys[k]));
         json_array_append_new(q->tools, json_pack("{s:O?, s:o}", "type", json_object_get(t, "type"), "function", f));
     }
-    if (json_is_object(choice))
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    if (type != NULL && strcmp(type, "allowed_tools") == 0)
+        q->tool_choice = json_pack("{s:s, s:O}", "type", type, "allowed_tools", choice);
+    else if (json_is_object(choice))
         q->tool_choice =
             json_pack("{s:s, s:{s:O?}}", "type", "function", "function", "name", json_object_get(choice, "name"));
     else

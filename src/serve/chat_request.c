@@ -115,6 +115,35 @@ static const char *tool_name(const json_t *tools, size_t i) {
     return json_string_value(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name"));
 }
 
+/* {"type":"allowed_tools","allowed_tools":{"mode":..,"tools":[..]}}: the other tools are not shown. */
+static enum pl_status read_allowed(struct chat_request *q, const json_t *allowed, struct param_error *pe) {
+    const json_t *list = json_object_get(allowed, "tools");
+    const char *mode = json_string_value(json_object_get(allowed, "mode"));
+    json_t *kept = json_array();
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *t = json_array_get(list, i), *f = json_object_get(t, "function");
+        const char *name = json_string_value(json_object_get(f != NULL ? f : t, "name"));
+        size_t at = 0, count = json_array_size(q->tools);
+        while (name != NULL && at < count && strcmp(tool_name(q->tools, at), name) != 0) at++;
+        if (name == NULL || at == count) {
+            json_decref(kept);
+            return param_bad(pe, "tool_choice", PL_INVALID, "tool_choice allows '%.64s', which is none of the tools",
+                             name != NULL ? name : "");
+        }
+        json_array_append(kept, json_array_get(q->tools, at));
+    }
+    bool known = mode != NULL && (strcmp(mode, "auto") == 0 || strcmp(mode, "required") == 0);
+    if (!known || json_array_size(kept) == 0) {
+        json_decref(kept);
+        return param_bad(pe, "tool_choice", PL_INVALID,
+                         "allowed_tools wants a mode, 'auto' or 'required', and a list of tools");
+    }
+    json_decref(q->tools);
+    q->tools = kept;
+    q->choice = strcmp(mode, "required") == 0 ? CHOICE_REQUIRED : CHOICE_AUTO;
+    return PL_OK;
+}
+
 /* "auto", "none", "required" or {"type":"function","function":{"name":..}}. With "none" the model sees no tools. */
 static enum pl_status read_choice(struct chat_request *q, struct param_error *pe) {
     const char *word = json_string_value(q->tool_choice);
@@ -128,6 +157,9 @@ static enum pl_status read_choice(struct chat_request *q, struct param_error *pe
         q->choice = CHOICE_NONE;
         return PL_OK;
     }
+    const char *type = json_string_value(json_object_get(q->tool_choice, "type"));
+    if (type != NULL && strcmp(type, "allowed_tools") == 0)
+        return read_allowed(q, json_object_get(q->tool_choice, "allowed_tools"), pe);
     if (word == NULL && name == NULL)
         return param_bad(
             pe, "tool_choice", PL_INVALID,

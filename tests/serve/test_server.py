@@ -204,6 +204,16 @@ def test_forced_tool_calls(s):
         deltas = [d for e in s.stream("/v1/chat/completions", body) for ch in e["choices"] for d in ch["delta"].get("tool_calls", [])]
         assert deltas[0]["function"]["name"] == call["function"]["name"] and deltas[0]["id"] and {d["index"] for d in deltas} == {0}
         assert "".join(d["function"].get("arguments", "") for d in deltas) == call["function"]["arguments"]
+    pick = lambda mode, *names: {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": n}} for n in names]}}
+    for seed in range(4):
+        r = s.post("/v1/chat/completions", chat("hi", tools=[TOOL, other], tool_choice=pick("required", "other"), temperature=1, seed=seed, max_tokens=200))[1]
+        assert all(c["function"]["name"] == "other" for c in r["choices"][0]["message"].get("tool_calls", [])), r
+    for wrong in (pick("required", "nothing"), pick("auto"), pick("never", "other")):
+        assert s.post("/v1/chat/completions", chat("hi", tools=[TOOL, other], tool_choice=wrong))[1]["error"]["param"] == "tool_choice"
+    flat = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]}
+    tools = [{"type": "function", **t["function"]} for t in (TOOL, other)]
+    r = s.post("/v1/responses", {"input": "hi", "tools": tools, "tool_choice": flat, "max_output_tokens": 200, "temperature": 0})[1]
+    assert all(i["name"] == "other" for i in r["output"] if i["type"] == "function_call") and r["tool_choice"] == flat, r
     assert "tool_calls" not in s.post("/v1/chat/completions", chat("hi", tools=[TOOL], tool_choice="none"))[1]["choices"][0]["message"]
 
 
