@@ -6,6 +6,7 @@
 #include "ops/bandwidth.h"
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
+#include "ops/draw.h"
 #include "ops/paged.h"
 
 enum { SHIP_PAGE = 32 };
@@ -22,6 +23,8 @@ static enum pl_status common(struct pl_kernels *ks, struct pl_err *err) {
     for (int i = 0; i < PL_EW_COUNT; i++) PL_TRY(pl_kernel_elementwise(ks, (enum pl_elementwise)i, &k, err));
     for (uint32_t unroll = 4; unroll <= 8; unroll *= 2) PL_TRY(pl_kernel_read(ks, unroll, &k, err));
     for (int i = 0; i < PL_PICK_COUNT; i++) PL_TRY(pl_kernel_pick(ks, (enum pl_picking)i, &k, err));
+    struct pl_draw_kernels draw = {0};
+    PL_TRY(pl_kernel_draw(ks, PL_F32, &draw, err));
     pl_jit_set_u32(&pack, "GROUP", 256);
     return pl_kernel_make(ks, &pack, 256, "pack/bf16", &k, err);
 }
