@@ -102,7 +102,8 @@ enum pl_status dev_draw(struct pl_ops *o, const struct pl_activation *x, size_t 
     struct dev_ops *d = dev_of(o);
     struct dev_choice *c = &d->choice;
     uint64_t bytes = 2 * rows * x->cols * sizeof(float); /* the row is read twice */
-    enum pl_status st = c->draw.choose.jit != NULL ? PL_OK : pl_kernel_draw(&d->ks, PL_F32, &c->draw, &d->ks.err);
+    enum pl_status st = dev_settle(o);
+    if (st == PL_OK && c->draw.choose.jit == NULL) st = pl_kernel_draw(&d->ks, PL_F32, &c->draw, &d->ks.err);
     if (st == PL_OK) st = pl_kernels_record_end(&d->ks);
     if (st == PL_OK && d->ks.planning) return PL_OK;
     if (st == PL_OK) st = pl_draw_reserve(&d->ks, &c->room, x->rows_max);
