@@ -27,7 +27,7 @@ enum pl_status dev_load_strips(struct dev_ops *d, const void *bytes, uint64_t n,
         PL_TRY(pl_device_alloc(d->ks.device, n, &d->loading, err));
     }
     PL_TRY(pl_device_alloc(d->ks.device, pl_strips_bytes(&w->w), &w->w.data, err));
-    PL_TRY(pl_device_upload(d->ks.device, d->ks.stream, &d->loading, 0, bytes, n, err));
+    PL_TRY(dev_upload(d, &d->loading, 0, bytes, n, err));
     struct pl_device_weight from = w->w;
     from.data = d->loading;
     enum pl_status st = pl_launch_retile(&d->ks, k, &from, &w->w.data);

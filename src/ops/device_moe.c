@@ -20,7 +20,7 @@ static const struct pl_device_buffer *bias_of(const struct pl_weight *w) { retur
 
 static enum pl_status put(struct dev_ops *d, const void *bytes, uint64_t n, struct pl_device_buffer *to, uint64_t at,
                           struct pl_err *err) {
-    return pl_device_upload(d->ks.device, d->ks.stream, to, at, bytes, n, err);
+    return dev_upload(d, to, at, bytes, n, err);
 }
 
 static enum pl_status check_alike(const struct pl_tensor *experts, size_t count, struct pl_err *err) {

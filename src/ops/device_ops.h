@@ -2,6 +2,7 @@
 #ifndef PL_OPS_DEVICE_OPS_H
 #define PL_OPS_DEVICE_OPS_H
 
+#include "device/stage.h"
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 #include "ops/cuda_mma.h"
@@ -117,6 +118,7 @@ struct dev_ops {
     struct pl_kernel prepare[PL_PREPARE_COUNT][PL_INPUTS_COUNT];
     bool strips; /* there are rearranged weights: inputs are made ready for those */
     enum pl_inputs prepared_as;
+    struct pl_stage *stage;          /* while weights are loaded */
     struct pl_device_buffer loading; /* a weight as the file has it, before it is rearranged; gone with the first step */
     uint64_t mma_cols, mma_outputs;  /* widest input, most outputs of rearranged weights; 0: there are none */
     uint64_t streams;                /* weights that PL_IMPL_STREAM could take */
@@ -141,6 +143,10 @@ enum pl_status dev_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t 
 enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
                        const struct pl_activation *x, struct pl_activation *y) PL_MUST_CHECK;
 void dev_moe_deinit(struct dev_ops *d);
+
+/* Bytes of a weight to the device, by the stage where that helps. `from` may be let go of once the stream was waited for. */
+enum pl_status dev_upload(struct dev_ops *d, const struct pl_device_buffer *to, uint64_t offset, const void *from,
+                          uint64_t n, struct pl_err *err) PL_MUST_CHECK;
 
 /* device_attention.c */
 void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt);

@@ -61,10 +61,16 @@ enum pl_status dev_format_of(struct dev_ops *d, const struct pl_device_weight *w
     return PL_OK;
 }
 
+enum pl_status dev_upload(struct dev_ops *d, const struct pl_device_buffer *to, uint64_t offset, const void *from,
+                          uint64_t n, struct pl_err *err) {
+    if (!pl_stage_helps(d->ks.device, n)) return pl_device_upload(d->ks.device, d->ks.stream, to, offset, from, n, err);
+    if (d->stage == NULL) PL_TRY(pl_stage_create(d->ks.device, &d->stage, err));
+    return pl_stage_upload(d->stage, d->ks.stream, to, offset, from, n, err);
+}
 static enum pl_status put(struct dev_ops *d, const void *bytes, uint64_t n, struct pl_device_buffer *out,
                           struct pl_err *err) {
     PL_TRY(pl_device_alloc(d->ks.device, n, out, err));
-    return pl_device_upload(d->ks.device, d->ks.stream, out, 0, bytes, n, err);
+    return dev_upload(d, out, 0, bytes, n, err);
 }
 
 static void weight_destroy(struct pl_ops *o, struct pl_weight *weight) {
@@ -411,6 +417,8 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     struct dev_ops *d = dev_of(o);
     (void)kv;
     if (b->rows == 0) return PL_OK;
+    pl_stage_destroy(d->stage); /* everything is loaded */
+    d->stage = NULL;
     enum pl_status st = upload_step(d, b);
     if (st != PL_OK) return report(d, st);
     bool many = b->rows >= (d->plain ? PL_DENSE_ROWS_PLAIN : PL_DENSE_ROWS) || forced(d, PL_OP_linear, PL_IMPL_CUBLASLT);
@@ -772,6 +780,7 @@ static void destroy(struct pl_ops *o) {
     struct pl_device *dev = d->ks.device;
     if (dev != NULL) {
         pl_device_settle(dev);
+        pl_stage_destroy(d->stage);
         pl_device_free(dev, &d->step);
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/stage.h"
 #include "tests/devices.h"
 
 static const char *const opencl_text = "__kernel void add(__global const float *a, __global float *b, const float by) {\n"
@@ -172,6 +173,27 @@ static void fills(struct pl_device *d, struct pl_device_stream s) {
     }
 }
 
+/* More than all blocks together, from odd places to odd places. */
+static void staged(struct pl_device *d, struct pl_device_stream s) {
+    enum { LEN = (150 << 20) + 4321, AT = 77 };
+    struct pl_err err = {0};
+    struct pl_device_buffer b = {0};
+    struct pl_stage *stage = NULL;
+    uint32_t *from = test_malloc(LEN + 8), *got = test_malloc(LEN + 8);
+    for (size_t i = 0; i < LEN / 4 + 1; i++) from[i] = (uint32_t)i * 2654435761u;
+    assert_int_equal(pl_device_alloc(d, LEN + AT, &b, &err), PL_OK);
+    assert_int_equal(pl_stage_create(d, &stage, &err), PL_OK);
+    assert_int_equal(pl_stage_upload(stage, s, &b, AT, (char *)from + 3, LEN, &err), PL_OK);
+    assert_int_equal(pl_stage_upload(stage, s, &b, 0, (char *)from + 3, 5, &err), PL_OK);
+    pl_stage_destroy(stage);
+    assert_int_equal(pl_device_download(d, s, got, &b, AT, LEN, &err), PL_OK);
+    assert_int_equal(pl_device_stream_wait(d, s, &err), PL_OK);
+    assert_memory_equal(got, (char *)from + 3, LEN);
+    pl_device_free(d, &b);
+    test_free(from);
+    test_free(got);
+}
+
 static void refusals(void **state) {
     (void)state;
     for (int k = 0; k < PL_DEVICE_KIND_COUNT; k++) {
@@ -194,6 +216,7 @@ static void refusals(void **state) {
         assert_int_equal(pl_device_download(d, s, bytes, &b, UINT64_MAX, 2, &err), PL_INVALID);
         parts_of_buffers(d, s);
         fills(d, s);
+        staged(d, s);
         struct pl_buf image = {0}, log = {0};
         struct pl_device_source src = {"bad.k", "this is no kernel", NULL, 0};
         assert_int_equal(pl_device_compile(d, kind, NULL, &src, &image, &log, &err), PL_DEVICE);
