@@ -59,7 +59,7 @@ if ! grep -qE '^cuda +[0-9]' "$W/devices"; then
     exit 1
 fi
 CL=$(awk '$1 == "opencl" && /NVIDIA/ { print $2; exit }' "$W/devices")
-KERNELS="kernels/test_rows kernels/test_linear kernels/test_attention kernels/test_paged"
+KERNELS="kernels/test_rows kernels/test_linear kernels/test_attention kernels/test_paged kernels/test_moe kernels/test_paged_mma"
 OTHERS="device/test_device jit/test_jit ops/test_witness model/test_device model/test_attention model/test_device_faults"
 name() { local n=${1//test_/} && echo "${n//\//-}"; }
 
