@@ -59,24 +59,17 @@ if ! grep -qE '^cuda +[0-9]' "$W/devices"; then
     exit 1
 fi
 CL=$(awk '$1 == "opencl" && /NVIDIA/ { print $2; exit }' "$W/devices")
-KERNELS="kernels/test_rows kernels/test_linear kernels/test_attention kernels/test_paged kernels/test_moe kernels/test_paged_mma"
+KERNELS=$(cd "$B/tests" && find kernels -name 'test_*' -type f -perm -u+x ! -name '*.*' ! -name test_gates | sort)
 OTHERS="device/test_device jit/test_jit ops/test_witness model/test_device model/test_attention model/test_device_faults"
 name() { local n=${1//test_/} && echo "${n//\//-}"; }
 
 for t in $KERNELS $OTHERS; do
     step "cuda-$(name "$t")" env PLUMB_TEST_DEVICE=cuda "$B/tests/$t"
+done
+for t in $KERNELS $OTHERS; do
     if [ -n "$CL" ]; then step "opencl-$(name "$t")" env PLUMB_TEST_DEVICE=opencl:"$CL" "$B/tests/$t"; fi
 done
 [ -n "$CL" ] || echo "skip NVIDIA's OpenCL: it lists no device here"
-if command -v python3 > /dev/null; then
-    step cuda-trials env PLUMB_TEST_DEVICE=cuda python3 tests/device/test_trials.py
-else
-    echo "skip trials: no python3"
-fi
-wait # what ran so far has compiled everything: from here on only the order and the checker differ
-for t in $KERNELS jit/test_jit ops/test_witness; do
-    step "shuffled-$(name "$t")" env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SHUFFLE=$RANDOM PLUMB_TEST_SMALL=1 "$B/tests/$t"
-done
 sanitize() { # tool, test, patterns of cases...
     step "$1-$(name "$2")" env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SMALL=1 ${3:+PLUMB_TEST_ONLY="$3"} compute-sanitizer \
         --tool "$1" --error-exitcode 7 --report-api-errors no "$B/tests/$2"
@@ -88,6 +81,14 @@ if command -v compute-sanitizer > /dev/null; then
     done
 else
     echo "skip compute-sanitizer: not installed"
+fi
+for t in $KERNELS jit/test_jit ops/test_witness; do
+    step "shuffled-$(name "$t")" env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SHUFFLE=$RANDOM PLUMB_TEST_SMALL=1 "$B/tests/$t"
+done
+if command -v python3 > /dev/null; then
+    step cuda-trials env PLUMB_TEST_DEVICE=cuda python3 tests/device/test_trials.py
+else
+    echo "skip trials: no python3"
 fi
 wait
 "$B/plumb" devices --measure --limit 30 --only cuda # alone, now that nothing else runs

@@ -107,7 +107,7 @@ static void equal_tokens(void) {
     static const uint32_t lists[] = {PL_DRAW_LIST, 1, 7};
     for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
         CHECK(pl_kernel_draw(&ks, types[t], &draw, &err));
-        for (size_t again = 0; again < 40; again++) {
+        for (size_t again = 0; again < (test_small() ? 2 : 40); again++) {
             size_t cols = widths[again % PL_COUNT_OF(widths)], rows = counts[again % PL_COUNT_OF(counts)];
             float *x = random_rows(rows, cols);
             struct pl_draw how[17];
@@ -145,7 +145,7 @@ static void far_apart(void) {
     CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));
     float *x = malloc(ROWS * COLS * sizeof *x);
     for (size_t i = 0; i < ROWS * COLS; i++) x[i] = i % COLS == 17 ? 100 : 0;
-    for (uint32_t again = 0; again < 60; again++) {
+    for (uint32_t again = 0; again < (test_small() ? 2 : 60); again++) {
         struct pl_draw how[ROWS];
         for (uint32_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){1, 0, 1, 0, again * ROWS + r, again};
         uint32_t *got = run(x, ROWS, COLS, PL_F32, how, PL_DRAW_LIST);
@@ -202,11 +202,12 @@ static void test_far_apart(void **state) {
 }
 static void test_frequencies(void **state) {
     (void)state;
+    if (test_small()) skip(); /* it is about many */
     kit_each(frequencies);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_tokens), cmocka_unit_test(test_rows_without_a_token),
-                                       cmocka_unit_test(test_far_apart), cmocka_unit_test(test_frequencies)};
-    return cmocka_run_group_tests_name("draw kernels", tests, NULL, NULL);
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_tokens), cmocka_unit_test(test_rows_without_a_token),
+                                 cmocka_unit_test(test_far_apart), cmocka_unit_test(test_frequencies)};
+    return TEST_RUN("draw kernels", tests);
 }
