@@ -84,6 +84,7 @@ static enum pl_status everything(struct pl_kernels *ks, const struct pl_ship *wh
         {4, 1, 256, true},   {8, 4, 256, true},   {16, 8, 256, true},
     };
     static const enum pl_dtype caches[] = {PL_F16, PL_BF16};
+    struct pl_draw_kernels draw = {0};
     PL_TRY(common(ks, err));
     PL_TRY(weights(ks, what->type, err));
     const struct family own = {what->heads, what->kv_heads, what->head_dim, false};
@@ -91,7 +92,7 @@ static enum pl_status everything(struct pl_kernels *ks, const struct pl_ship *wh
         const struct family *f = what->heads > 0 ? &own : &families[i];
         for (size_t c = 0; c < PL_COUNT_OF(caches); c++) PL_TRY(heads(ks, f, caches[c], err));
     }
-    return PL_OK;
+    return pl_kernel_draw(ks, PL_F32, &draw, err);
 }
 
 enum pl_status pl_ops_ship(const char *path, const struct pl_ship *what, size_t *count, struct pl_err *err) {
