@@ -10,7 +10,7 @@
 enum {
     ATTN_CHUNK = 128,    /* tokens of one softmax state, at absolute multiples: the split never changes a bit */
     ATTN_GROUP = 16,     /* tokens converted at a time */
-    ATTN_QUERIES = 32,   /* query vectors of one tile */
+    ATTN_QUERIES = 64,   /* query vectors of one tile */
     ATTN_HEAD_MAX = 1024 /* largest head size */
 };
 
