@@ -268,7 +268,52 @@ static void compare_counters(const struct pl_verify_options *o, struct compariso
     pl_buf_deinit(&arm);
 }
 
-static void compare_build(const struct pl_verify_options *o, struct comparison *c) {
+/* The other build's own pass over the same items, so that the report holds all answers for each side. */
+static void other_pass(const struct pl_verify_options *o, const json_t *now, struct comparison *c) {
+    struct pl_verify_options other = *o;
+    struct pl_buf only = {0}, said = {0};
+    struct pl_err err = {0};
+    char dir[1100], path[1200];
+    int code = 0;
+    const json_t *items = json_object_get(now, "items");
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(items, i), "name"));
+        bool timed = strcmp(name, "bench") == 0 || strcmp(name, "tests") == 0; /* in pairs below; of this build alone */
+        if (!timed) pl_buf_printf(&only, "%s%s", only.len > 0 ? "," : "", name);
+    }
+    snprintf(dir, sizeof dir, "%.1000s/other", o->dir);
+    snprintf(path, sizeof path, "%s/verify.json", dir);
+    other.self = o->against;
+    other.timeout_s = o->timeout_s * 4;
+    const char *words[] = {"verify",
+                           "--report",
+                           dir,
+                           "-m",
+                           o->model,
+                           "--only",
+                           pl_buf_cstr(&only),
+                           "--flags",
+                           o->flags != NULL ? o->flags : "",
+                           o->quick ? "--quick" : NULL,
+                           NULL};
+    enum pl_status st = pl_verify_self(&other, words, NULL, &said, &code, &err);
+    json_t *theirs = st == PL_OK && code != 64 ? json_load_file(path, 0, NULL) : NULL;
+    if (theirs == NULL) {
+        json_array_append_new(c->notes, json_sprintf("the other build's own pass did not run (exit code %d): %.200s", code,
+                                                     st != PL_OK ? err.text : pl_buf_cstr(&said)));
+    } else {
+        json_array_append_new(c->notes, json_sprintf("the other build's own pass: %s (%s)",
+                                                     json_string_value(json_object_get(theirs, "verdict")), path));
+        compare_items(c, theirs, now);
+        compare_operations(c, json_object_get(item_of(theirs, "operations"), "evidence"),
+                           json_object_get(item_of(now, "operations"), "evidence"));
+    }
+    json_decref(theirs);
+    pl_buf_deinit(&only);
+    pl_buf_deinit(&said);
+}
+
+static void compare_build(const struct pl_verify_options *o, const json_t *report, struct comparison *c) {
     if (o->model == NULL) {
         regression(c, "another build can only be compared on a model (-m)");
         return;
@@ -277,6 +322,7 @@ static void compare_build(const struct pl_verify_options *o, struct comparison *
     compare_sources(c, before, now, "sources");
     json_decref(before);
     json_decref(now);
+    other_pass(o, report, c);
     compare_outputs(o, c);
     compare_counters(o, c);
     paired_bench(o, c);
@@ -295,7 +341,7 @@ void pl_verify_against(const struct pl_verify_options *o, const json_t *report, 
         pl_verify_say(r, PL_VERIFY_INCONCLUSIVE, "%.300s is neither a report of plumb verify nor a program", o->against);
     } else {
         if (build)
-            compare_build(o, &c);
+            compare_build(o, report, &c);
         else
             compare_report(&c, before, report);
         size_t n = json_array_size(c.regressions);

@@ -251,6 +251,8 @@ exec {PLUMB} "$@"
     e = item(report(out), "against")["evidence"]
     assert e["kind"] == "build" and len(e["speeds"]) == 2 and all(s["paired"] for s in e["speeds"]), text
     assert any("sources: 0 of" in n for n in e["notes"]), e["notes"]
+    assert any("own pass: PASS" in n for n in e["notes"]), e["notes"]
+    assert [i["name"] for i in json.load(open(os.path.join(out, "other", "verify.json")))["items"]] == ["build"]
     assert [x for x in e["regressions"] if "former speed" not in x] == [], text  # one program: speed alone may wobble
     text = verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "build", "--report", out, "--against", PLUMB, code=1)
     assert "one build" in text, text
