@@ -285,17 +285,21 @@ static void other_pass(const struct pl_verify_options *o, const json_t *now, str
     snprintf(path, sizeof path, "%s/verify.json", dir);
     other.self = o->against;
     other.timeout_s = o->timeout_s * 4;
-    const char *words[] = {"verify",
-                           "--report",
-                           dir,
-                           "-m",
-                           o->model,
-                           "--only",
-                           pl_buf_cstr(&only),
-                           "--flags",
-                           o->flags != NULL ? o->flags : "",
-                           o->quick ? "--quick" : NULL,
-                           NULL};
+    const char *words[14] = {"verify",
+                             "--report",
+                             dir,
+                             "-m",
+                             o->model,
+                             "--only",
+                             pl_buf_cstr(&only),
+                             "--flags",
+                             o->flags != NULL ? o->flags : ""};
+    size_t n = 9;
+    if (o->quick) words[n++] = "--quick";
+    if (o->backend != NULL) {
+        words[n++] = "--backend";
+        words[n++] = o->backend;
+    }
     enum pl_status st = pl_verify_self(&other, words, NULL, &said, &code, &err);
     json_t *theirs = st == PL_OK && code != 64 ? json_load_file(path, 0, NULL) : NULL;
     if (theirs == NULL) {
