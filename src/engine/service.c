@@ -145,7 +145,7 @@ static void options_with_defaults(const struct plumb_engine *e, const struct pl_
                                   .prefill_tokens = opt->prefill_tokens};
     c->max_running = PL_MIN(c->max_running, e->dense ? e->max_sessions : e->logit_rows);
     c->step_tokens = PL_MIN(c->step_tokens, e->batch_rows);
-    if (c->prefill_tokens == 0) c->prefill_tokens = PL_MAX(1, c->step_tokens - PL_MIN(c->max_running, c->step_tokens / 2));
+    if (c->prefill_tokens == 0) c->prefill_tokens = c->step_tokens; /* decoding rows come first: what they leave */
     c->reserve_pages = c->max_running;
     c->window = window_of(&e->config);
     c->score_tokens = PL_MIN(e->logit_rows - c->max_running, c->prefill_tokens);

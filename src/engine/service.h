@@ -29,7 +29,7 @@ struct pl_service_options {
     uint32_t max_running;    /* sequences in one step; 0 = 8 */
     uint32_t max_waiting;    /* 0 = 256 */
     uint32_t step_tokens;    /* rows of one step; 0 = the engine's batch rows */
-    uint32_t prefill_tokens; /* of them for prompts; 0 = 3/4 of step_tokens */
+    uint32_t prefill_tokens; /* of them for prompts; 0 = what decoding rows leave */
     uint32_t gap_ms;         /* a step that also decodes prefills about as much as takes this long; 0: no such bound */
     bool no_prefix_cache;
     uint64_t fail_step; /* drill: this step (the first is 1) fails as if the device had; 0: none */
