@@ -1,5 +1,5 @@
 /* paged_mma - decode attention by plan on tensor cores of NVIDIA GPUs (sm_80 and up). Contract, parts and their weights:
- * kernels/paged.k.c; this launch also merges.
+ * kernels/paged.k.c.
  *
  * A group takes one chunk for HEADS query heads of one KV head. Keys and values stream through STAGES tiles of TILE tokens
  * in shared memory, a warp copying RUN of them; rows of 16-byte units are one unit apart from a multiple of all banks.
@@ -7,8 +7,9 @@
  *                What q and weights lose by rounding is multiplied as well, so that sums are as good as in f32: for
  *                HEADS <= 8 in rows 8 to 15 of the same matrix instructions, else by a second one
  *   TILES_M > 0  (cascade) up to ROWS rows, heads of several members: a warp takes TILES_M times 16 rows and all tokens;
- *                q and weights are rounded to the cache's type. TWICE: what weights lose is multiplied as well (bf16)
- * The group that arrives last at a merged row joins its states, in the plan's order. Bitwise repeatable.
+ *                q and weights are rounded to the cache's type. TWICE: what they lose is multiplied as well (bf16)
+ * Without shared chunks the group that arrives last at a merged row joins its states, in the plan's order; with them
+ * paged_mma_merge does: too many rows would be complete at once. Bitwise repeatable.
  * What stands in the plan, and tokens older than this step (a.fresh), is read before the launch before this one is done.
  * Requires: HEAD_DIM % 16 == 0, PAGE_TOKENS % 16 == 0, f16 or bf16 pages, GROUP 128; `arrived` all 0, as this leaves it.
  * Relative error to src/ref <= 2e-3. Cost: reads each visible key and value once per HEADS heads. */
@@ -45,20 +46,22 @@ FN void look_up(u32 *page, const struct work *w, u32 t0) {
     page[0] = w->pages[PL_MIN(at / PAGE_TOKENS, w->last_page)];
     page[1] = w->pages[PL_MIN((at + RUN - 1u) / PAGE_TOKENS, w->last_page)];
 }
-FN void fetch(u32 to, const struct work *w, const struct pools *p, u32 t0, const u32 *page) {
+FN void fetch_side(u32 to, const KV_TYPE *pages, const struct work *w, u32 t0, const u32 *page) {
     u32 lane = LOCAL_X % 32u, run = RUN * (LOCAL_X / 32u), at = w->skip + t0 + run, first = at / PAGE_TOKENS;
 #pragma unroll
     for (u32 i = 0; i < UNITS * RUN / 32u; i++) {
         u32 j = lane + 32u * i, token = j / UNITS, unit = j % UNITS, pos = at + token;
         u32 physical = pos / PAGE_TOKENS == first ? page[0] : page[1];
         u64 from = (((u64)physical * PAGE_TOKENS + pos % PAGE_TOKENS) * w->kv_heads + w->g) * HEAD_DIM + 8u * unit;
-        u32 place = to + (run + token) * PITCH + 16u * unit, live = t0 + run + token < w->tokens ? 16u : 0u;
-        copy16(place, p->k + from, live);
-        copy16(place + SIDE, p->v + from, live);
+        copy16(to + (run + token) * PITCH + 16u * unit, pages + from, t0 + run + token < w->tokens ? 16u : 0u);
     }
 }
+FN void fetch(u32 to, const struct work *w, const struct pools *p, u32 t0, const u32 *page) {
+    fetch_side(to, p->k, w, t0, page);
+    fetch_side(to + SIDE, p->v, w, t0, page);
+}
 
-FN f32 soft_capped(f32 s, f32 cap) { return cap > 0.0f ? cap * TANH(s / cap) * LOG2E : s; }
+FN f32 soft_capped(f32 s, f32 cap) { return cap * TANH(s / cap) * LOG2E; }
 /* A product with what rounding lost adds nothing where the score is infinite. */
 FN f32 finite(f32 v) { return (f32_bits(v) & 0x7F800000u) == 0x7F800000u ? 0.0f : v; }
 /* exp2(a - b) where b >= a; nothing weighs nothing. */
@@ -67,7 +70,7 @@ FN f32 weight_of(f32 a, f32 b) { return a == NEG_INF ? 0.0f : power2(a - b); }
 /* --- the states of one row become the row --- */
 
 #define PLACES   256u /* of parts at a time */
-#define IN_HAND  8u
+#define IN_HAND  16u
 FN u32 *places(void) { return (u32 *)shared; }
 /* Where parts [from, from + count) of a row stand, for the heads of this group. */
 FN void find_parts(const u32 *states, u32 from, u32 count, u32 y, u32 heads) {
@@ -214,7 +217,15 @@ FN void run_alone(struct state *a, u32 qf[STEPS][4], u32 k, u32 v, u32 live, f32
 #else
             x += finite(lost[i >> 1][2u * h + (i & 1u)]);
 #endif
-            e[i] = 8u * (i >> 1) + 2u * t + (i & 1u) < live ? soft_capped(x, softcap) : NEG_INF;
+            e[i] = x;
+        }
+        if (softcap > 0.0f) {
+#pragma unroll
+            for (u32 i = 0; i < 4u; i++) e[i] = soft_capped(e[i], softcap);
+        }
+#pragma unroll
+        for (u32 i = 0; i < 4u; i++) {
+            e[i] = 8u * (i >> 1) + 2u * t + (i & 1u) < live ? e[i] : NEG_INF;
             top = FMAX(top, e[i]);
         }
         top = FMAX(top, lane_xor(top, 1));
@@ -305,6 +316,7 @@ FN void combine(struct state *a, f32 *to, f32 *lse) {
 #if TILES_M > 0
 #define SPAN    32u                    /* tokens at a time */
 #define Q_AT    (STAGES * STAGE)
+#define Q_LOW   (16u * WARPS * TILES_M * PITCH) /* what q lost by rounding: so much further */
 
 FN void share_q(const f32 *q, const u32 *members, u32 used, u32 y, u32 heads, f32 scale) {
     u32 to = shared_at(shared) + Q_AT;
@@ -315,57 +327,96 @@ FN void share_q(const f32 *q, const u32 *members, u32 used, u32 y, u32 heads, f3
             const f32 *from = q + ((u64)members[r / HEADS] * heads + y * HEADS + r % HEADS) * HEAD_DIM + 8u * unit;
             a = *(const float4 *)from, b = *(const float4 *)(from + 4);
         }
-        shared_put16(to + r * PITCH + 16u * unit, two(a.x * scale, a.y * scale), two(a.z * scale, a.w * scale), two(b.x * scale, b.y * scale),
-                     two(b.z * scale, b.w * scale));
+        u32 h[4] = {two(a.x * scale, a.y * scale), two(a.z * scale, a.w * scale), two(b.x * scale, b.y * scale), two(b.z * scale, b.w * scale)};
+        shared_put16(to + r * PITCH + 16u * unit, h[0], h[1], h[2], h[3]);
+#ifdef TWICE
+        shared_put16(to + Q_LOW + r * PITCH + 16u * unit, two(a.x * scale - low_of(h[0]), a.y * scale - high_of(h[0])),
+                     two(a.z * scale - low_of(h[1]), a.w * scale - high_of(h[1])), two(b.x * scale - low_of(h[2]), b.y * scale - high_of(h[2])),
+                     two(b.z * scale - low_of(h[3]), b.w * scale - high_of(h[3])));
+#endif
     }
 }
 
-struct rows {
-    f32 o[TILES_M][COLUMNS][4], m[TILES_M][2], l[TILES_M][2];
+template <u32 N> struct rows {
+    f32 o[N][COLUMNS][4], m[N][2], l[N][2];
 };
 
-/* SPAN tokens at k and v for `mine` tiles of rows, 4 tiles of rows apart from q on. */
-FN void span_shared(struct rows *a, u32 mine, u32 q, u32 k, u32 v, u32 live, f32 softcap) {
+/* SPAN tokens at k and v for N tiles of rows, WARPS tiles apart from q on. */
+template <u32 N> FN void span_shared(struct rows<N> *a, u32 q, u32 k, u32 v, u32 live, f32 softcap) {
     u32 lane = LOCAL_X % 32u, t = lane % 4u;
-    f32 s[TILES_M][SPAN / 8u][4];
-    u32 p[TILES_M][SPAN / 16u][4];
+    f32 s[N][SPAN / 8u][4];
+    u32 p[N][SPAN / 16u][4];
 #ifdef TWICE
-    u32 p_low[TILES_M][SPAN / 16u][4];
+    u32 p_low[N][SPAN / 16u][4];
+    f32 lost[N][SPAN / 8u][4];
+#pragma unroll
+    for (u32 n = 0; n < N; n++)
+#pragma unroll
+        for (u32 i = 0; i < SPAN / 8u; i++) lost[n][i][0] = lost[n][i][1] = lost[n][i][2] = lost[n][i][3] = 0.0f;
 #endif
 #pragma unroll
-    for (u32 n = 0; n < TILES_M; n++)
+    for (u32 n = 0; n < N; n++)
 #pragma unroll
         for (u32 i = 0; i < SPAN / 8u; i++) s[n][i][0] = s[n][i][1] = s[n][i][2] = s[n][i][3] = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < STEPS; i++) {
-        u32 b[SPAN / 16u][4], f[TILES_M][4];
+        u32 b[SPAN / 16u][4], f[N][4];
 #pragma unroll
-        for (u32 n = 0; n < TILES_M; n++)
-            if (n < mine) factors(f[n], q + (16u * WARPS * n + (lane & 15u)) * PITCH + 16u * (2u * i + (lane >> 4)));
+        for (u32 n = 0; n < N; n++)
+            factors(f[n], q + (16u * WARPS * n + (lane & 15u)) * PITCH + 16u * (2u * i + (lane >> 4)));
 #pragma unroll
         for (u32 j = 0; j < SPAN / 16u; j++)
             factors(b[j], k + (16u * j + (lane & 7u) + 8u * (lane >> 4)) * PITCH + 16u * (2u * i + ((lane >> 3) & 1u)));
 #pragma unroll
-        for (u32 n = 0; n < TILES_M; n++)
+        for (u32 n = 0; n < N; n++)
 #pragma unroll
             for (u32 j = 0; j < SPAN / 16u; j++) {
-                if (n >= mine) continue;
                 mma(s[n][2u * j], f[n], b[j][0], b[j][1]);
                 mma(s[n][2u * j + 1u], f[n], b[j][2], b[j][3]);
             }
+#ifdef TWICE
+#pragma unroll
+        for (u32 n = 0; n < N; n++) {
+            factors(f[n], q + Q_LOW + (16u * WARPS * n + (lane & 15u)) * PITCH + 16u * (2u * i + (lane >> 4)));
+#pragma unroll
+            for (u32 j = 0; j < SPAN / 16u; j++) {
+                mma(lost[n][2u * j], f[n], b[j][0], b[j][1]);
+                mma(lost[n][2u * j + 1u], f[n], b[j][2], b[j][3]);
+            }
+        }
+#endif
+    }
+#ifdef TWICE
+#pragma unroll
+    for (u32 n = 0; n < N; n++)
+#pragma unroll
+        for (u32 i = 0; i < SPAN / 8u; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4u; j++) s[n][i][j] += finite(lost[n][i][j]);
+#endif
+    if (softcap > 0.0f) {
+#pragma unroll
+        for (u32 n = 0; n < N; n++)
+#pragma unroll
+            for (u32 i = 0; i < SPAN / 8u; i++)
+#pragma unroll
+                for (u32 j = 0; j < 4u; j++) s[n][i][j] = soft_capped(s[n][i][j], softcap);
+    }
+    if (live < SPAN) {
+#pragma unroll
+        for (u32 n = 0; n < N; n++)
+#pragma unroll
+            for (u32 i = 0; i < SPAN / 8u; i++)
+#pragma unroll
+                for (u32 j = 0; j < 4u; j++) s[n][i][j] = 8u * i + 2u * t + (j & 1u) < live ? s[n][i][j] : NEG_INF;
     }
 #pragma unroll
-    for (u32 n = 0; n < TILES_M; n++) {
-        if (n >= mine) continue;
+    for (u32 n = 0; n < N; n++) {
         f32 top[2] = {a->m[n][0], a->m[n][1]};
 #pragma unroll
         for (u32 i = 0; i < SPAN / 8u; i++)
 #pragma unroll
-            for (u32 j = 0; j < 4u; j++) {
-                f32 x = soft_capped(s[n][i][j], softcap);
-                s[n][i][j] = live >= SPAN || 8u * i + 2u * t + (j & 1u) < live ? x : NEG_INF;
-                top[j >> 1] = FMAX(top[j >> 1], s[n][i][j]);
-            }
+            for (u32 j = 0; j < 4u; j++) top[j >> 1] = FMAX(top[j >> 1], s[n][i][j]);
 #pragma unroll
         for (u32 h = 0; h < 2u; h++) {
             top[h] = FMAX(top[h], lane_xor(top[h], 1));
@@ -405,8 +456,7 @@ FN void span_shared(struct rows *a, u32 mine, u32 q, u32 k, u32 v, u32 live, f32
             u32 b[4];
             factors_turned(b, v + (16u * j + (lane & 15u)) * PITCH + 16u * (2u * i + (lane >> 4)));
 #pragma unroll
-            for (u32 n = 0; n < TILES_M; n++) {
-                if (n >= mine) continue;
+            for (u32 n = 0; n < N; n++) {
                 mma(a->o[n][2u * i], p[n][j], b[0], b[1]);
                 mma(a->o[n][2u * i + 1u], p[n][j], b[2], b[3]);
 #ifdef TWICE
@@ -417,10 +467,10 @@ FN void span_shared(struct rows *a, u32 mine, u32 q, u32 k, u32 v, u32 live, f32
         }
 }
 
-FN void put_rows(struct rows *a, u32 used, f32 *to, f32 *lse) {
+template <u32 N> FN void put_rows(struct rows<N> *a, u32 used, f32 *to, f32 *lse) {
     u32 warp = LOCAL_X / 32u, lane = LOCAL_X % 32u, g = lane / 4u, t = lane % 4u;
 #pragma unroll
-    for (u32 n = 0; n < TILES_M; n++)
+    for (u32 n = 0; n < N; n++)
 #pragma unroll
         for (u32 h = 0; h < 2u; h++) {
             u32 r = 16u * (warp + WARPS * n) + 8u * h + g;
@@ -436,18 +486,17 @@ FN void put_rows(struct rows *a, u32 used, f32 *to, f32 *lse) {
         }
 }
 
-FN void shared_chunk(const struct work *w, const struct pools *pools, u32 page[2], u32 used, f32 *to, f32 *lse, f32 softcap) {
-    struct rows a;
-    u32 base = shared_at(shared), warp = LOCAL_X / 32u, tiles = (used + 15u) / 16u;
-    u32 mine = tiles > warp ? (tiles - warp + WARPS - 1u) / WARPS : 0u, q = base + Q_AT + 16u * warp * PITCH;
+/* N tiles of rows for this warp; 0: it copies and waits with the others. */
+template <u32 N> FN void shared_chunk(const struct work *w, const struct pools *pools, u32 page[2], u32 used, f32 *to, f32 *lse, f32 softcap) {
+    struct rows<N + (N == 0u)> a;
+    u32 base = shared_at(shared), q = base + Q_AT + 16u * (LOCAL_X / 32u) * PITCH, stage = 0, last = STAGES - 1u;
 #pragma unroll
-    for (u32 n = 0; n < TILES_M; n++) {
+    for (u32 n = 0; n < N; n++) {
         a.m[n][0] = a.m[n][1] = NEG_INF;
         a.l[n][0] = a.l[n][1] = 0.0f;
 #pragma unroll
         for (u32 i = 0; i < COLUMNS; i++) a.o[n][i][0] = a.o[n][i][1] = a.o[n][i][2] = a.o[n][i][3] = 0.0f;
     }
-    u32 stage = 0, last = STAGES - 1u;
     for (u32 t0 = 0; t0 < w->tokens; t0 += TILE) {
         COPIES_WAIT(STAGES - 2);
         BARRIER();
@@ -455,17 +504,17 @@ FN void shared_chunk(const struct work *w, const struct pools *pools, u32 page[2
         if (next < w->tokens) fetch(base + last * STAGE, w, pools, next, page);
         copies_close();
         look_up(page, w, next + TILE);
-        if (mine > 0u) {
+        if (N > 0u) {
 #pragma unroll 1
             for (u32 i = 0; i < TILE && t0 + i < w->tokens; i += SPAN) {
                 u32 k = base + stage * STAGE + i * PITCH;
-                span_shared(&a, mine, q, k, k + SIDE, w->tokens - t0 - i, softcap);
+                span_shared<N + (N == 0u)>(&a, q, k, k + SIDE, w->tokens - t0 - i, softcap);
             }
         }
         stage = stage + 1u == STAGES ? 0u : stage + 1u;
         last = last + 1u == STAGES ? 0u : last + 1u;
     }
-    put_rows(&a, used, to, lse);
+    if (N > 0u) put_rows<N + (N == 0u)>(&a, used, to, lse);
 }
 #endif
 
@@ -494,33 +543,43 @@ FN void lone_chunk(const struct work *w, const struct pools *pools, u32 page[2],
     combine(&a, to, lse);
 }
 
-struct result {
-    f32 *out, *parts, *lse_log2;
-    u32 *arrived;
-};
-
 #if TILES_M > 0
-/* Chunk of several members: parts, and every row that they complete. */
-FN void several(const u32 *plan, const struct work *w, const struct pools *pools, u32 page[2], const f32 *q, const struct result *r,
-                const u32 *members, u32 count, u32 part_first, u32 y, f32 scale, const struct pl_args_paged *a) {
-    __shared__ u32 flag;
-    u32 used = count * HEADS;
+/* Chunk of several members: parts only. */
+FN void several(const struct work *w, const struct pools *pools, u32 page[2], const f32 *q, f32 *parts, f32 *lse_log2, const u32 *members,
+                u32 count, u32 part_first, u32 y, f32 scale, const struct pl_args_paged *a) {
+    u32 used = count * HEADS, warp = LOCAL_X / 32u, tiles = (used + 15u) / 16u;
+    u32 mine = tiles > warp ? (tiles - warp + WARPS - 1u) / WARPS : 0u;
     u64 at = (u64)part_first * a->heads + (u64)y * used;
     share_q(q, members, used, y, a->heads, scale);
-    shared_chunk(w, pools, page, used, r->parts + at * HEAD_DIM, r->lse_log2 + at, a->softcap);
-    if (r->arrived == 0) return;
-    const u32 *row_merge = plan + plan[PL_PLAN_ROW_MERGE], *start = plan + plan[PL_PLAN_MERGE_START];
-    for (u32 m = 0; m < count; m++) {
-        u32 entry = row_merge[members[m]], from = start[entry], states = start[entry + 1u] - from;
-        const u32 *list = plan + plan[PL_PLAN_STATES] + from * PL_PLAN_STATE_WORDS;
-        BARRIER(); /* places() are free */
-        find_parts(list, 0, states, y, a->heads);
-        if (!completes(r->arrived + entry * (a->heads / HEADS) + y, states, &flag)) continue;
-        merge(list, states, y, r->parts, r->lse_log2, r->out + ((u64)members[m] * a->heads + y * HEADS) * HEAD_DIM, a->heads);
+    if (mine == 0u) {
+        shared_chunk<0>(w, pools, page, used, 0, 0, a->softcap);
+    } else if (mine == 1u) {
+        shared_chunk<1>(w, pools, page, used, parts + at * HEAD_DIM, lse_log2 + at, a->softcap);
+    } else {
+        shared_chunk<TILES_M>(w, pools, page, used, parts + at * HEAD_DIM, lse_log2 + at, a->softcap);
     }
 }
 #endif
 
+#ifdef MERGE_ALONE
+/* grid: merged rows x H / HEADS, the latter first */
+KERNEL(paged_mma_merge)(const f32 *parts, const f32 *lse_log2, const u32 *__restrict__ plan, f32 *out, u32 *witness, const struct pl_args_paged a) {
+    u32 tiles = a.heads / HEADS, entry = GROUP_X / tiles, y = GROUP_X % tiles, count = 0;
+    bool there = entry < plan[PL_PLAN_MERGE_COUNT]; /* the grid may be larger than the plan */
+    const u32 *states = plan + plan[PL_PLAN_STATES];
+    u64 row = 0;
+    if (there) {
+        const u32 *start = plan + plan[PL_PLAN_MERGE_START] + entry;
+        row = plan[plan[PL_PLAN_MERGE_ROW] + entry];
+        count = start[1] - start[0];
+        states += start[0] * PL_PLAN_STATE_WORDS;
+        find_parts(states, 0, count, y, a.heads);
+    }
+    count_launch(witness);
+    BARRIER();
+    if (there) merge(states, count, y, parts, lse_log2, out + (row * a.heads + y * HEADS) * HEAD_DIM, a.heads);
+}
+#else
 /* grid: chunks x H / HEADS, the latter first */
 KERNEL(paged_mma)(const f32 *q, const KV_TYPE *k_pages, const KV_TYPE *v_pages, const u32 *__restrict__ plan, f32 *out, f32 *parts, f32 *lse_log2,
                   u32 *arrived, u32 *witness, const struct pl_args_paged a) {
@@ -553,8 +612,7 @@ KERNEL(paged_mma)(const f32 *q, const KV_TYPE *k_pages, const KV_TYPE *v_pages, 
     f32 scale = a.softcap > 0.0f ? a.scale : a.scale * LOG2E;
 #if TILES_M > 0
     if (count > 1u) {
-        const struct result r = {out, parts, lse_log2, arrived};
-        several(plan, &w, &pools, page, q, &r, plan + c2.x, count, part_first, y, scale, &a);
+        several(&w, &pools, page, q, parts, lse_log2, plan + c2.x, count, part_first, y, scale, &a);
         return;
     }
 #endif
@@ -570,3 +628,4 @@ KERNEL(paged_mma)(const f32 *q, const KV_TYPE *k_pages, const KV_TYPE *v_pages, 
     if (!completes(arrived + c2.w * tiles + y, c3.y, &flag)) return;
     merge(states, c3.y, y, parts, lse_log2, out + mine * HEAD_DIM, a.heads);
 }
+#endif

@@ -124,7 +124,8 @@ static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_a
 
 void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt) {
     const struct pl_device_info *info = pl_device_info(d->ks.device);
-    d->attn_table = opt->attn_table != NULL ? *opt->attn_table : pl_attn_built_in(info->units, info->is_cpu);
+    d->attn_table = opt->attn_table != NULL ? *opt->attn_table
+                                            : pl_attn_built_in(info->units, info->is_cpu, pl_cuda_capability(&d->ks) >= 80);
 }
 
 void dev_attention_deinit(struct dev_ops *d) {
@@ -324,7 +325,6 @@ static enum pl_status note_kernels(struct dev_ops *d, struct pl_paged *paged, en
     enum pl_paged_kernel first = gather ? PL_PAGED_GATHER : only_v1 ? PL_PAGED_V1 : PL_PAGED_V2;
     enum pl_paged_kernel last = gather ? PL_PAGED_DENSE : only_v1 ? PL_PAGED_V1 : PL_PAGED_MERGE;
     for (enum pl_paged_kernel k = first; k <= last; k++) {
-        if (k == PL_PAGED_MERGE && pl_paged_merges(paged)) continue;
         enum pl_status st = pl_paged_make(&d->ks, paged, k, &d->ks.err);
         if (st != PL_OK) return dev_report(d, st);
     }
@@ -335,7 +335,7 @@ static enum pl_status planned_attention(struct pl_ops *o, enum pl_impl form, str
                                         const struct pl_launch_attention *a, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     const struct pl_plan *plan = &p->plan;
-    bool decode = o->batch->rows == o->batch->seq_count, joined = pl_paged_merges(paged);
+    bool decode = o->batch->rows == o->batch->seq_count, joined = pl_paged_merges(paged) && form == PL_IMPL_V2;
     uint32_t merges = plan->merge_count > 0 && d->ks.recording ? plan->rows : plan->merge_count;
     struct pl_paged_launch l = {.q = a->q,
                                 .k_pages = a->k_pages,
@@ -449,9 +449,6 @@ static enum pl_status ask_mixed(struct dev_ops *d, const struct pl_launch_attent
     return PL_OK;
 }
 
-/* Until they have run on a card, plans on tensor cores are for those who ask. */
-enum { UNITS_FIRST = 0 };
-
 /* Tiles are meant for sequences of many rows: one launch a sequence. */
 static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a, struct question *q) {
     const struct pl_kv_shape *s = &d->base.kv->shape;
@@ -459,7 +456,7 @@ static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a
     bool cuda = pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA, many = false;
     struct pl_paged_shape shape = shape_of(s, a);
     q->decode = b->rows == b->seq_count;
-    d->attn_units = UNITS_FIRST && cuda && pl_paged_mma_declines(&d->ks, &shape) == NULL;
+    d->attn_units = cuda && pl_paged_mma_declines(&d->ks, &shape) == NULL;
     if (wants_plan(d, cuda) && (q->decode || d->base.invariant)) PL_TRY(ask_plan(d, a, cuda, q));
     if (cuda) {
         const char *fixed = d->base.invariant ? "invariant" : NULL;

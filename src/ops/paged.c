@@ -8,9 +8,18 @@
 enum { SHARED_ROWS = 16, CPU_V1_GROUP = 8, GPU_V1_GROUP = 256 };
 enum { MMA_GROUP = 128, MMA_TILE = 64, MMA_STAGES_MAX = 4, MMA_PAIR_BYTES = 113 * 1024 };
 
-struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu) {
-    return (struct pl_attn_table){.slots = is_cpu ? units : 2 * units,
-                                  .chunk_cost = is_cpu ? 0.25f : 1.0f,
+struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu, bool mma) {
+    if (mma) { /* measured on an NVIDIA H200 (docs/perf/h200.md) */
+        return (struct pl_attn_table){.slots = 2 * units,
+                                      .chunk_cost = 0.0f,
+                                      .merge_cost = 0.1f,
+                                      .member_cost = 0.1f,
+                                      .span_min = 256,
+                                      .members_min = 16,
+                                      .source = "built in"};
+    }
+    return (struct pl_attn_table){.slots = is_cpu ? units : 8 * units,
+                                  .chunk_cost = is_cpu ? 0.25f : 0.5f,
                                   .merge_cost = is_cpu ? 0.05f : 0.01f,
                                   .member_cost = is_cpu ? 0.9f : 0.4f,
                                   .span_min = 4,
@@ -46,6 +55,7 @@ void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s) {
 static uint32_t mma_stage_bytes(uint32_t head_dim) { return 2 * MMA_TILE * (head_dim / 8 + 1) * 16; }
 static uint32_t mma_shared_bytes(const struct pl_paged *p, bool cascade) {
     uint32_t row = (p->shape.head_dim / 8 + 1) * 16, rows = cascade ? p->tiles * MMA_TILE : p->heads_together > 8 ? 16 : 0;
+    if (cascade && p->shape.kv == PL_BF16) rows *= 2; /* what q loses by rounding */
     return (cascade ? 2 : p->stages) * mma_stage_bytes(p->shape.head_dim) + rows * row;
 }
 static uint32_t mma_room(const struct pl_kernels *ks) {
@@ -53,7 +63,7 @@ static uint32_t mma_room(const struct pl_kernels *ks) {
 }
 /* Tiles of 16 rows of a shared chunk that a warp holds: as registers and shared memory allow; 0: none. */
 static uint32_t mma_tiles(const struct pl_kernels *ks, const struct pl_paged_shape *s) {
-    for (uint32_t n = s->head_dim <= 128 ? 2 : 1; n > 0; n--) {
+    for (uint32_t n = s->head_dim <= 128 && s->kv == PL_F16 ? 2 : 1; n > 0; n--) {
         struct pl_paged p = {.shape = *s, .stages = 2, .tiles = n, .heads_together = SHARED_ROWS};
         if (mma_shared_bytes(&p, true) <= mma_room(ks)) return n;
     }
@@ -86,11 +96,12 @@ uint64_t pl_paged_arrived_bytes(const struct pl_paged *p, uint32_t rows) {
 }
 
 static bool on_mma(const struct pl_paged *p, enum pl_paged_kernel which) {
-    return p->tiles > 0 && (which == PL_PAGED_V2 || which == PL_PAGED_CASCADE);
+    return p->tiles > 0 && (which == PL_PAGED_V2 || which == PL_PAGED_CASCADE || which == PL_PAGED_MERGE);
 }
 static void mma_spec(const struct pl_paged *p, enum pl_paged_kernel which, struct pl_jit_spec *spec) {
-    bool cascade = which == PL_PAGED_CASCADE;
-    *spec = (struct pl_jit_spec){.file = "cuda/paged_mma.k.c", .entry = "pk_paged_mma"};
+    bool cascade = which == PL_PAGED_CASCADE, merge = which == PL_PAGED_MERGE;
+    *spec = (struct pl_jit_spec){.file = "cuda/paged_mma.k.c", .entry = merge ? "pk_paged_mma_merge" : "pk_paged_mma"};
+    if (merge) pl_jit_set(spec, "MERGE_ALONE", "1");
     pl_jit_set_u32(spec, "GROUP", MMA_GROUP);
     enum pl_status st = pl_jit_set_kv(spec, p->shape.kv, p->shape.head_dim, p->shape.page_tokens);
     PL_ASSERT(st == PL_OK);
@@ -201,6 +212,15 @@ static enum pl_status launch_mma(struct pl_kernels *ks, struct pl_paged *p, enum
     return pl_kernel_launch(ks, k, l->chunks * tiles, 1, mma_shared_bytes(p, which == PL_PAGED_CASCADE), args,
                             PL_COUNT_OF(args));
 }
+enum { MMA_PLACES_BYTES = 1024 };
+static enum pl_status launch_mma_merge(struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_launch *l,
+                                       struct pl_args_paged a, uint32_t tiles) {
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(l->parts),          PL_ARG_BUFFER(l->lse),
+                                   PL_ARG_BUFFER(l->plan),           PL_ARG_BUFFER(l->out),
+                                   PL_ARG_BUFFER(&p->merge.counter), PL_ARG_VALUE(a)};
+    if (l->merges == 0) return PL_OK;
+    return pl_kernel_launch(ks, &p->merge, l->merges * tiles, 1, MMA_PLACES_BYTES, args, PL_COUNT_OF(args));
+}
 static enum pl_status launch_merge(struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_launch *l,
                                    struct pl_args_paged a) {
     struct pl_device_arg args[] = {PL_ARG_BUFFER(l->parts),          PL_ARG_BUFFER(l->lse),
@@ -214,6 +234,7 @@ enum pl_status pl_launch_paged(struct pl_kernels *ks, struct pl_paged *p, enum p
     const struct pl_paged_shape *s = &p->shape;
     struct pl_args_paged a = {s->heads, s->kv_heads, l->scale, l->softcap, l->chunks, l->merges, l->rows, l->fresh};
     uint32_t tiles = s->heads / p->heads_together;
+    if (on_mma(p, which) && which == PL_PAGED_MERGE) return launch_mma_merge(ks, p, l, a, tiles);
     if (on_mma(p, which)) return launch_mma(ks, p, which, l, a, tiles);
     switch (which) {
     case PL_PAGED_V1: return launch_rows(ks, &p->v1, l, l->k_pages, l->v_pages, a);

@@ -1,6 +1,6 @@
 /* paged - decode attention by plan (kernels/paged.k.c) as functions: v1, v2 with merge, cascade, gather with dense.
  * Contract of the plan record: kernels/args/args.h. Each question "does it apply" answers NULL or the reason why not.
- * NVIDIA devices have v2 and cascade on tensor cores (kernels/cuda/paged_mma.k.c), which merge in the same launch. */
+ * NVIDIA devices have v2 and cascade on tensor cores (kernels/cuda/paged_mma.k.c); v2 merges in the same launch. */
 #ifndef PL_OPS_PAGED_H
 #define PL_OPS_PAGED_H
 
@@ -27,7 +27,7 @@ void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s); /* the p
 /* Why v2 and cascade are not on tensor cores here. */
 const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_paged_shape *s);
 void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_shape *s);
-/* Whether a launch of v2 or cascade merges, given `arrived`: then PL_PAGED_MERGE is not launched. */
+/* Whether a launch of v2 merges, given `arrived`: then PL_PAGED_MERGE is not launched. */
 static inline bool pl_paged_merges(const struct pl_paged *p) { return p->tiles > 0; }
 uint64_t pl_paged_arrived_bytes(const struct pl_paged *p, uint32_t rows);
 enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,

@@ -138,14 +138,33 @@ static void count_work(const struct pl_plan *p, uint32_t pages, bool shared, uin
     }
 }
 
+/* Pages that all groups go through, a shared one counting for as long as it takes. */
+static double shared_work(const struct pl_plan *p) {
+    double pages = 0;
+    uint32_t most = plan_members_max(p);
+    for (uint32_t i = 0; i < p->rows; i++) {
+        uint32_t members = p->group[i];
+        pages += (double)(pages_of(p, i) - p->span[i]);
+        if (p->span[i] == 0 || p->lcp[i] != 0) continue;
+        double weight = 1.0 + (double)p->opt.costs.member * (double)(PL_MIN(most, members) - 1);
+        pages += (double)p->span[i] * (double)div_up(members, most) * weight;
+    }
+    return pages;
+}
+
 double plan_cost(const struct pl_plan *p, uint32_t pages, bool shared) {
     const struct pl_plan_costs *c = &p->opt.costs;
     uint64_t chunks, states;
     count_work(p, pages, shared, &chunks, &states);
+    double slots = (double)PL_MAX(c->slots, 1u), merge = (double)c->merge * (double)states;
+    if (shared) { /* own chunks are as short as they are: all work, and half of the longest chunk at the end */
+        double busy = (shared_work(p) + (double)c->chunk * (double)chunks) * p->opt.kv_heads / slots;
+        return PL_MAX(busy + 0.5 * (double)pages, (double)pages + (double)c->chunk) + merge;
+    }
     double waves = (double)div_up(chunks * p->opt.kv_heads, PL_MAX(c->slots, 1u));
-    double busy = (double)chunks * p->opt.kv_heads / PL_MAX(c->slots, 1u); /* a last wave that is not full is shorter */
+    double busy = (double)chunks * p->opt.kv_heads / slots; /* a last wave that is not full is shorter */
     waves = PL_MAX(waves * 0.5 + busy * 0.5, 1.0);
-    return waves * ((double)pages + (double)c->chunk) + (double)c->merge * (double)states;
+    return waves * ((double)pages + (double)c->chunk) + merge;
 }
 
 static bool fits_grid(const struct pl_plan *p, uint32_t pages, bool shared) {

@@ -16,28 +16,6 @@ static uint32_t put(uint32_t *out, uint32_t *at, const uint32_t *words, uint32_t
     return place;
 }
 
-/* Shared and other chunks in turn: the ones compute while the others wait for memory. The others have part numbers and rows
- * of their own, so the order means nothing else. */
-struct turn {
-    uint32_t shared, own, shared_at, own_at;
-};
-static bool is_shared(const struct pl_plan *p, uint32_t i) { return p->chunks[i].members > 1; }
-static uint32_t next_of(const struct pl_plan *p, uint32_t from, bool shared) {
-    while (is_shared(p, from) != shared) from++;
-    return from;
-}
-static uint32_t next_chunk(const struct pl_plan *p, struct turn *t, uint32_t shared, uint32_t own) {
-    bool take = t->shared < shared && ((uint64_t)t->shared * own <= (uint64_t)t->own * shared || t->own == own);
-    uint32_t *at = take ? &t->shared_at : &t->own_at, i = next_of(p, *at, take);
-    *at = i + 1;
-    if (take) {
-        t->shared++;
-    } else {
-        t->own++;
-    }
-    return i;
-}
-
 static void put_chunk(const struct pl_plan *p, uint32_t *out, uint32_t i, uint32_t *at) {
     const struct pl_plan_chunk *c = &p->chunks[i];
     uint32_t row = p->members[c->member_first], entry = out[out[PL_PLAN_ROW_MERGE] + row];
@@ -62,10 +40,8 @@ static void put_chunk(const struct pl_plan *p, uint32_t *out, uint32_t i, uint32
 
 /* Last: what they point at is in the record already. */
 static uint32_t put_chunks(const struct pl_plan *p, uint32_t *out) {
-    uint32_t at = PL_PLAN_HEADER_WORDS, shared = 0;
-    struct turn t = {0};
-    for (uint32_t i = 0; i < p->chunk_count; i++) shared += is_shared(p, i);
-    for (uint32_t i = 0; i < p->chunk_count; i++) put_chunk(p, out, next_chunk(p, &t, shared, p->chunk_count - shared), &at);
+    uint32_t at = PL_PLAN_HEADER_WORDS;
+    for (uint32_t i = 0; i < p->chunk_count; i++) put_chunk(p, out, i, &at);
     memset(out + at, 0, (size_t)PL_PLAN_CHUNKS_SPARE * PL_PLAN_CHUNK_WORDS * sizeof *out);
     return PL_PLAN_HEADER_WORDS;
 }

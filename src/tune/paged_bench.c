@@ -183,7 +183,7 @@ static size_t launches_of(const struct pl_paged_bed *b, enum pl_bench_form form,
     default:
         out[0] = form == PL_BENCH_CASCADE ? PL_PAGED_CASCADE : PL_PAGED_V2;
         out[1] = PL_PAGED_MERGE;
-        return b->plan.merge_count > 0 && !pl_paged_merges(&b->paged) ? 2 : 1;
+        return b->plan.merge_count > 0 && !(pl_paged_merges(&b->paged) && form == PL_BENCH_V2) ? 2 : 1;
     }
 }
 
@@ -209,7 +209,7 @@ static enum pl_status launch_all(struct pl_paged_bed *b, const enum pl_paged_ker
                                 .out = &b->out,
                                 .parts = &b->parts,
                                 .lse = &b->lse,
-                                .arrived = pl_paged_merges(&b->paged) ? &b->arrived : NULL,
+                                .arrived = pl_paged_merges(&b->paged) && count == 1 ? &b->arrived : NULL,
                                 .fresh = 1,
                                 .dense_k = &b->dense_k,
                                 .dense_v = &b->dense_v,

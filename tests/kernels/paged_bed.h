@@ -177,7 +177,7 @@ static float *run_plan(struct bed *b, bool cascade, spoil *control) {
     struct pl_device_buffer bp = kit_up(record, words * 4), bo = kit_out(n * 4), bparts = kit_out(parts * V * 4),
                             blse = kit_out(parts * 4);
     enum pl_paged_kernel which = cascade ? PL_PAGED_CASCADE : PL_PAGED_V2;
-    bool joined = pl_paged_merges(&b->paged) && control == NULL; /* merged by the same launch */
+    bool joined = pl_paged_merges(&b->paged) && control == NULL && !cascade; /* merged by the same launch */
     struct pl_device_buffer barrived = {0};
     size_t arrivals = pl_paged_arrived_bytes(&b->paged, b->rows);
     if (joined) {
@@ -259,11 +259,11 @@ static float *run_rows(struct bed *b, bool gather) {
 static size_t outputs(const struct bed *b) { return (size_t)b->rows * b->s.heads * b->paged.shape.value_dim; }
 /* The largest error of a head's output as a whole, as a share of it: what the contract bounds. NaN counts as all of it. */
 static double head_off(const struct bed *b, const float *got, size_t *at) {
-    uint32_t V = b->paged.shape.value_dim;
+    size_t width = b->paged.shape.value_dim;
     double worst = 0;
     for (size_t i = 0; i < (size_t)b->rows * b->s.heads; i++) {
         double off = 0, all = 0;
-        for (size_t d = i * V; d < (i + 1) * V; d++) {
+        for (size_t d = i * width; d < (i + 1) * width; d++) {
             double e = (double)got[d] - (double)b->want[d];
             off += isnan(e) ? 1e9 : e * e;
             all += (double)b->want[d] * (double)b->want[d];
@@ -275,7 +275,7 @@ static double head_off(const struct bed *b, const float *got, size_t *at) {
     }
     return worst;
 }
-/* Where q and weights are rounded to the cache's type. */
+/* Where q and weights are rounded to f16. */
 static void near_heads(const struct bed *b, const char *what, const float *got) {
     size_t at = 0;
     double off = head_off(b, got, &at);
@@ -286,7 +286,7 @@ static void near_heads(const struct bed *b, const char *what, const float *got) 
 
 static void compare(struct bed *b, const char *what, bool cascade, float *got) {
     char text[96];
-    bool units = pl_paged_merges(&b->paged), rounded = units && (cascade || b->paged.heads_together > 8);
+    bool units = pl_paged_merges(&b->paged), rounded = units && cascade && b->s.kv == PL_F16;
     snprintf(text, sizeof text, "%s, D %u, H %u, G %u, S %u, %s, %u pages a chunk", what, b->s.head_dim, b->s.heads,
              b->s.kv_heads, b->s.page_tokens, pl_dtype_name(b->s.kv), b->plan.pages_per_chunk);
     if (rounded) {
