@@ -133,7 +133,7 @@ static enum pl_status measure(const struct pl_bench_op *o, struct table *t, stru
     char why[200];
     if (o->backend == NULL || strcmp(o->backend, "auto") == 0)
         opt.backend = pl_ops_auto(why, sizeof why);
-    else if (!pl_backend_from_name(o->backend, &opt.backend))
+    else if (!pl_backend_from_name(o->backend, &opt.backend) || opt.backend == PL_BACKEND_METAL)
         PL_FAIL(err, PL_USAGE, "--backend is '%.40s' but must be cpu, cuda, rocm or opencl", o->backend);
     bool cpu = opt.backend == PL_BACKEND_CPU;
     PL_TRY(parse_types(o->types, t, err));

@@ -85,5 +85,20 @@ def a_table_is_kept_used_and_refused():
     assert tables() == []
 
 
+@case
+def products_are_timed_on_the_cpu():
+    args = ["bench", "--op", "linear", "--backend", "cpu", "-t", 1, "--quick", "--shape", "64x512", "--types", "q8_0,f16,q4_k"]
+    out = json.loads(run(*args, "--rows", "1,8", "--json", env=ENV, check=0).stdout)
+    assert [(r["type"], r["rows"]) for r in out["rows"]] == [(t, n) for t in ("q8_0", "f16", "q4_k") for n in (1, 8)]
+    for r in out["rows"]:
+        assert r["way"] == "planned" and r["us"] > 0 and r["gb_s"] > 0 and r["percent_of_ceiling"] > 0 and r["kernel"], r
+        assert ("gemv" in r["kernel"]) == (r["rows"] == 1), r
+    assert {c["type"] for c in out["cross_over"]} == {"q8_0", "f16", "q4_k"} and out["planned_over_fastest_max"] >= 1
+    text = run(*args, "--rows", 1, "--compare", "scalar", env=ENV, check=0).stdout.decode()
+    assert "scalar" in text and "the plan takes at most" in text, text
+    for flags in (["--rows", "0"], ["--rows", "1,x"], ["--types", "q99"], ["--shape", "5x5"], ["--compare", "nonsense"], ["--backend", "metal"]):
+        run("bench", "--op", "linear", *(["--backend", "cpu"] if "--backend" not in flags else []), *flags, env=ENV, check=64)
+
+
 if __name__ == "__main__":
     main()
