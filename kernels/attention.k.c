@@ -2,6 +2,7 @@
  *
  * One group per (query head, row): GROUP tokens at a time are scored by one thread each, then every thread adds up its
  * share of the head's dimensions. A row at position p sees [0, p], or (p-window, p]. Work follows the visible length.
+ * With SINKS each head has one more score, which weighs nothing.
  * Numerics: online softmax in base 2 with f32 sums in token order: bitwise repeatable. */
 #include "dialect.h"
 #include "args/args.h"
@@ -18,7 +19,7 @@ FN f32 score(LOCAL_PTR const f32 *q, GLOBAL const KV_TYPE *k, f32 scale, f32 cap
 }
 
 KERNEL(attention)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_pages, GLOBAL const u32 *step,
-                  GLOBAL f32 *out, GLOBAL u32 *witness, const struct pl_args_attention a) {
+                  GLOBAL const f32 *sinks, GLOBAL f32 *out, GLOBAL u32 *witness, const struct pl_args_attention a) {
     LOCAL f32 qs[HEAD_DIM];
     LOCAL f32 p[GROUP];
     LOCAL f32 scratch[GROUP];
@@ -51,6 +52,11 @@ KERNEL(attention)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL con
         }
         BARRIER();
     }
+#ifdef SINKS
+    l += EXP2(sinks[head] * 1.4426950408889634f - m);
+#else
+    (void)sinks;
+#endif
     for (u32 c = 0; c < SHARE; c++) {
         u32 i = c * GROUP + LOCAL_X;
         if (i < HEAD_DIM) out[base + i] = acc[c] / l;

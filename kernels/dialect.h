@@ -84,7 +84,9 @@ typedef signed char i8;
 typedef int i32;
 typedef float f32;
 typedef uint4 v4u;
-#ifdef GROUP
+#if defined(GROUP) && defined(GROUPS_HELD) /* so many groups a multiprocessor: bounds the registers */
+#define KERNEL(name) extern "C" __global__ void __launch_bounds__(GROUP, GROUPS_HELD) pk_##name
+#elif defined(GROUP)
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(GROUP) pk_##name
 #else
 #define KERNEL(name) extern "C" __global__ void pk_##name

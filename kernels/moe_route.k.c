@@ -137,6 +137,7 @@ KERNEL(moe_order)(GLOBAL const u32 *ids, GLOBAL u32 *order, GLOBAL u32 *witness,
     BARRIER();
     for (u32 e = LOCAL_X; e < EXPERTS; e += GROUP) {
         u32 end = e + 1u < EXPERTS ? start[e + 1u] : slots, t = tiles[e];
+        order[PL_ORDER_COUNT(stride) + e] = end - start[e];
         for (u32 p = start[e]; p < end; p += TILE, t++) {
             GLOBAL u32 *tile = order + PL_ORDER_TILE(stride) + (u64)t * PL_TILE_WORDS;
             tile[0] = e;

@@ -33,10 +33,10 @@ PL_ARGS_SIZE(pl_args_rows, 16);
 /* How a token is drawn from a row. */
 struct pl_args_draw {
     u32 seed_low, seed_high, position_low, position_high;
-    u32 top_k, top_p;     /* 0: off; top_p as a fraction of 2^32 */
-    f32 inverse_t;        /* 1 / temperature; 0: the largest */
-    f32 min_floor;        /* log(min_p); -inf: off */
-    f32 mass_floor;       /* what lies further below the largest is not in top_p's mass whatever the row is */
+    u32 top_k, top_p; /* 0: off; top_p as a fraction of 2^32 */
+    f32 inverse_t;    /* 1 / temperature; 0: the largest */
+    f32 min_floor;    /* log(min_p); -inf: off */
+    f32 mass_floor;   /* what lies further below the largest is not in top_p's mass whatever the row is */
     u32 pad[3];
 };
 PL_ARGS_CHECK(pl_args_draw, mass_floor, 32);
@@ -171,20 +171,24 @@ PL_ARGS_CHECK(pl_args_route, scale, 20);
 PL_ARGS_SIZE(pl_args_route, 24);
 
 /* Slots are the (row, k) pairs: k-th expert of a row, slot row * used + k. The order record: u32 words, a header, then by
- * `stride` slots each: the slot at every place, the place of every slot, then the tiles: runs of places of one expert. */
+ * `stride` slots each: the slot at every place, the place of every slot, then the tiles: runs of places of one expert;
+ * last the number of places of every expert. */
 enum { PL_ORDER_TILES, PL_ORDER_HEADER_WORDS = 4, PL_TILE_WORDS = 4 };
 #define PL_ORDER_SLOT(stride)  ((u64)PL_ORDER_HEADER_WORDS)
 #define PL_ORDER_PLACE(stride) ((u64)PL_ORDER_HEADER_WORDS + (stride))
-#define PL_ORDER_TILE(stride)  ((u64)PL_ORDER_HEADER_WORDS + 2u * (u64)(stride))
+#define PL_ORDER_TILE(stride) \
+    ((u64)PL_ORDER_HEADER_WORDS + (2u * (u64)(stride) + 3u) / 4u * 4u) /* read 16 bytes at a time */
+#define PL_ORDER_COUNT(stride) (PL_ORDER_TILE(stride) + (u64)PL_TILE_WORDS * (stride))
 /* A product with the matrices [out, in] of the chosen experts, which stand one after the other. */
 struct pl_args_moe {
     u32 rows, used, in, out, stride, flags; /* PL_LINEAR_BIAS: one of each expert */
     u64 row_bytes;
+    u32 pieces, pad; /* of inputs made ready */
 };
 #define PL_MOE_BY_PLACE 4u
 #define PL_MOE_GATED    8u
 PL_ARGS_CHECK(pl_args_moe, row_bytes, 24);
-PL_ARGS_SIZE(pl_args_moe, 32);
+PL_ARGS_SIZE(pl_args_moe, 40);
 
 struct pl_args_rope {
     u32 heads, kv_heads, rope_dim, stride;

@@ -25,6 +25,14 @@ KERNEL(pack)(const f32 *__restrict__ x, u16 *__restrict__ y, u32 *witness, const
 #else
 #include "weights.h"
 #endif
+/* With CHOSEN the rows are those of experts, `out` each: experts that no row of this step takes are left out. */
+#ifdef CHOSEN
+#define CHOSEN_ARGS , const u32 *order, const u32 out, const u32 stride
+#define IS_LEFT_OUT(row) (order[PL_ORDER_COUNT(stride) + (row) / out] == 0u)
+#else
+#define CHOSEN_ARGS
+#define IS_LEFT_OUT(row) false
+#endif
 #ifndef STRIPS
 FN void store16(u16 *y, const f32 *v) {
     *(uint4 *)y = make_uint4(two_bf16(v[0], v[1]), two_bf16(v[2], v[3]), two_bf16(v[4], v[5]), two_bf16(v[6], v[7]));
@@ -34,13 +42,13 @@ FN void store16(u16 *y, const f32 *v) {
 #ifdef STRIPS
 /* A thread makes 8 elements of a row: two words, one side of them. first % 16 == 0. */
 KERNEL(unpack)(const u8 *__restrict__ data, const u8 *__restrict__ scales, const u8 *__restrict__ biases, u16 *__restrict__ y,
-               u32 *witness, const struct pl_args_linear a, const u64 first) {
+               u32 *witness, const struct pl_args_linear a, const u64 first CHOSEN_ARGS) {
     count_launch(witness);
     (void)scales;
     (void)biases;
     u64 unit = (u64)GROUP_X * GROUP + LOCAL_X, row = unit / (a.in / 8u);
     u32 k = (u32)(unit % (a.in / 8u)), t = (k >> 3) & 3u, side = (k >> 2) & 1u, words = k & 3u; /* words 2 words, + 1 */
-    if (row >= a.rows) return;
+    if (row >= a.rows || IS_LEFT_OUT(first + row)) return;
     u32 half = (u32)(row >> 3) & 1u, g = (u32)row & 7u, lane = 4u * g + t;
     const u8 *strip = data + ((first + row) / 16u * (a.in / 256u) + (k >> 5)) * STRIP_BYTES;
     uint2 q = *(const uint2 *)(strip + 1024u * half + 512u * (words >> 1) + 16u * lane + 8u * (words & 1u));
@@ -71,11 +79,11 @@ KERNEL(unpack)(const u8 *__restrict__ data, const u8 *__restrict__ scales, const
 #else
 /* A thread makes 32 elements. a.rows rows of data from its start. */
 KERNEL(unpack)(const u8 *__restrict__ data, const u8 *__restrict__ scales, const u8 *__restrict__ biases, u16 *__restrict__ y,
-               u32 *witness, const struct pl_args_linear a, const u64 first) {
+               u32 *witness, const struct pl_args_linear a, const u64 first CHOSEN_ARGS) {
     count_launch(witness);
     u64 unit = (u64)GROUP_X * GROUP + LOCAL_X, row = unit / (a.in / 32u);
     u32 k = (u32)(unit % (a.in / 32u));
-    if (row >= a.rows) return;
+    if (row >= a.rows || IS_LEFT_OUT(first + row)) return;
     u16 *to = y + row * a.in;
     f32 v[32];
 #ifdef WTYPE_Q4_K

@@ -73,6 +73,16 @@ static void merge(const struct cpu_table *table, struct tile_state sum, struct t
     table->attn_merge(&sum.s[q], sum.o + q * d_pad, &part.s[q], part.o + q * d_pad, d_pad);
 }
 
+static void finish(const struct cpu_table *table, const struct cpu_attn_tile *t, struct tile_state sum, size_t d,
+                   size_t d_pad) {
+    size_t group = t->a->heads / t->a->kv->kv_heads;
+    for (size_t q = 0; q < t->count; q++) {
+        struct cpu_attn_state *s = &sum.s[q];
+        if (t->a->sinks != NULL) s->l += expf(t->a->sinks[t->kv_head * group + (t->first + q) % group] - s->m);
+        table->attn_finish(s, sum.o + q * d_pad, out_row(t, q), d);
+    }
+}
+
 static void whole_worker(void *arg, int index, int count) {
     (void)count;
     struct attn_job *j = arg;
@@ -87,7 +97,7 @@ static void whole_worker(void *arg, int index, int count) {
             chunk_states(table, &t, chunk, part, d_pad, scratch + 2 * j->unit);
             for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
         }
-        for (size_t q = 0; q < t.count; q++) table->attn_finish(&sum.s[q], sum.o + q * d_pad, out_row(&t, q), d);
+        finish(table, &t, sum, d, d_pad);
     }
 }
 
@@ -122,7 +132,7 @@ static void merge_worker(void *arg, int index, int count) {
             struct tile_state part = state_at(j->c->space.partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
             for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
         }
-        for (size_t q = 0; q < t.count; q++) table->attn_finish(&sum.s[q], sum.o + q * d_pad, out_row(&t, q), d);
+        finish(table, &t, sum, d, d_pad);
     }
 }
 

@@ -202,6 +202,7 @@ struct pl_cpu_attention {
     const struct pl_cpu_kv *kv;
     float *out;
     size_t out_stride;
+    const float *sinks; /* [heads] or NULL: one more score in each softmax, that weighs nothing */
 };
 void pl_cpu_attention(struct pl_cpu *c, const struct pl_cpu_attention *a);
 

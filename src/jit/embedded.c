@@ -23,6 +23,9 @@
     X(moe_route, "moe_route.k.c")                       \
     X(moe, "moe.k.c")                                   \
     X(cuda_strips, "cuda/strips.h")                     \
+    X(cuda_strip_math, "cuda/strip_math.h")             \
+    X(cuda_moe, "cuda/moe.k.c")                         \
+    X(cuda_moe_dense, "cuda/moe_dense.k.c")             \
     X(cuda_mma, "cuda/mma.k.c")                         \
     X(cuda_paged_mma, "cuda/paged_mma.k.c")             \
     X(cuda_units, "cuda/units.h")                       \
@@ -30,6 +33,7 @@
     X(cuda_retile, "cuda/retile.k.c")                   \
     X(cuda_stream, "cuda/stream.k.c")                   \
     X(cuda_gemv, "cuda/gemv.k.c")                       \
+    X(cuda_fma, "cuda/fma.k.c")                         \
     X(cuda_pack, "cuda/pack.k.c")                       \
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \
     X(cuda_attention_group, "cuda/attention_group.k.c") \

@@ -12,6 +12,7 @@ struct pl_layer {
     struct pl_weight *o, *o_bias, *post_attn_norm;
     struct pl_weight *mlp_norm, *gate, *up, *down, *gate_bias, *up_bias, *down_bias, *post_mlp_norm;
     struct pl_weight *router, *gate_experts, *up_experts, *down_experts;
+    struct pl_weight *router_bias, *gate_experts_bias, *up_experts_bias, *down_experts_bias, *sinks;
     struct pl_weight *shared_gate, *shared_up, *shared_down, *shared_router;
 };
 
@@ -21,6 +22,8 @@ struct pl_model {
     struct pl_ops *ops;
     uint32_t max_rows, max_logits, max_context;
     uint64_t bytes_owned;
+    void **repacked; /* matrices that the file keeps in another order of bytes */
+    size_t repacked_count, repacked_cap;
 
     struct pl_weight *embed, *out_norm, *out_norm_bias;
     struct pl_weight *head; /* NULL while tied: the embedding serves both */
@@ -44,7 +47,10 @@ enum pl_dim {
     PL_DIM_X,  /* experts */
     PL_DIM_FX, /* MLP width of an expert */
     PL_DIM_FS, /* of the shared one */
-    PL_DIM_ONE
+    PL_DIM_ONE,
+    PL_DIM_H,
+    PL_DIM_XFX, /* one row of each expert: of its MLP width, */
+    PL_DIM_XE   /* of the model's */
 };
 enum pl_need {
     PL_NEED_ALWAYS,
@@ -116,6 +122,8 @@ struct pl_arch_def {
     bool moe;                              /* mixture of experts, */
     bool renormalise;                      /* whose weights add up to 1 where the file does not say */
     bool shared_expert;                    /* and one expert counts always, by a gate of its own */
+    bool mxfp4;                            /* safetensors may hold experts as blocks and scales */
+    bool yarn_smooth;                      /* GGUF: the ramp's ends are not rounded */
     struct pl_arch_bias biases[2];
     const struct pl_arch_field *fields;
     size_t field_count;
@@ -129,7 +137,7 @@ struct pl_arch_def {
     enum pl_status (*finish)(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                              struct pl_activation *x);
 };
-extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def;
+extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
     pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,
     pl_cohere2_def, pl_glm_def, pl_glm4_def;
@@ -193,11 +201,19 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
         .gguf = gguf_name, .hf = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
         .use = PL_WEIGHT_##USE, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, .need = PL_NEED_##NEED   \
     }
-/* The experts of a layer: one tensor of all, or one of each; %u stands for the expert's number. */
-#define PL_BIND_EXPERTS(block, gate, up, down)                                                                          \
-    PL_BIND_MATRIX(gate_experts, "ffn_gate_exps.weight", block ".experts.%u." gate ".weight", FX, E, MOE, EXPERTS),     \
-        PL_BIND_MATRIX(up_experts, "ffn_up_exps.weight", block ".experts.%u." up ".weight", FX, E, MOE, EXPERTS),       \
-        PL_BIND_MATRIX(down_experts, "ffn_down_exps.weight", block ".experts.%u." down ".weight", E, FX, MOE, EXPERTS), \
+/* The experts of a layer: one tensor of all, or one of each; %u stands for the expert's number. MLX stacks them. */
+#define PL_BIND_STACK(field, gguf_name, hf_name, stacked, ROWS, COLS)                                                       \
+    {                                                                                                                       \
+        .gguf = gguf_name, .hf = hf_name, .hf_fused = stacked, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
+        .use = PL_WEIGHT_EXPERTS, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, .need = PL_NEED_MOE                         \
+    }
+#define PL_BIND_EXPERTS(block, gate, up, down)                                                   \
+    PL_BIND_STACK(gate_experts, "ffn_gate_exps.weight", block ".experts.%u." gate ".weight",     \
+                  block ".switch_mlp.gate_proj.weight", FX, E),                                  \
+        PL_BIND_STACK(up_experts, "ffn_up_exps.weight", block ".experts.%u." up ".weight",       \
+                      block ".switch_mlp.up_proj.weight", FX, E),                                \
+        PL_BIND_STACK(down_experts, "ffn_down_exps.weight", block ".experts.%u." down ".weight", \
+                      block ".switch_mlp.down_proj.weight", E, FX),                              \
         PL_BIND_MATRIX(router, "ffn_gate_inp.weight", block ".gate.weight", X, E, MOE, MATRIX)
 #define PL_BIND_DENSE_MLP                                                                 \
     PL_BIND_MATRIX(gate, "ffn_gate.weight", "mlp.gate_proj.weight", F, E, DENSE, MATRIX), \

@@ -7,22 +7,10 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "model/arch.h"
+#include "model/binder.h"
 #include "tensor/quant.h"
 
-struct binder {
-    struct pl_model *m;
-    const struct pl_file *f;
-    const struct pl_model_options *opt;
-    const char *prefix;  /* Hugging Face only */
-    struct pl_map index; /* tensor name -> its number */
-    bool *used;          /* [tensor count] */
-    uint64_t done_bytes;
-    bool later; /* the backend tells when a copy is made */
-    struct pl_err *err;
-};
-
-static uint64_t dim_of(const struct pl_model_config *c, enum pl_dim d) {
+uint64_t pl_bind_dim(const struct pl_model_config *c, enum pl_dim d) {
     switch (d) {
     case PL_DIM_NONE: return 1;
     case PL_DIM_E: return c->width;
@@ -35,11 +23,14 @@ static uint64_t dim_of(const struct pl_model_config *c, enum pl_dim d) {
     case PL_DIM_FX: return c->expert_width;
     case PL_DIM_FS: return c->shared_width;
     case PL_DIM_ONE: return 1;
+    case PL_DIM_H: return c->heads;
+    case PL_DIM_XFX: return (uint64_t)c->experts * c->expert_width;
+    case PL_DIM_XE: return (uint64_t)c->experts * c->width;
     }
     return 0;
 }
 
-static const char *dim_text(enum pl_dim d) {
+const char *pl_bind_dim_text(enum pl_dim d) {
     static const char *const text[] = {"1",
                                        "width",
                                        "MLP width",
@@ -50,7 +41,10 @@ static const char *dim_text(enum pl_dim d) {
                                        "experts",
                                        "width of an expert",
                                        "width of the shared expert",
-                                       "one"};
+                                       "one",
+                                       "heads",
+                                       "experts x width of an expert",
+                                       "experts x width"};
     return text[d];
 }
 
@@ -67,21 +61,16 @@ static bool is_needed(const struct pl_model_config *c, enum pl_need need, uint32
     return false;
 }
 
-static void shape_text(const struct pl_tensor *t, char *buf, size_t cap) {
+void pl_bind_shape_text(const struct pl_tensor *t, char *buf, size_t cap) {
     size_t used = 0;
     for (uint32_t i = 0; i < t->ndim && used < cap; i++)
         used += (size_t)snprintf(buf + used, cap - used, "%s%llu", i > 0 ? ", " : "", (unsigned long long)t->shape[i]);
     if (t->ndim == 0) snprintf(buf, cap, "scalar");
 }
 
-/* n outputs from `first` on, of `total` that the tensor must have. */
-struct span {
-    uint64_t first, n, total;
-};
-
-static struct span span_of(const struct pl_model_config *c, const struct pl_binding *b, bool fused) {
-    uint64_t n = dim_of(c, b->rows == PL_DIM_NONE ? b->cols : b->rows);
-    uint64_t hd = dim_of(c, PL_DIM_HD), gd = dim_of(c, PL_DIM_GD), f = dim_of(c, PL_DIM_F);
+struct span pl_bind_span(const struct pl_model_config *c, const struct pl_binding *b, bool fused) {
+    uint64_t n = pl_bind_dim(c, b->rows == PL_DIM_NONE ? b->cols : b->rows);
+    uint64_t hd = pl_bind_dim(c, PL_DIM_HD), gd = pl_bind_dim(c, PL_DIM_GD), f = pl_bind_dim(c, PL_DIM_F);
     if (!fused) return (struct span){0, n, n};
     switch (b->part) {
     case PL_PART_WHOLE: break;
@@ -94,22 +83,22 @@ static struct span span_of(const struct pl_model_config *c, const struct pl_bind
     return (struct span){0, n, n};
 }
 
-static enum pl_status check_shape(const struct binder *d, const struct pl_binding *b, const struct span *s,
-                                  const struct pl_tensor *t) {
-    uint64_t cols = dim_of(&d->m->cfg, b->cols);
+enum pl_status pl_bind_check_shape(const struct binder *d, const struct pl_binding *b, const struct span *s,
+                                   const struct pl_tensor *t) {
+    uint64_t cols = pl_bind_dim(&d->m->cfg, b->cols);
     bool vector = b->rows == PL_DIM_NONE;
     bool fits = vector ? t->ndim >= 1 && pl_tensor_rows(t) == 1 && pl_tensor_cols(t) == s->total
                        : (t->ndim == 2 || (t->ndim == 1 && s->total == 1)) && pl_tensor_rows(t) == s->total &&
                              pl_tensor_cols(t) == cols;
     if (fits) return PL_OK;
     char found[96];
-    shape_text(t, found, sizeof found);
-    const char *what = s->total == s->n ? dim_text(vector ? b->cols : b->rows) : "fused";
+    pl_bind_shape_text(t, found, sizeof found);
+    const char *what = s->total == s->n ? pl_bind_dim_text(vector ? b->cols : b->rows) : "fused";
     if (vector)
         PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%llu] (%s)", t->name, found,
                 (unsigned long long)s->total, what);
     PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%llu, %llu] (%s, %s)", t->name, found,
-            (unsigned long long)s->total, (unsigned long long)cols, what, dim_text(b->cols));
+            (unsigned long long)s->total, (unsigned long long)cols, what, pl_bind_dim_text(b->cols));
 }
 
 /* The span as a tensor of its own: a view, as rows of every format stand one after the other. */
@@ -133,8 +122,8 @@ static enum pl_status cut_span(const struct binder *d, const struct span *s, con
 }
 
 /* The weight's own tensor, or the fused one. */
-static enum pl_status find_tensor(struct binder *d, const struct pl_binding *b, uint32_t layer, bool *fused,
-                                  const struct pl_tensor **out) {
+enum pl_status pl_bind_find(struct binder *d, const struct pl_binding *b, uint32_t layer, bool *fused,
+                            const struct pl_tensor **out) {
     char name[2][192];
     for (int i = 0; i < 2; i++) {
         uint32_t at;
@@ -151,8 +140,8 @@ static enum pl_status find_tensor(struct binder *d, const struct pl_binding *b, 
 }
 
 /* The weight made of n tensors takes its place; what it copied need not stay in memory. */
-static void keep(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_weight *w,
-                 const struct pl_tensor *from, size_t n) {
+void pl_bind_keep(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_weight *w,
+                  const struct pl_tensor *from, size_t n) {
     struct pl_model *m = d->m;
     char *base = b->per_layer ? (char *)&m->layers[layer] : (char *)m;
     memcpy(base + b->slot, &w, sizeof w);
@@ -165,73 +154,22 @@ static void keep(struct binder *d, const struct pl_binding *b, uint32_t layer, s
     if (d->opt->progress != NULL) d->opt->progress(d->opt->progress_user, d->done_bytes, pl_file_bytes(d->f));
 }
 
-static enum pl_status cut_experts(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
-    const struct pl_model_config *c = &d->m->cfg;
-    uint64_t rows = dim_of(c, b->rows), cols = dim_of(c, b->cols);
-    const struct pl_tensor *t = NULL;
-    bool fused;
-    PL_TRY(find_tensor(d, b, layer, &fused, &t));
-    if (t->ndim != 3 || t->shape[0] != c->experts || t->shape[1] != rows || t->shape[2] != cols || t->dtype == PL_MLX) {
-        char found[96];
-        shape_text(t, found, sizeof found);
-        PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%u, %llu, %llu] (experts, %s, %s)",
-                t->name, found, c->experts, (unsigned long long)rows, (unsigned long long)cols, dim_text(b->rows),
-                dim_text(b->cols));
-    }
-    for (uint32_t i = 0; i < c->experts; i++) out[i] = pl_expert_of(t, i);
-    return PL_OK;
-}
-
-static enum pl_status find_experts(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
-    const char *place = strstr(b->hf, "%u");
-    const struct pl_model_config *c = &d->m->cfg;
-    for (uint32_t i = 0; i < c->experts; i++) {
-        char tail[96];
-        snprintf(tail, sizeof tail, "%.*s%u%s", (int)(place - b->hf), b->hf, i, place + 2);
-        struct pl_binding one = *b;
-        one.hf = tail;
-        const struct pl_tensor *t = NULL;
-        bool fused;
-        PL_TRY(find_tensor(d, &one, layer, &fused, &t));
-        const struct span s = span_of(c, b, false);
-        PL_TRY(check_shape(d, &one, &s, t));
-        if (i > 0 && t->dtype != out[0].dtype)
-            PL_FAIL(d->err, PL_UNSUPPORTED,
-                    "tensor %s is of type %s, the first expert's of %s: experts of one type are implemented", t->name,
-                    pl_dtype_name(t->dtype), pl_dtype_name(out[0].dtype));
-        out[i] = *t;
-    }
-    return PL_OK;
-}
-
-static enum pl_status bind_experts(struct binder *d, const struct pl_binding *b, uint32_t layer) {
-    uint32_t n = d->m->cfg.experts;
-    struct pl_tensor *list = pl_alloc(n, sizeof *list);
-    if (list == NULL) PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %u experts", n);
-    bool stacked = pl_file_kind(d->f) == PL_FILE_GGUF;
-    enum pl_status st = stacked ? cut_experts(d, b, layer, list) : find_experts(d, b, layer, list);
-    struct pl_weight *w = NULL;
-    if (st == PL_OK) st = pl_ops_experts_create(d->m->ops, list, n, &w, d->err);
-    if (st == PL_OK) keep(d, b, layer, w, list, n);
-    pl_free(list);
-    return st;
-}
-
 static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uint32_t layer) {
     struct pl_model *m = d->m;
     if (!is_needed(&m->cfg, b->need, layer)) return PL_OK;
-    if (b->use == PL_WEIGHT_EXPERTS) return bind_experts(d, b, layer);
+    if (b->use == PL_WEIGHT_EXPERTS) return pl_bind_experts(d, b, layer);
+    if (b->cols == PL_DIM_XFX || b->cols == PL_DIM_XE) return pl_bind_experts_bias(d, b, layer);
     const struct pl_tensor *t = NULL;
     struct pl_tensor part;
     bool fused;
-    PL_TRY(find_tensor(d, b, layer, &fused, &t));
-    const struct span s = span_of(&m->cfg, b, fused);
-    PL_TRY(check_shape(d, b, &s, t));
+    PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
+    const struct span s = pl_bind_span(&m->cfg, b, fused);
+    PL_TRY(pl_bind_check_shape(d, b, &s, t));
     PL_TRY(cut_span(d, &s, t, &part));
     enum pl_weight_use use = b->use == PL_WEIGHT_EMBED && m->cfg.tied_embeddings ? PL_WEIGHT_TIED : b->use;
     struct pl_weight *w;
     PL_TRY(pl_ops_weight_create(m->ops, &part, use, &w, d->err));
-    keep(d, b, layer, w, &part, 1);
+    pl_bind_keep(d, b, layer, w, &part, 1);
     return PL_OK;
 }
 

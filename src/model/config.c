@@ -28,6 +28,7 @@ static const struct {
     [PL_ARCH_QWEN3_MOE] = {"qwen3_moe", &pl_qwen3_moe_def},
     [PL_ARCH_MIXTRAL] = {"mixtral", &pl_mixtral_def},
     [PL_ARCH_OLMOE] = {"olmoe", &pl_olmoe_def},
+    [PL_ARCH_GPT_OSS] = {"gpt_oss", &pl_gpt_oss_def},
 };
 _Static_assert(PL_COUNT_OF(archs) == PL_ARCH_COUNT, "a new architecture needs its row above and its name below");
 
@@ -35,7 +36,7 @@ const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? 
 const char *pl_arch_list(void) {
     return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
-           "qwen2_moe, qwen3_moe, mixtral, olmoe";
+           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss";
 }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);

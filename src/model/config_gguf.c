@@ -16,6 +16,7 @@ static const struct {
     {"olmo2", PL_ARCH_OLMO2},        {"starcoder2", PL_ARCH_STARCODER2}, {"command-r", PL_ARCH_COHERE},
     {"cohere2", PL_ARCH_COHERE2},    {"chatglm", PL_ARCH_GLM},           {"glm4", PL_ARCH_GLM4},
     {"qwen2moe", PL_ARCH_QWEN2_MOE}, {"qwen3moe", PL_ARCH_QWEN3_MOE},    {"olmoe", PL_ARCH_OLMOE},
+    {"gpt-oss", PL_ARCH_GPT_OSS},
 };
 
 struct reader {
@@ -145,6 +146,7 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
     PL_TRY(read_f32(r, "expert_weights_scale", &scale));
     PL_TRY(read_u32(r, "expert_gating_func", 0, UINT32_MAX, &gating, &found));
+    if (gating == 3 && c->experts_renormalise) gating = 1; /* a softmax over the chosen: the same */
     if ((scale != 0 && scale != 1) || gating > 1)
         PL_FAIL(r->err, PL_UNSUPPORTED, "experts weighted by %g with gating function %u: a plain softmax is implemented",
                 (double)scale, gating);
@@ -180,6 +182,7 @@ static enum pl_status read_yarn(struct reader *r, struct pl_model_config *c) {
     bool found;
     float magnitude = 0, factor = 1;
     c->rope_context_orig = c->context_train;
+    c->rope_truncate = !r->def->yarn_smooth;
     PL_TRY(read_u32(r, "rope.scaling.original_context_length", 1, PL_CONTEXT_MAX, &c->rope_context_orig, &found));
     PL_TRY(read_f32(r, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
     PL_TRY(read_f32(r, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));

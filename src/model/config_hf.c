@@ -37,6 +37,7 @@ static const struct hf_arch {
     {"qwen3_moe", PL_ARCH_QWEN3_MOE, 151936, 2048, 6144, 24, 32, 4, 0, 32768, 1e-6, 1e4, false, false},
     {"mixtral", PL_ARCH_MIXTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-5, 1e6, false, false},
     {"olmoe", PL_ARCH_OLMOE, 50304, 2048, 2048, 16, 16, 0, 0, 4096, 1e-5, 1e4, false, false},
+    {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
     {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
 };
 
@@ -179,7 +180,7 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
                     json_number_value(v), r->hf->model_type);
     }
     const json_t *method = field(field(config, "quantization_config"), "quant_method");
-    if (method != NULL)
+    if (method != NULL && !(r->def->mxfp4 && json_is_string(method) && strcmp(json_string_value(method), "mxfp4") == 0))
         PL_FAIL(r->err, PL_UNSUPPORTED,
                 "config.json: weights quantised with '%.32s' are not readable; plain safetensors, MLX affine and GGUF are",
                 json_is_string(method) ? json_string_value(method) : "?");
@@ -241,13 +242,13 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     const struct pl_arch_def *d = r->def;
     bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
     if (!d->moe) return PL_OK;
+    bool local = c->arch == PL_ARCH_MIXTRAL || c->arch == PL_ARCH_GPT_OSS;
     uint32_t count = c->arch == PL_ARCH_MIXTRAL     ? 8
                      : c->arch == PL_ARCH_QWEN2_MOE ? 60
                      : c->arch == PL_ARCH_OLMOE     ? 64
                                                     : 128;
-    uint32_t used = c->arch == PL_ARCH_MIXTRAL ? 2 : c->arch == PL_ARCH_QWEN2_MOE ? 4 : 8;
-    PL_TRY(read_u32(r, r->root, c->arch == PL_ARCH_MIXTRAL ? "num_local_experts" : "num_experts", 1, PL_EXPERTS_MAX, count,
-                    &c->experts));
+    uint32_t used = c->arch == PL_ARCH_MIXTRAL ? 2 : c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_GPT_OSS ? 4 : 8;
+    PL_TRY(read_u32(r, r->root, local ? "num_local_experts" : "num_experts", 1, PL_EXPERTS_MAX, count, &c->experts));
     PL_TRY(read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, used, &c->experts_used));
     c->expert_width = c->mlp_width;
     if (own)

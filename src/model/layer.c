@@ -32,7 +32,8 @@ enum pl_status pl_layer_attention(struct pl_model *m, uint32_t l, const struct p
                                            .heads = c->heads,
                                            .scale = c->attn_scale,
                                            .softcap = c->attn_softcap,
-                                           .window = c->layer_windowed[l] ? c->window : 0};
+                                           .window = c->layer_windowed[l] ? c->window : 0,
+                                           .sinks = w->sinks};
     return pl_ops_attention(m->ops, &attention, m->q, m->a);
 }
 
@@ -89,7 +90,10 @@ struct pl_moe pl_layer_moe(const struct pl_model *m, const struct pl_layer *w) {
                            .act = m->cfg.mlp_act,
                            .gate = w->gate_experts,
                            .up = w->up_experts,
-                           .down = w->down_experts};
+                           .down = w->down_experts,
+                           .gate_bias = w->gate_experts_bias,
+                           .up_bias = w->up_experts_bias,
+                           .down_bias = w->down_experts_bias};
 }
 
 /* x += sigmoid(m->h shared_router^T) mlp(m->h) */
@@ -108,7 +112,7 @@ enum pl_status pl_layer_finish_moe(struct pl_model *m, const struct pl_layer *w,
     const struct pl_moe moe = pl_layer_moe(m, w);
     PL_TRY(pl_layer_project_add(m, w->o, w->o_bias, a, x));
     PL_TRY(pl_layer_norm(m, x, w->mlp_norm, w->mlp_norm_bias, m->h));
-    PL_TRY(pl_layer_project(m, w->router, NULL, m->h, m->router));
+    PL_TRY(pl_layer_project(m, w->router, w->router_bias, m->h, m->router));
     PL_TRY(pl_ops_moe(m->ops, &moe, m->router, m->h, x));
     return w->shared_router != NULL ? shared_expert(m, w, x) : PL_OK;
 }

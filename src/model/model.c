@@ -113,6 +113,8 @@ void pl_model_destroy(struct pl_model *m) {
         pl_ops_rope_destroy(m->ops, m->rope);
         pl_ops_rope_destroy(m->ops, m->rope_local);
     }
+    for (size_t i = 0; i < m->repacked_count; i++) pl_free(m->repacked[i]);
+    pl_free((void *)m->repacked);
     pl_free(m->layers);
     pl_free(m);
 }

@@ -31,6 +31,7 @@ enum pl_arch {
     PL_ARCH_QWEN3_MOE,
     PL_ARCH_MIXTRAL,
     PL_ARCH_OLMOE,
+    PL_ARCH_GPT_OSS,
     PL_ARCH_COUNT /* the last: one line each */
 };
 
@@ -64,6 +65,7 @@ struct pl_model_config {
     bool tied_embeddings;
     uint32_t experts, experts_used, expert_width, shared_width; /* mixture of experts; shared: one that always counts */
     bool experts_renormalise;                                   /* weights of the chosen ones add up to 1 */
+    float swiglu_limit;                                         /* of gpt-oss's experts; 0: the file does not say */
     bool layer_moe[PL_MODEL_LAYERS_MAX];
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
 };

@@ -54,11 +54,16 @@ static size_t add_moe_forms(enum pl_impl out[PL_IMPL_COUNT], size_t n) {
 }
 static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     size_t n = 0;
-    if (op == PL_OP_moe) return add_moe_forms(out, n);
+    if (op == PL_OP_moe) {
+        out[n++] = PL_IMPL_DENSE;
+        out[n++] = PL_IMPL_MMA;
+        return add_moe_forms(out, n);
+    }
     if (op == PL_OP_linear) {
         out[n++] = PL_IMPL_CUBLASLT;
         out[n++] = PL_IMPL_STREAM;
         out[n++] = PL_IMPL_MMA;
+        out[n++] = PL_IMPL_FMA;
         out[n++] = PL_IMPL_GEMV;
     }
     if (op == PL_OP_attention) {

@@ -421,12 +421,13 @@ struct question {
 static enum pl_status ask_plan(struct dev_ops *d, const struct pl_launch_attention *a, bool cuda, struct question *q) {
     struct dev_kv *kv = (struct dev_kv *)d->base.kv;
     struct pl_paged_shape shape = shape_of(&kv->base.shape, a);
-    const char *why = pl_paged_declines(&shape);
+    const char *why = a->sinks != NULL ? "attention sinks" : pl_paged_declines(&shape);
+    bool auto_ = a->sinks == NULL && (!cuda || d->attn_units || d->base.invariant);
     if (why == NULL) q->paged = paged_of(d, kv, &shape);
     q->plan = plan_slot(d, a->window, a->heads);
     if (why == NULL && (q->paged == NULL || q->plan == NULL)) why = "geometry";
     if (why == NULL) PL_TRY(plan_step(d, q->plan, q->paged));
-    q->count = form_candidates(d, a, q->plan, why, !cuda || d->attn_units || d->base.invariant, q->list);
+    q->count = form_candidates(d, a, q->plan, why, auto_, q->list);
     return PL_OK;
 }
 
@@ -456,17 +457,17 @@ static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a
     bool cuda = pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA, many = false;
     struct pl_paged_shape shape = shape_of(s, a);
     q->decode = b->rows == b->seq_count;
-    d->attn_units = cuda && pl_paged_mma_declines(&d->ks, &shape) == NULL;
+    d->attn_units = cuda && a->sinks == NULL && pl_paged_mma_declines(&d->ks, &shape) == NULL;
     if (wants_plan(d, cuda) && (q->decode || d->base.invariant)) PL_TRY(ask_plan(d, a, cuda, q));
     if (cuda) {
-        const char *fixed = d->base.invariant ? "invariant" : NULL;
+        const char *fixed = d->base.invariant ? "invariant" : a->sinks != NULL ? "attention sinks" : NULL;
         for (uint32_t i = 0; i < b->seq_count; i++) many = many || b->seqs[i].rows >= PL_TILES_ROWS;
         const char *tiles = pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads);
         const char *split = pl_split_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads, a->rows);
         if (d->attn_units && many && tiles == NULL && !q->decode) PL_TRY(ask_mixed(d, a, q));
-        q->list[q->count++] = (struct pl_candidate){PL_IMPL_TILES, many && !d->ks.recording && pl_cuda_has_units(&d->ks),
-                                                    fixed != NULL ? fixed : tiles};
-        q->list[q->count++] = (struct pl_candidate){PL_IMPL_SPLIT, true, fixed != NULL ? fixed : split};
+        bool tiled = a->sinks == NULL && many && !d->ks.recording && pl_cuda_has_units(&d->ks);
+        q->list[q->count++] = (struct pl_candidate){PL_IMPL_TILES, tiled, fixed != NULL ? fixed : tiles};
+        q->list[q->count++] = (struct pl_candidate){PL_IMPL_SPLIT, a->sinks == NULL, fixed != NULL ? fixed : split};
     }
     q->list[q->count++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, NULL};
     return PL_OK;
@@ -477,10 +478,11 @@ static enum pl_status portable_attention(struct pl_ops *o, const struct pl_launc
     struct dev_kv *kv = (struct dev_kv *)o->kv;
     const struct pl_kv_shape *s = &kv->base.shape;
     enum pl_status st = PL_OK;
-    if (kv->attention.jit == NULL)
-        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->attention, &d->ks.err);
-    if (st == PL_OK) st = pl_launch_attention(&d->ks, &kv->attention, a);
-    return dev_done(o, PL_OP_attention, &kv->attention, bytes, st);
+    struct pl_kernel *k = a->sinks != NULL ? &kv->attention_sinks : &kv->attention;
+    if (k->jit == NULL)
+        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, a->sinks != NULL, k, &d->ks.err);
+    if (st == PL_OK) st = pl_launch_attention(&d->ks, k, a);
+    return dev_done(o, PL_OP_attention, k, bytes, st);
 }
 
 static enum pl_status run_attention(struct pl_ops *o, enum pl_impl form, const struct question *q,
@@ -519,6 +521,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
                                     .stride = d->stride,
                                     .scale = p->scale,
                                     .softcap = p->softcap};
+    if (p->sinks != NULL) a.sinks = &((const struct dev_weight *)p->sinks)->w.data;
     struct question what = {0};
     if (d->rope_waits.r.q == NULL) PL_TRY(dev_settle(o));
     enum pl_status st = ask(d, &a, &what);

@@ -1,12 +1,12 @@
 /* Mixtures of experts as the device backends run them: choice, then the products of the chosen experts either slot by slot,
- * with the weighted sum fused (few slots: each chosen expert's weights are read once), or in order of their experts (each
- * expert's weights are read once for all rows that chose it). */
+ * with the weighted sum fused (one row: each chosen expert's weights are read once), or in order of their experts (each
+ * expert's weights are read once for all rows that chose it); on NVIDIA GPUs by device_moe_cuda.c where it can. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/mem.h"
-#include "ops/device_ops.h"
+#include "ops/device_moe.h"
 #include "tensor/quant.h"
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
@@ -51,6 +51,8 @@ static enum pl_status fill(struct dev_ops *d, const struct pl_tensor *experts, s
                                      .group = t->group,
                                      .scale_dtype = t->scale_dtype};
     w->bytes = t->bytes + 2 * scales; /* of one */
+    w->w.strips = dev_moe_wants_strips(d, &w->w, count);
+    if (w->w.strips) return dev_moe_load_strips(d, experts, count, w, err);
     PL_TRY(pl_device_alloc(d->ks.device, bytes, &w->w.data, err));
     if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.scales, err));
     if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.biases, err));
@@ -89,29 +91,33 @@ enum pl_status dev_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t 
     struct dev_ops *d = dev_of(o);
     size_t slots;
     if (!pl_mul_size(rows, p->used, &slots)) PL_FAIL(err, PL_LIMIT, "%zu rows of %zu experts", rows, p->used);
-    return pl_moe_ready(&d->ks, &d->moe.room, slots, (size_t)p->gate->rows, (size_t)p->down->rows, err);
+    PL_TRY(dev_moe_fits_together(p, err));
+    PL_TRY(pl_moe_ready(&d->ks, &d->moe.room, slots, p->gate->experts, (size_t)p->gate->rows, (size_t)p->down->rows, err));
+    return dev_moe_cuda_reserve(d, p, rows, err);
 }
 
-static enum pl_status route_kernels(struct dev_ops *d, uint32_t experts, uint32_t used, struct pl_moe_route **out) {
-    struct pl_moe_route *r = &d->moe.route;
+enum pl_status dev_moe_kernels(struct dev_ops *d, const struct pl_moe *p, uint32_t tile, struct pl_moe_route **out) {
+    struct pl_moe_route *r = tile == PL_MOE_TILE ? &d->moe.route : &d->moe.route_dense;
+    uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
     *out = r;
     if (r->combine.jit != NULL && r->experts == experts && r->used == used) return PL_OK;
-    return pl_kernel_moe_route(&d->ks, experts, used, r, &d->ks.err); /* what ran stays in its record */
+    return dev_report(d, pl_kernel_moe_route(&d->ks, experts, used, tile, r, &d->ks.err)); /* what ran stays in its record */
 }
 
-static enum pl_status route(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p,
-                            const struct pl_activation *logits) {
+static struct pl_launch_route route_of(const struct pl_moe *p, const struct pl_activation *logits) {
+    return (struct pl_launch_route){.logits = data_of(logits),
+                                    .bias = bias_of(p->choice_bias),
+                                    .rows = logits->rows,
+                                    .sigmoid = p->router == PL_ROUTER_SIGMOID,
+                                    .renormalise = p->renormalise,
+                                    .groups = p->groups,
+                                    .groups_used = p->groups_used,
+                                    .group_top = p->group_top,
+                                    .scale = p->scale};
+}
+static enum pl_status route(struct pl_ops *o, struct pl_moe_route *k, const struct pl_launch_route *r) {
     struct dev_ops *d = dev_of(o);
-    struct pl_launch_route r = {.logits = data_of(logits),
-                                .bias = bias_of(p->choice_bias),
-                                .rows = logits->rows,
-                                .sigmoid = p->router == PL_ROUTER_SIGMOID,
-                                .renormalise = p->renormalise,
-                                .groups = p->groups,
-                                .groups_used = p->groups_used,
-                                .group_top = p->group_top,
-                                .scale = p->scale};
-    return dev_done(o, PL_OP_moe, &k->route, 0, pl_launch_moe_route(&d->ks, k, &d->moe.room, &r));
+    return dev_done(o, PL_OP_moe, &k->route, 0, pl_launch_moe_route(&d->ks, k, &d->moe.room, r));
 }
 
 /* One launch; m says what of it. */
@@ -160,10 +166,20 @@ static enum pl_status by_slot(struct pl_ops *o, const struct pl_moe *p, const st
     return product(o, p->down, PL_MOE_MIX, 0, &m);
 }
 
-static enum pl_status by_order(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p,
-                               const struct pl_activation *x, struct pl_activation *y) {
+enum pl_status dev_moe_order(struct pl_ops *o, struct pl_moe_route *k, size_t rows) {
     struct dev_ops *d = dev_of(o);
-    PL_TRY(dev_done(o, PL_OP_moe, &k->order, 0, pl_launch_moe_order(&d->ks, k, &d->moe.room, x->rows)));
+    return dev_done(o, PL_OP_moe, &k->order, 0, pl_launch_moe_order(&d->ks, k, &d->moe.room, rows));
+}
+enum pl_status dev_moe_combine(struct pl_ops *o, struct pl_moe_route *k, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    enum pl_status st = pl_launch_moe_combine(&d->ks, k, &d->moe.room, y->rows, y->cols, data_of(y));
+    return dev_done(o, PL_OP_moe, &k->combine, 0, st);
+}
+
+static enum pl_status by_expert(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p,
+                                const struct pl_activation *x, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_moe_order(o, k, x->rows));
     PL_TRY(gate_and_up(o, p, x, false));
     struct pl_launch_moe m = {.bias = bias_of(p->down_bias),
                               .x = &d->moe.room.h,
@@ -172,20 +188,22 @@ static enum pl_status by_order(struct pl_ops *o, struct pl_moe_route *k, const s
                               .used = p->used,
                               .by_place = true};
     PL_TRY(product(o, p->down, PL_MOE_ONE, 0, &m));
-    enum pl_status st = pl_launch_moe_combine(&d->ks, k, &d->moe.room, x->rows, y->cols, data_of(y));
-    return dev_done(o, PL_OP_moe, &k->combine, 0, st);
+    return dev_moe_combine(o, k, y);
 }
 
-enum { MOE_IMPLS = 2, GRID_MAX = 65535 };
+enum { MOE_IMPLS = 4, GRID_MAX = 65535 };
 /* In rank order. One row has every expert once: nothing to put in order. */
 static size_t candidates(const struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_candidate out[MOE_IMPLS]) {
     bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_BY_SLOT;
-    const char *why = d->base.invariant ? "another kernel for one row than for many" : NULL;
+    bool strips = weight_of(p->gate)->w.strips || weight_of(p->down)->w.strips;
+    const char *moved = strips ? "rearranged weights" : NULL, *why = moved;
+    size_t n = pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA ? dev_moe_cuda_candidates(d, p, rows, out) : 0;
+    if (why == NULL && d->base.invariant) why = "another kernel for one row than for many";
     if (why == NULL && rows > 1 && !forced) why = "several rows";
     if (why == NULL && rows * p->used > GRID_MAX) why = "too many rows for one grid";
-    out[0] = (struct pl_candidate){PL_IMPL_BY_SLOT, rows == 1 && !d->base.invariant, why};
-    out[1] = (struct pl_candidate){PL_IMPL_BY_EXPERT, true, NULL};
-    return 2;
+    out[n++] = (struct pl_candidate){PL_IMPL_BY_SLOT, rows == 1 && !d->base.invariant, why};
+    out[n++] = (struct pl_candidate){PL_IMPL_BY_EXPERT, true, moved};
+    return n;
 }
 
 enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
@@ -195,19 +213,22 @@ enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl
     enum pl_impl taken;
     char shape[96];
     PL_TRY(dev_settle(o));
+    bool ready = d->prepared == x && d->prepared_as == PL_INPUTS_FEW; /* the choice does not change x */
     snprintf(shape, sizeof shape, "%zu rows, %zu of %zu experts, %s", x->rows, p->used, p->gate->experts,
              pl_dtype_name(weight_of(p->gate)->w.dtype));
     PL_TRY(pl_ops_decide(o, PL_OP_moe, list, candidates(d, p, x->rows, list), 1, shape, &taken));
     struct pl_moe_route *k = NULL;
-    enum pl_status st = route_kernels(d, (uint32_t)p->gate->experts, (uint32_t)p->used, &k);
-    if (st != PL_OK) return dev_report(d, st);
-    PL_TRY(route(o, k, p, logits));
-    return taken == PL_IMPL_BY_SLOT ? by_slot(o, p, x, y) : by_order(o, k, p, x, y);
+    PL_TRY(dev_moe_kernels(d, p, taken == PL_IMPL_DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &k));
+    const struct pl_launch_route r = route_of(p, logits);
+    bool routed = taken == PL_IMPL_MMA && x->rows == 1 && pl_moe_routed_declines(&r, p->gate->experts, p->used) == NULL;
+    if (routed) return dev_moe_routed(o, &r, p, x, ready, y);
+    PL_TRY(route(o, k, &r));
+    if (taken == PL_IMPL_DENSE) return dev_moe_dense(o, k, p, x, y);
+    if (taken == PL_IMPL_MMA) return dev_moe_mma(o, k, p, x, ready, y);
+    return taken == PL_IMPL_BY_SLOT ? by_slot(o, p, x, y) : by_expert(o, k, p, x, y);
 }
 
 void dev_moe_deinit(struct dev_ops *d) {
     pl_moe_deinit(&d->ks, &d->moe.room);
-    pl_kernel_free(&d->ks, &d->moe.route.route);
-    pl_kernel_free(&d->ks, &d->moe.route.order);
-    pl_kernel_free(&d->ks, &d->moe.route.combine);
+    dev_moe_cuda_deinit(d);
 }

@@ -7,6 +7,7 @@
 #include "ops/cuda_fast.h"
 #include "ops/cuda_mma.h"
 #include "ops/draw.h"
+#include "ops/cuda_moe.h"
 #include "ops/cuda_stream.h"
 #include "ops/impl.h"
 #include "ops/launch.h"
@@ -19,7 +20,10 @@ struct dev_format {
     struct pl_device_weight w; /* no data: dtype, bits, group, scales' type */
     struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack, retile, mma[PL_MMA_SIZES],
         stream[PL_STREAM_KINDS];
-    struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2]; /* in order, by slot */
+    struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2];       /* in order, by slot */
+    struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][2]; /* likewise */
+    struct pl_kernel moe_unpack, moe_routed;
+    uint32_t routed_experts, routed_used; /* of moe_routed */
     char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48], stream_name[48];
 };
 struct dev_weight {
@@ -36,10 +40,10 @@ struct dev_kv {
     struct pl_kv_store base;
     struct pl_device_buffer *sides; /* [layer][K, V] */
     size_t side_count;
-    struct pl_kernel attention, rope[16], whole[16]; /* by which norms and which rotation: dev_rope_index */
-    struct pl_split_attention split;                 /* made when first used */
-    struct pl_kernel tiles;                          /* likewise */
-    struct pl_paged paged[2];                        /* by number of query heads; heads 0: not made yet */
+    struct pl_kernel attention, attention_sinks, rope[16], whole[16]; /* by which norms and which rotation: dev_rope_index */
+    struct pl_split_attention split;                                  /* made when first used */
+    struct pl_kernel tiles;                                           /* likewise */
+    struct pl_paged paged[2];                                         /* by number of query heads; heads 0: not made yet */
 };
 /* Attention by plan for one (window, heads): planned at the first layer of a step that asks, reused by the others. */
 enum { DEV_PLANS_MAX = 4 };
@@ -94,6 +98,7 @@ struct dev_ops {
     struct pl_kernels ks;
     struct pl_kernel elementwise[PL_EW_COUNT], norm, add_norm, layer_norm[2]; /* without and with bias: made when used */
     struct dev_choice choice;
+    struct pl_kernel fma[PL_FMA_KERNELS];
     struct dev_format *formats;
     struct pl_device_buffer step;
     uint32_t *staging, stride, longest; /* longest sequence of the step, in tokens */
@@ -113,7 +118,11 @@ struct dev_ops {
     struct pl_mma_room mma;
     struct {
         struct pl_moe_room room;
-        struct pl_moe_route route;
+        struct pl_moe_route route, route_dense; /* the second: its tiles are larger */
+        struct pl_mma_room ready;               /* inputs that nobody else made ready */
+        struct pl_moe_dense dense;
+        struct pl_kernel pair[PL_MOE_ACTS], down;
+        size_t dense_rows; /* room for so many; 0: none */
     } moe;
     struct pl_kernel prepare[PL_PREPARE_COUNT][PL_INPUTS_COUNT];
     bool strips; /* there are rearranged weights: inputs are made ready for those */

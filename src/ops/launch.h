@@ -136,7 +136,7 @@ struct pl_rope_kind {
 };
 enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
-enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, bool sinks,
                                    struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 
 /* Buffers are not changed by a launch call, what they hold may be. */
@@ -177,6 +177,7 @@ struct pl_launch_attention {
     pl_buffer_in *q, *k_pages, *v_pages, *step, *out;
     uint32_t rows, heads, kv_heads, window, stride;
     float scale, softcap;
+    pl_buffer_in *sinks; /* [heads] or NULL; the portable kernel's */
 };
 enum pl_status pl_launch_attention(struct pl_kernels *ks, struct pl_kernel *k,
                                    const struct pl_launch_attention *a) PL_MUST_CHECK;

@@ -25,8 +25,9 @@ static enum pl_status grow(struct pl_kernels *ks, struct pl_device_buffer *b, ui
     return pl_device_alloc(ks->device, bytes, b, err);
 }
 
-enum pl_status pl_moe_ready(struct pl_kernels *ks, struct pl_moe_room *room, size_t slots, size_t inner, size_t width,
-                            struct pl_err *err) {
+enum pl_status pl_moe_ready(struct pl_kernels *ks, struct pl_moe_room *room, size_t slots, size_t experts, size_t inner,
+                            size_t width, struct pl_err *err) {
+    experts = PL_MAX(experts, room->experts);
     slots = PL_MAX(slots, room->slots);
     inner = PL_MAX(inner, room->inner);
     width = PL_MAX(width, room->width);
@@ -34,10 +35,11 @@ enum pl_status pl_moe_ready(struct pl_kernels *ks, struct pl_moe_room *room, siz
     room->slots = 0; /* until all is there */
     PL_TRY(grow(ks, &room->ids, slots, 1, err));
     PL_TRY(grow(ks, &room->weights, slots, 1, err));
-    PL_TRY(grow(ks, &room->order, 1, PL_ORDER_TILE(slots) + (uint64_t)PL_TILE_WORDS * slots, err));
+    PL_TRY(grow(ks, &room->order, 1, PL_ORDER_COUNT(slots) + experts, err));
     PL_TRY(grow(ks, &room->h, slots, inner, err));
     PL_TRY(grow(ks, &room->made, slots, width, err));
     room->slots = slots;
+    room->experts = experts;
     room->inner = inner;
     room->width = width;
     return PL_OK;
@@ -50,8 +52,8 @@ void pl_moe_deinit(struct pl_kernels *ks, struct pl_moe_room *room) {
 
 /* --- choice and order --- */
 
-enum pl_status pl_kernel_moe_route(struct pl_kernels *ks, uint32_t experts, uint32_t used, struct pl_moe_route *out,
-                                   struct pl_err *err) {
+enum pl_status pl_kernel_moe_route(struct pl_kernels *ks, uint32_t experts, uint32_t used, uint32_t tile,
+                                   struct pl_moe_route *out, struct pl_err *err) {
     struct pl_moe_route r = {.experts = experts, .used = used};
     struct pl_kernel *const kernels[] = {&r.route, &r.order, &r.combine};
     static const char *const entries[] = {"pk_moe_route", "pk_moe_order", "pk_moe_combine"};
@@ -64,8 +66,9 @@ enum pl_status pl_kernel_moe_route(struct pl_kernels *ks, uint32_t experts, uint
         pl_jit_set(&s, parts[i], "1");
         pl_jit_set_u32(&s, "EXPERTS", experts);
         pl_jit_set_u32(&s, "USED", used);
-        if (i == 1) pl_jit_set_u32(&s, "TILE", PL_MOE_TILE);
+        if (i == 1) pl_jit_set_u32(&s, "TILE", tile);
         snprintf(name, sizeof name, "%s/x%u/k%u", entries[i] + 3, experts, used);
+        if (i == 1) snprintf(name, sizeof name, "%s/x%u/t%u", entries[i] + 3, experts, tile);
         PL_TRY(pl_kernel_make(ks, &s, sizes[i], name, kernels[i], err));
     }
     *out = r;
@@ -149,7 +152,8 @@ enum pl_status pl_launch_moe(struct pl_kernels *ks, struct pl_kernel *k, enum pl
     size_t slots = m->rows * m->used, n = 0;
     uint64_t out = m->w->rows / m->experts;
     PL_ASSERT(slots <= room->slots);
-    struct pl_args_moe a = {(u32)m->rows, (u32)m->used, (u32)m->w->cols, (u32)out, (u32)room->slots, 0, m->w->row_bytes};
+    struct pl_args_moe a = {
+        (u32)m->rows, (u32)m->used, (u32)m->w->cols, (u32)out, (u32)room->slots, 0, m->w->row_bytes, 0, 0};
     a.flags =
         (m->bias != NULL ? PL_LINEAR_BIAS : 0u) | (m->by_place ? PL_MOE_BY_PLACE : 0u) | (m->gated ? PL_MOE_GATED : 0u);
     const struct pl_device_buffer *list = m->direct ? &room->ids : &room->order;

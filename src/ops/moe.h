@@ -8,12 +8,12 @@ enum { PL_MOE_TILE = 8 }; /* rows that share an unpacked weight */
 
 /* Records and scratch of one step's layer; used again by the next. Made for `slots` slots. */
 struct pl_moe_room {
-    size_t slots, inner, width;
+    size_t slots, experts, inner, width;
     struct pl_device_buffer ids, weights, order, h, made; /* made: [slots, width], where sums are not fused */
 };
 /* Grows what is too small; the device is waited for then. */
-enum pl_status pl_moe_ready(struct pl_kernels *ks, struct pl_moe_room *room, size_t slots, size_t inner, size_t width,
-                            struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_moe_ready(struct pl_kernels *ks, struct pl_moe_room *room, size_t slots, size_t experts, size_t inner,
+                            size_t width, struct pl_err *err) PL_MUST_CHECK;
 void pl_moe_deinit(struct pl_kernels *ks, struct pl_moe_room *room);
 /* Tiles that so many slots make at most. */
 uint32_t pl_moe_tiles(size_t slots, size_t experts, size_t tile);
@@ -22,8 +22,9 @@ struct pl_moe_route {
     struct pl_kernel route, order, combine;
     uint32_t experts, used;
 };
-enum pl_status pl_kernel_moe_route(struct pl_kernels *ks, uint32_t experts, uint32_t used, struct pl_moe_route *out,
-                                   struct pl_err *err) PL_MUST_CHECK;
+/* tile: rows of a tile of the order, PL_MOE_TILE for the kernels here. */
+enum pl_status pl_kernel_moe_route(struct pl_kernels *ks, uint32_t experts, uint32_t used, uint32_t tile,
+                                   struct pl_moe_route *out, struct pl_err *err) PL_MUST_CHECK;
 struct pl_launch_route {
     pl_buffer_in *logits, *bias; /* bias may be NULL */
     size_t rows;

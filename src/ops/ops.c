@@ -405,7 +405,7 @@ enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out) {
     PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.layers && q->cols == p->heads * o->kv->shape.head_dim);
-    PL_ASSERT(q->rows == o->batch->rows && q != out);
+    PL_ASSERT(q->rows == o->batch->rows && q != out && (p->sinks == NULL || is_vector(p->sinks, p->heads)));
     if (!take_rows(out, q->rows, q->cols)) return PL_OK;
     uint64_t counted = o->attention_totals.layer_steps;
     enum pl_status st = RUN(attention, o->impl->attention(o, p, q, out));

@@ -206,8 +206,9 @@ enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
                                   struct pl_activation *v);
 struct pl_attention {
     uint32_t layer, heads;
-    float scale, softcap; /* softcap 0: none */
-    uint32_t window;      /* 0: none; else a row at p sees (p-window, p] */
+    float scale, softcap;          /* softcap 0: none */
+    uint32_t window;               /* 0: none; else a row at p sees (p-window, p] */
+    const struct pl_weight *sinks; /* vector [heads] or NULL: a score of each head that weighs nothing, in every softmax */
 };
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out);

@@ -488,6 +488,7 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
                                  .scale = p->scale,
                                  .softcap = p->softcap,
                                  .window = p->window,
+                                 .sinks = p->sinks != NULL ? weight_of(p->sinks)->vector : NULL,
                                  .kv = &kv,
                                  .out = data_of(out)->data,
                                  .out_stride = data_of(out)->stride};

@@ -182,7 +182,7 @@ static uint32_t tile_of(const struct dev_ops *d, size_t rows, uint32_t *tile_row
     return pl_tile_of(d->base.invariant ? SIZE_MAX : rows, tile_rows);
 }
 
-enum { PRODUCT_IMPLS = 5 };
+enum { PRODUCT_IMPLS = 6 };
 /* In rank order; rows > 0. */
 static size_t product_candidates(const struct dev_ops *d, const struct dev_weight *w, size_t rows,
                                  struct pl_candidate out[PRODUCT_IMPLS]) {
@@ -196,6 +196,8 @@ static size_t product_candidates(const struct dev_ops *d, const struct dev_weigh
         const char *not_mma = pl_mma_declines(&d->ks, &w->w);
         if (not_mma == NULL && !plain && !w->w.strips) not_mma = "exact products were asked for";
         out[n++] = (struct pl_candidate){PL_IMPL_MMA, w->w.strips || (plain && few), not_mma};
+        const char *not_fma = pl_fma_declines(&d->ks, &w->w, rows);
+        out[n++] = (struct pl_candidate){PL_IMPL_FMA, not_fma == NULL, not_fma};
         out[n++] = (struct pl_candidate){PL_IMPL_GEMV, true, pl_gemv_declines(&d->ks, &w->w, rows)};
     }
     out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, w->w.strips ? "rearranged weights" : NULL};
@@ -231,6 +233,7 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     if (taken == PL_IMPL_CUBLASLT) return DENSE_NAME;
     if (taken == PL_IMPL_STREAM) return dev_stream_name(f);
     if (taken == PL_IMPL_MMA) return dev_mma_name(d, f, rows);
+    if (taken == PL_IMPL_FMA) return pl_fma_name(rows);
     if (taken == PL_IMPL_GEMV) {
         rows = PL_MIN(rows, (size_t)PL_GEMV_ROWS_MAX);
         if (f->gemv_names[rows - 1][0] == 0) pl_kernel_gemv_name(&f->w, (uint32_t)rows, f->gemv_names[rows - 1]);
@@ -289,6 +292,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     for (size_t i = 0; i < kv->side_count; i++) pl_device_free(d, &kv->sides[i]);
     for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->whole[i]);
     pl_kernel_free(ks, &kv->attention);
+    pl_kernel_free(ks, &kv->attention_sinks);
     pl_kernel_free(ks, &kv->tiles);
     pl_kernel_free(ks, &kv->split.split);
     pl_kernel_free(ks, &kv->split.merge);
@@ -582,6 +586,18 @@ static enum pl_status gemv(struct pl_ops *o, enum pl_op op, size_t count, const 
     return PL_OK;
 }
 
+static enum pl_status fma_f32(struct pl_ops *o, enum pl_op op, const struct pl_weight *w, const struct pl_weight *bias,
+                              const struct pl_activation *x, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    uint32_t which = pl_fma_kernel_of(x->rows);
+    struct pl_kernel *k = &d->fma[which];
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_fma(&d->ks, which, k, &d->ks.err);
+    if (st != PL_OK) return report(d, st);
+    const struct pl_device_buffer *b = bias != NULL ? &weight_of(bias)->w.data : NULL;
+    st = pl_launch_fma(&d->ks, k, &weight_of(w)->w, data_of(x), b, data_of(y), x->rows, op == PL_OP_linear_add);
+    return done(o, op, k, weight_of(w)->bytes, st);
+}
+
 /* Matrices that share x, which is packed once. */
 static enum pl_status dense(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
                             const struct pl_weight *const *bias, const struct pl_activation *x,
@@ -623,6 +639,8 @@ static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, co
             PL_TRY(dev_mma(o, op, n, w + i, b, x, y + i));
         } else if (taken[i] == PL_IMPL_GEMV) {
             PL_TRY(gemv(o, op, n, w + i, b, x, y + i));
+        } else if (taken[i] == PL_IMPL_FMA) {
+            for (size_t k = 0; k < n; k++) PL_TRY(fma_f32(o, op, w[i + k], b != NULL ? b[k] : NULL, x, y[i + k]));
         } else {
             for (size_t k = 0; k < n; k++) PL_TRY(product(o, op, w[i + k], b != NULL ? b[k] : NULL, x, y[i + k]));
         }
@@ -805,7 +823,6 @@ static void destroy(struct pl_ops *o) {
             pl_kernel_free(&d->ks, &f->unpack);
             pl_kernel_free(&d->ks, &f->retile);
             for (int i = 0; i < PL_MMA_SIZES; i++) pl_kernel_free(&d->ks, &f->mma[i]);
-            for (size_t i = 0; i < sizeof f->moe / sizeof ***f->moe; i++) pl_kernel_free(&d->ks, &f->moe[0][0][0] + i);
             for (int i = 0; i < PL_STREAM_KINDS; i++) pl_kernel_free(&d->ks, &f->stream[i]);
             pl_free(f);
         }

@@ -127,7 +127,7 @@ enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t he
     return pl_kernel_make(ks, &s, ks->head, name, out, err);
 }
 
-enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, bool sinks,
                                    struct pl_kernel *out, struct pl_err *err) {
     char name[48];
     struct pl_jit_spec s = spec_of("attention.k.c", "pk_attention", ks->head);
@@ -135,7 +135,8 @@ enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size
         PL_FAIL(err, PL_UNSUPPORTED, "no kernel reads a KV cache of type %s: f16, bf16 and f32 are known",
                 pl_dtype_name(kv));
     }
-    snprintf(name, sizeof name, "attention/%s/d%zu", pl_dtype_name(kv), head_dim);
+    if (sinks) pl_jit_set(&s, "SINKS", "1");
+    snprintf(name, sizeof name, "attention/%s/d%zu%s", pl_dtype_name(kv), head_dim, sinks ? "/sinks" : "");
     return pl_kernel_make(ks, &s, ks->head, name, out, err);
 }
 
@@ -246,8 +247,8 @@ enum pl_status pl_launch_rope(struct pl_kernels *ks, struct pl_kernel *k, const 
 
 enum pl_status pl_launch_attention(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *p) {
     struct pl_args_attention a = {p->heads, p->kv_heads, p->window, p->stride, p->scale, p->softcap, 1, 0};
-    struct pl_device_arg args[] = {PL_ARG_BUFFER(p->q),    PL_ARG_BUFFER(p->k_pages), PL_ARG_BUFFER(p->v_pages),
-                                   PL_ARG_BUFFER(p->step), PL_ARG_BUFFER(p->out),     PL_ARG_BUFFER(&k->counter),
-                                   PL_ARG_VALUE(a)};
+    struct pl_device_arg args[] = {
+        PL_ARG_BUFFER(p->q),     PL_ARG_BUFFER(p->k_pages), PL_ARG_BUFFER(p->v_pages),  PL_ARG_BUFFER(p->step),
+        PL_ARG_BUFFER(p->sinks), PL_ARG_BUFFER(p->out),     PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
     return pl_kernel_launch(ks, k, p->heads, p->rows, 0, args, PL_COUNT_OF(args));
 }

@@ -144,6 +144,7 @@ static void attend(const struct pl_ref_attention *a, size_t row, size_t head, do
         s[t] = exp(s[t] - top);
         sum += s[t];
     }
+    if (a->sinks != NULL) sum += exp((double)a->sinks[head] - top);
     for (size_t i = 0; i < d; i++) {
         double o = 0;
         for (size_t t = lo; t <= pos; t++) o += s[t] * (double)a->v[(t * a->kv_heads + g) * d + i];

@@ -42,6 +42,7 @@ struct pl_ref_attention {
     size_t q_stride;
     float *out;
     size_t out_stride;
+    const float *sinks; /* [heads] or NULL: one more score in each softmax, that weighs nothing */
 };
 void pl_ref_attention(const struct pl_ref_attention *a, double *scores /* [past + rows] */);
 

@@ -131,7 +131,7 @@ static void one(const struct shape *s) {
     struct pl_kernel rope = {0}, attn = {0};
     struct pl_rope_kind kind = {s->q_norm, s->k_norm, s->rope_dim > 0, s->halves};
     CHECK(pl_kernel_rope(&ks, s->kv, D, s->page_tokens, kind, &rope, &err));
-    CHECK(pl_kernel_attention(&ks, s->kv, D, s->page_tokens, &attn, &err));
+    CHECK(pl_kernel_attention(&ks, s->kv, D, s->page_tokens, false, &attn, &err));
     struct pl_launch_rope r = {.q = &bq,
                                .k = &bk,
                                .v = &bv,
@@ -151,9 +151,17 @@ static void one(const struct shape *s) {
     CHECK(pl_launch_rope(&ks, &rope, &r));
     float scale = 1.0f / sqrtf((float)D);
     struct pl_launch_attention a = {
-        &bq,       &bhk,   &bhv,  &bs,       &bo, (uint32_t)rows, (uint32_t)s->heads, (uint32_t)s->kv_heads,
-        s->window, STRIDE, scale, s->softcap};
+        &bq,       &bhk,   &bhv,  &bs,        &bo, (uint32_t)rows, (uint32_t)s->heads, (uint32_t)s->kv_heads,
+        s->window, STRIDE, scale, s->softcap, NULL};
     CHECK(pl_launch_attention(&ks, &attn, &a));
+    struct pl_kernel with_sinks = {0};
+    float *sinks = kit_random(s->heads, 4);
+    struct pl_device_buffer bsinks = kit_up(sinks, s->heads * 4), bo4 = kit_out(nq * 4);
+    struct pl_launch_attention sunk = a;
+    sunk.sinks = &bsinks;
+    sunk.out = &bo4;
+    CHECK(pl_kernel_attention(&ks, s->kv, D, s->page_tokens, true, &with_sinks, &err));
+    CHECK(pl_launch_attention(&ks, &with_sinks, &sunk));
     struct pl_device_buffer bo2[2] = {0}; /* f32 throughout; on tensor cores */
     for (int exact = 0; exact < 2; exact++) {
         struct pl_split_attention split = {0};
@@ -180,7 +188,7 @@ static void one(const struct shape *s) {
             CHECK(pl_launch_tiles(&ks, &tiles, &a, D, at, lengths[i]));
         pl_kernel_free(&ks, &tiles);
     }
-    float *gq = kit_down(&bq), *out = kit_down(&bo);
+    float *gq = kit_down(&bq), *out = kit_down(&bo), *sunk_out = kit_down(&bo4);
     if (bo3.handle != NULL) { /* q and the weights are rounded to the cache's type */
         float *other = kit_down(&bo3);
         kit_near("tiled attention", other, out, nq, s->kv == PL_F16 ? 2e-3 : 1.6e-2, 0.5);
@@ -243,14 +251,21 @@ static void one(const struct shape *s) {
                                        cv,
                                        s->heads * D,
                                        want,
-                                       s->heads * D};
+                                       s->heads * D,
+                                       NULL};
         pl_ref_attention(&ref, scores);
         kit_near("attention", out + row0 * s->heads * D, want, lengths[i] * s->heads * D, 2e-5, 0.05);
+        ref.sinks = sinks;
+        pl_ref_attention(&ref, scores);
+        kit_near("attention with sinks", sunk_out + row0 * s->heads * D, want, lengths[i] * s->heads * D, 2e-5, 0.05);
         row0 += lengths[i];
         free(ck), free(cv), free(want), free(scores);
     }
     kit_drop(&bk), kit_drop(&bv), kit_drop(&bqn), kit_drop(&bkn), kit_drop(&bcs), kit_drop(&bs);
-    free(q), free(k), free(v), free(qn), free(kn), free(cs), free(hk), free(hv), free(gq), free(gk), free(gv), free(out);
+    free(q), free(k), free(v), free(qn), free(kn), free(cs), free(hk), free(hv), free(gq), free(gk), free(gv), free(out),
+        free(sinks), free(sunk_out);
+    kit_drop(&bsinks);
+    pl_kernel_free(&ks, &with_sinks);
     pl_kernel_free(&ks, &rope);
     pl_kernel_free(&ks, &attn);
 }

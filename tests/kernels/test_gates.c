@@ -202,6 +202,25 @@ static void only_cuda(struct gate *g) {
         compile(g, &s);
         compile(g, &r);
     }
+    for (size_t i = 0; i < PL_COUNT_OF(strips); i++) {
+        static const char *const entries[] = {"pk_moe_up", "pk_moe_mix", "pk_moe_down"};
+        static const char *const parts[] = {"MOE_UP", "MOE_MIX", "MOE_DOWN"};
+        struct pl_device_weight w = {.dtype = strips[i]};
+        for (size_t k = 0; k < PL_COUNT_OF(entries); k++) {
+            struct pl_jit_spec s = spec("cuda/moe.k.c", entries[k], 256);
+            pl_jit_set(&s, parts[k], "1");
+            if (i == 0 && k < 2) pl_jit_set(&s, "MOE_DIRECT", "1");
+            pl_jit_set_u32(&s, "SPAN", 4);
+            pl_jit_set_weight(&s, &w);
+            compile(g, &s);
+        }
+        struct pl_jit_spec s = spec("cuda/moe_dense.k.c", "pk_moe_dense", 128);
+        pl_jit_set(&s, "STAGES", "3");
+        if (i == 0) pl_jit_set(&s, "MOE_PAIR", "1");
+        compile(g, &s);
+    }
+    struct pl_jit_spec fma = spec("cuda/fma.k.c", "pk_fma", 256);
+    compile(g, &fma);
 }
 
 static void cuda_inputs_and_attention(struct gate *g) {
@@ -236,6 +255,9 @@ static void cuda_inputs_and_attention(struct gate *g) {
         pl_jit_set(&s, "UNPACK", "1");
         pl_jit_set_weight(&s, &w);
         compile(g, &s);
+        pl_jit_set(&s, "CHOSEN", "1");
+        compile(g, &s);
+        s.value_count--;
         if (packed[i] != PL_Q4_K && packed[i] != PL_Q6_K) continue;
         pl_jit_set(&s, "STRIPS", "1");
         compile(g, &s);

@@ -6,15 +6,16 @@
  * test-timeout: 600 */
 #include "made.h"
 
-#include "ops/moe.h"
+#include "ops/cuda_moe.h"
 #include "ops/ops.h"
 
 static struct pl_moe_room room;
-static int far_ran, far_skipped;
+static int far_ran, far_skipped, cuda_ran;
 
+enum { EXPERTS_MAX = 1024 };
 static void room_open(size_t slots, size_t inner, size_t width) {
     room = (struct pl_moe_room){0};
-    CHECK(pl_moe_ready(&ks, &room, slots, inner, width, &err));
+    CHECK(pl_moe_ready(&ks, &room, slots, EXPERTS_MAX, inner, width, &err));
 }
 static void *fetch(const struct pl_device_buffer *b, size_t bytes) {
     void *p = malloc(bytes + 1);
@@ -37,7 +38,7 @@ static void check_route(const struct route_case *c) {
     enum { ROWS = 9 };
     struct pl_moe_route k = {0};
     size_t n = c->experts;
-    CHECK(pl_kernel_moe_route(&ks, c->experts, c->used, &k, &err));
+    CHECK(pl_kernel_moe_route(&ks, c->experts, c->used, PL_MOE_TILE, &k, &err));
     room_open(ROWS * c->used, 1, 1);
     float *logits = kit_random(ROWS * n, 3), *bias = kit_random(n, 1);
     for (size_t e = 0; e < n; e++) logits[e] = 1;                                                  /* all tie: the first */
@@ -108,25 +109,28 @@ static void test_routes(void **state) {
 static void check_order(uint32_t experts, uint32_t used, size_t rows, size_t spare) {
     struct pl_moe_route k = {0};
     size_t slots = rows * used, stride = slots + spare;
-    CHECK(pl_kernel_moe_route(&ks, experts, used, &k, &err));
+    CHECK(pl_kernel_moe_route(&ks, experts, used, PL_MOE_TILE, &k, &err));
     room_open(stride, 1, 1);
     uint32_t *ids = malloc(slots * 4), seen = 0;
     for (size_t i = 0; i < slots; i++) ids[i] = kit_u32() % experts / (i % 2 != 0 ? 2u : 1u);
     CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, ids, slots * 4, &err));
     CHECK(pl_launch_moe_order(&ks, &k, &room, rows));
     uint32_t *order = fetch(&room.order, room.order.bytes), *slot = order + PL_ORDER_SLOT(stride),
-             *place = order + PL_ORDER_PLACE(stride), *tile = order + PL_ORDER_TILE(stride);
+             *place = order + PL_ORDER_PLACE(stride), *tile = order + PL_ORDER_TILE(stride),
+             *count = order + PL_ORDER_COUNT(stride);
     assert_true(order[PL_ORDER_TILES] <= pl_moe_tiles(slots, experts, PL_MOE_TILE));
     for (uint32_t t = 0; t < order[PL_ORDER_TILES]; t++, tile += PL_TILE_WORDS) {
         assert_true(tile[1] == seen && tile[2] >= 1 && tile[2] <= PL_MOE_TILE);
         for (uint32_t i = 0; i < tile[2]; i++) {
             assert_true(slot[seen + i] < slots && ids[slot[seen + i]] == tile[0]);
             assert_int_equal(place[slot[seen + i]], seen + i);
+            count[tile[0]]--;
         }
         if (t > 0) assert_true(tile[0] > tile[0 - PL_TILE_WORDS] || tile[2 - PL_TILE_WORDS] == PL_MOE_TILE);
         seen += tile[2];
     }
     assert_int_equal(seen, slots);
+    for (uint32_t e = 0; e < experts; e++) assert_int_equal(count[e], 0);
     free(order), free(ids);
     pl_moe_deinit(&ks, &room);
 }
@@ -228,7 +232,7 @@ static void run_products(const struct mix *k, const struct product_case *c, stru
 static double distance(const struct mix *k, const struct product_case *c, bool apart, bool wrong_experts) {
     struct pl_moe_route route = {0};
     size_t slots = c->rows * USED, n = c->rows * k->in;
-    CHECK(pl_kernel_moe_route(&ks, X, USED, &route, &err));
+    CHECK(pl_kernel_moe_route(&ks, X, USED, PL_MOE_TILE, &route, &err));
     room_open(slots + 3, k->inner, k->in);
     float *x = kit_random(n, 1), *want = kit_random(n, 1), *weights = kit_random(slots, 1);
     float *bias[3] = {kit_random(X * k->inner, 1), kit_random(X * k->inner, 1), kit_random(X * k->in, 1)};
@@ -270,13 +274,16 @@ static void mix_free(struct mix *k) {
     for (size_t i = 0; i < 3; i++) made_free(&k->m[i], &k->w[i]);
 }
 
+/* Kernels are many and their compilers slow: all activations, and both matrices apart, with the plain types alone. */
 static void one_mix(enum pl_dtype dtype, enum pl_dtype down, size_t in, size_t inner, uint32_t bits) {
+    bool all = dtype == PL_F32 || dtype == PL_Q8_0;
     struct mix k = mix_of(dtype, down, in, inner, bits);
     static const size_t rows[] = {1, 2, 5, 17};
     for (size_t i = 0; i < PL_COUNT_OF(rows); i++) {
         for (int direct = 0; direct < 2; direct++) {
-            const struct product_case c = {rows[i], (enum pl_ops_act)((i + (size_t)direct) % 3), i % 2 == 0, direct != 0};
-            double off = distance(&k, &c, i == 1, false);
+            const struct product_case c = {rows[i], all ? (enum pl_ops_act)((i + (size_t)direct) % 3) : PL_OPS_SILU,
+                                           i % 2 == 0, direct != 0};
+            double off = distance(&k, &c, all && i == 1, false);
             if (!(off <= 2e-5))
                 fail_msg("%s, %s, %zu rows, inner %zu, act %d, direct %d: off by %.3g", pl_dtype_name(dtype),
                          pl_dtype_name(down), rows[i], inner, (int)c.act, direct, off);
@@ -310,6 +317,223 @@ static void test_packed(void **state) {
     kit_each(packed);
 }
 
+/* --- NVIDIA's tensor cores: inputs of f16 or bf16 --- */
+
+enum cuda_form { MMA, DENSE };
+static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, bool biases, enum cuda_form form, bool wrong) {
+    struct pl_moe_route route = {0};
+    size_t slots = rows * USED, n = rows * k->in;
+    bool direct = form == MMA && rows == 1;
+    CHECK(pl_kernel_moe_route(&ks, X, USED, form == DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &route, &err));
+    room_open(slots + 5, k->inner, k->in);
+    float *x = kit_random(n, 1), *want = kit_random(n, 1), *weights = kit_random(slots, 1);
+    float *bias[3] = {kit_random(X * k->inner, 1), kit_random(X * k->inner, 1), kit_random(X * k->in, 1)};
+    double *magnitude = calloc(n, sizeof *magnitude), worst = 0;
+    uint32_t *ids = malloc(slots * 4);
+    for (size_t i = 0; i < slots; i++) ids[i] = kit_u32() % (X - 1) + (i % 3 == 0); /* the first expert is rare */
+    struct pl_device_buffer bx = kit_up(x, n * 4), by = kit_up(want, n * 4), bb[3];
+    for (size_t i = 0; i < 3; i++) bb[i] = kit_up(bias[i], X * (i < 2 ? k->inner : k->in) * 4);
+    CHECK(pl_device_fill(ks.device, ks.stream, &room.h, 0xFF, &err));
+    CHECK(pl_device_fill(ks.device, ks.stream, &room.made, 0xFF, &err));
+    CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, ids, slots * 4, &err));
+    CHECK(pl_device_upload(ks.device, ks.stream, &room.weights, 0, weights, slots * 4, &err));
+    if (!direct) CHECK(pl_launch_moe_order(&ks, &route, &room, rows));
+    if (form == MMA) {
+        struct pl_mma_room ready = {0};
+        struct pl_kernel copy = {0}, up = {0}, down = {0};
+        struct pl_launch_prepare p = {.x = &bx, .rows = rows, .cols = k->in};
+        enum pl_moe_mma second = direct ? PL_MOE_MMA_MIX : PL_MOE_MMA_DOWN;
+        CHECK(pl_moe_ready_room(&ks, &ready, rows, k->in, &err));
+        CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, PL_INPUTS_FEW, &copy, &err));
+        CHECK(pl_launch_prepare(&ks, PL_PREPARE_COPY, &copy, &ready, &p));
+        CHECK(pl_kernel_moe_mma(&ks, &k->w[0], PL_MOE_MMA_UP, (int)act, direct, &up, &err));
+        CHECK(pl_kernel_moe_mma(&ks, &k->w[2], second, 0, direct, &down, &err));
+        const struct pl_launch_moe_mma a = {&k->w[0], &k->w[1], &ready.x, &room.h, X, rows, USED, direct};
+        const struct pl_launch_moe_mma b = {&k->w[2], NULL, &room.h, direct ? &by : &room.made, X, rows, USED, direct};
+        CHECK(pl_launch_moe_mma(&ks, &up, PL_MOE_MMA_UP, &room, &a));
+        CHECK(pl_launch_moe_mma(&ks, &down, second, &room, &b));
+        pl_mma_deinit(&ks, &ready);
+    } else {
+        struct pl_moe_dense d = {0};
+        struct pl_kernel unpack[3] = {0}, pair = {0}, down = {0};
+        struct pl_launch_moe_dense m = {
+            .experts = X, .rows = rows, .used = USED, .in = k->in, .out = k->inner, .pair = true};
+        CHECK(pl_moe_dense_ready(&ks, &d, rows, USED, k->in, k->inner, 2 * X * k->in * k->inner, &err));
+        CHECK(pl_launch_moe_pack(&ks, &d, &bx, n));
+        for (size_t i = 0; i < 3; i++) {
+            m.w[i % 2] = k->w[i].dtype == PL_BF16 ? &k->w[i].data : &d.w[i % 2];
+            if (k->w[i].dtype != PL_BF16) {
+                CHECK(pl_kernel_moe_unpack(&ks, &k->w[i], &unpack[i], &err));
+                CHECK(pl_launch_moe_unpack(&ks, &d, &unpack[i], &k->w[i], X, &room, i % 2));
+            }
+            if (i == 0) continue;
+            struct pl_kernel *g = i == 1 ? &pair : &down;
+            if (biases) m.bias[0] = &bb[i == 1 ? 0 : 2], m.bias[1] = &bb[1];
+            CHECK(pl_kernel_moe_dense(&ks, i == 1, i == 1 ? (int)act : 0, g, &err));
+            CHECK(pl_launch_moe_dense(&ks, &d, g, &room, &m));
+            m.in = k->inner, m.out = k->in, m.pair = false;
+        }
+        pl_moe_dense_deinit(&ks, &d);
+    }
+    if (!direct) CHECK(pl_launch_moe_combine(&ks, &route, &room, rows, k->in, &by));
+    if (wrong) ids[0] = (ids[0] + 1) % X;
+    const struct product_case c = {rows, act, biases, direct};
+    expected(k, &c, x, bias, ids, weights, want, magnitude);
+    float *y = kit_down(&by);
+    for (size_t i = 0; i < n; i++) {
+        double off = fabs((double)y[i] - (double)want[i]) / (magnitude[i] + fabs((double)want[i]) + 1e-6);
+        worst = isnan(off) ? INFINITY : fmax(worst, off);
+    }
+    free(x), free(want), free(weights), free(magnitude), free(ids), free(y);
+    for (size_t i = 0; i < 3; i++) free(bias[i]), kit_drop(&bb[i]);
+    kit_drop(&bx);
+    pl_moe_deinit(&ks, &room);
+    return worst;
+}
+
+static void to_strips(struct mix *k) {
+    for (size_t i = 0; i < 3; i++) {
+        struct pl_kernel retile = {0};
+        struct pl_device_weight file = k->w[i];
+        CHECK(pl_kernel_retile(&ks, &file, &retile, &err));
+        k->w[i].data = kit_out(pl_strips_bytes(&file));
+        CHECK(pl_launch_retile(&ks, &retile, &file, &k->w[i].data));
+        k->w[i].strips = true;
+        kit_drop(&file.data);
+    }
+}
+
+static void cuda_forms(void) {
+    static const struct {
+        enum pl_dtype dtype, down;
+        size_t in, inner;
+        bool strips;
+    } mixes[] = {{PL_Q4_K, PL_Q4_K, 512, 768, true},    {PL_Q4_K, PL_Q6_K, 2304, 256, true},
+                 {PL_Q6_K, PL_Q4_K, 256, 1536, true},   {PL_Q8_0, PL_Q8_0, 128, 192, false},
+                 {PL_MXFP4, PL_MXFP4, 192, 320, false}, {PL_BF16, PL_BF16, 64, 128, false}};
+    static const size_t rows[] = {1, 2, 7, 33, 150};
+    if (pl_device_info(ks.device)->kind != PL_DEVICE_CUDA) return;
+    for (size_t i = 0; i < PL_COUNT_OF(mixes); i++) {
+        struct mix k = mix_of(mixes[i].dtype, mixes[i].down, mixes[i].in, mixes[i].inner, 0);
+        if (pl_moe_dense_declines(&ks, &k.w[0], X) != NULL) fail_msg("%s", pl_moe_dense_declines(&ks, &k.w[0], X));
+        if (mixes[i].strips) assert_null(pl_moe_strips_decline(&ks, &k.w[0], X)), to_strips(&k);
+        for (size_t r = 0; r < PL_COUNT_OF(rows); r++) {
+            for (int form = mixes[i].strips ? MMA : DENSE; form <= DENSE; form++) {
+                bool biases = form == DENSE && r % 2 == 0;
+                enum pl_ops_act act = (enum pl_ops_act)(r % (form == DENSE ? 3 : 2));
+                double off = cuda_distance(&k, rows[r], act, biases, (enum cuda_form)form, false);
+                if (!(off <= (form == DENSE ? 8e-3 : 1e-3)))
+                    fail_msg("%s %s %s, %zu rows: off by %.3g", form == DENSE ? "dense" : "mma",
+                             pl_dtype_name(mixes[i].dtype), pl_dtype_name(mixes[i].down), rows[r], off);
+                assert_true(rows[r] > 33 || cuda_distance(&k, rows[r], act, biases, (enum cuda_form)form, true) > 2e-2);
+            }
+        }
+        mix_free(&k);
+    }
+    cuda_ran++;
+}
+static void test_cuda(void **state) {
+    (void)state;
+    kit_each(cuda_forms);
+    if (cuda_ran == 0) skip();
+}
+
+/* One row, chosen and multiplied in one launch: as by the two. */
+static void routed(void) {
+    static const struct {
+        uint32_t experts, used;
+        bool renormalise;
+    } cases[] = {{32, 1, true}, {128, 8, true}, {64, 6, false}, {512, 10, true}, {32, 32, false}};
+    if (pl_device_info(ks.device)->kind != PL_DEVICE_CUDA) return;
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        uint32_t n = cases[i].experts, used = cases[i].used;
+        struct made m = make_tensor(PL_Q4_K, (size_t)n * 32, 512, 0, 0, PL_F32);
+        struct mix k = {.m = {m, m, m}, .w = {upload(&m), upload(&m), upload(&m)}};
+        to_strips(&k);
+        float *x = kit_random(512, 1), *logits = kit_random(n, 3);
+        for (size_t e = 0; e < n; e += 5) logits[e] = 1.5f; /* equals */
+        if (cases[i].renormalise) logits[n - 1] = NAN;
+        struct pl_device_buffer bx = kit_up(x, 512 * 4), bl = kit_up(logits, n * 4);
+        struct pl_mma_room ready = {0};
+        struct pl_moe_route route = {0};
+        struct pl_kernel copy = {0}, up = {0}, both = {0};
+        struct pl_launch_prepare p = {.x = &bx, .rows = 1, .cols = 512};
+        const struct pl_launch_route r = {.logits = &bl, .rows = 1, .renormalise = cases[i].renormalise, .scale = 1.5f};
+        const struct pl_launch_moe_mma a = {&k.w[0], &k.w[1], &ready.x, &room.h, n, 1, used, true};
+        room_open(used, 32, 1);
+        assert_null(pl_moe_routed_declines(&r, n, used));
+        CHECK(pl_moe_ready_room(&ks, &ready, 1, 512, &err));
+        CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, PL_INPUTS_FEW, &copy, &err));
+        CHECK(pl_launch_prepare(&ks, PL_PREPARE_COPY, &copy, &ready, &p));
+        CHECK(pl_kernel_moe_route(&ks, n, used, PL_MOE_TILE, &route, &err));
+        CHECK(pl_kernel_moe_mma(&ks, &k.w[0], PL_MOE_MMA_UP, 0, true, &up, &err));
+        CHECK(pl_kernel_moe_routed(&ks, &k.w[0], 0, n, used, &both, &err));
+        CHECK(pl_launch_moe_route(&ks, &route, &room, &r));
+        CHECK(pl_launch_moe_mma(&ks, &up, PL_MOE_MMA_UP, &room, &a));
+        uint32_t *ids = fetch(&room.ids, used * 4);
+        float *weights = fetch(&room.weights, used * 4), *h = fetch(&room.h, used * 32 * 4);
+        CHECK(pl_device_fill(ks.device, ks.stream, &room.h, 0xFF, &err));
+        CHECK(pl_device_fill(ks.device, ks.stream, &room.ids, 0xFF, &err));
+        CHECK(pl_device_fill(ks.device, ks.stream, &room.weights, 0xFF, &err));
+        CHECK(pl_launch_moe_routed(&ks, &both, &room, &r, &a));
+        uint32_t *ids2 = fetch(&room.ids, used * 4);
+        float *weights2 = fetch(&room.weights, used * 4), *h2 = fetch(&room.h, used * 32 * 4);
+        assert_memory_equal(ids, ids2, used * 4);
+        assert_memory_equal(h, h2, used * 32 * 4);
+        kit_near("weights", weights2, weights, used, 1e-5, 1e-9);
+        free(ids), free(ids2), free(weights), free(weights2), free(h), free(h2), free(x), free(logits);
+        kit_drop(&bx), kit_drop(&bl);
+        pl_mma_deinit(&ks, &ready);
+        pl_moe_deinit(&ks, &room);
+        for (size_t t = 0; t < 3; t++) kit_drop(&k.w[t].data);
+        free(m.data);
+    }
+    cuda_ran++;
+}
+static void test_routed(void **state) {
+    (void)state;
+    cuda_ran = 0;
+    kit_each(routed);
+    if (cuda_ran == 0) skip();
+}
+
+/* f32 weights. */
+static void fma_shapes(void) {
+    static const size_t shapes[][3] = {{9, 4, 1},      {64, 64, 64}, {65, 128, 130}, {200, 2052, 60},
+                                       {1, 2048, 128}, {3, 4100, 7}, {8, 36, 1024},  {1, 4, 1}};
+    for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
+        size_t rows = shapes[i][0], in = shapes[i][1], out = shapes[i][2];
+        struct made m = make_tensor(PL_F32, out, in, 0, 0, PL_F32);
+        struct pl_device_weight w = upload(&m);
+        struct pl_kernel k = {0};
+        if (pl_fma_declines(&ks, &w, rows) == NULL) {
+            float *x = kit_random(rows * in, 1), *want = kit_random(rows * out, 1), *row = malloc(in * 4 + 4);
+            float *bias = kit_random(out, 1);
+            double *magnitude = malloc(rows * out * sizeof *magnitude);
+            struct pl_device_buffer bx = kit_up(x, rows * in * 4), bb = kit_up(bias, out * 4),
+                                    by = kit_up(want, rows * out * 4);
+            CHECK(pl_kernel_fma(&ks, pl_fma_kernel_of(rows), &k, &err));
+            CHECK(pl_launch_fma(&ks, &k, &w, &bx, &bb, &by, rows, true));
+            CHECK(pl_ref_matmul(&m.t, bias, x, in, rows, true, want, out, magnitude, row));
+            float *y = kit_down(&by);
+            for (size_t e = 0; e < rows * out; e++)
+                if (!(fabs((double)y[e] - (double)want[e]) <= 3e-6 * (magnitude[e] + fabs((double)want[e]) + 1e-6)))
+                    fail_msg("%zu x %zu x %zu: element %zu is %.9g, expected %.9g", rows, in, out, e, (double)y[e],
+                             (double)want[e]);
+            free(x), free(want), free(row), free(bias), free(magnitude), free(y);
+            kit_drop(&bx), kit_drop(&bb);
+            cuda_ran++;
+        }
+        made_free(&m, &w);
+    }
+}
+static void test_fma(void **state) {
+    (void)state;
+    cuda_ran = 0;
+    kit_each(fma_shapes);
+    if (cuda_ran == 0) skip();
+}
+
 /* The bound sees one slot of many sent to its neighbour. */
 static void wrong_expert(void) {
     struct mix k = mix_of(PL_Q8_0, PL_Q8_0, 64, 64, 0);
@@ -329,7 +553,7 @@ static void repeats(void) {
     struct mix k = mix_of(PL_Q4_0, PL_Q8_0, 64, 96, 0);
     struct pl_moe_route route = {0};
     enum { ROWS = 12 };
-    CHECK(pl_kernel_moe_route(&ks, X, USED, &route, &err));
+    CHECK(pl_kernel_moe_route(&ks, X, USED, PL_MOE_TILE, &route, &err));
     room_open(ROWS * USED, k.inner, k.in);
     float *x = kit_random(ROWS * k.in, 1), *y0 = kit_random(ROWS * k.in, 1), *logits = kit_random(ROWS * X, 2), *all[2];
     for (size_t t = 0; t < 2 + ROWS; t++) { /* all rows twice, then each alone */
@@ -405,6 +629,7 @@ int main(void) {
     struct CMUnitTest tests[] = {cmocka_unit_test(test_routes),  cmocka_unit_test(test_orders),
                                  cmocka_unit_test(test_plain),   cmocka_unit_test(test_packed),
                                  cmocka_unit_test(test_control), cmocka_unit_test(test_repeats),
-                                 cmocka_unit_test(test_far)};
+                                 cmocka_unit_test(test_far),     cmocka_unit_test(test_cuda),
+                                 cmocka_unit_test(test_fma),     cmocka_unit_test(test_routed)};
     return TEST_RUN("experts", tests);
 }

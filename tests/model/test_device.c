@@ -43,6 +43,9 @@ static const struct {
     {"mixtral", "mixtral", false, true},
     {"mixtral-q.gguf", "mixtral-q", true, true},
     {"olmoe.gguf", "olmoe", false, true},
+    {"mixtral-mlx6", "mixtral-mlx6", true, true},
+    {"gpt-oss", "gpt-oss", true, true},
+    {"gpt-oss.gguf", "gpt-oss", true, true},
 };
 
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];

@@ -56,7 +56,7 @@ static void every_ranked_name_can_be_forced(void **state) {
 static void unknown_names_list_the_known(void **state) {
     (void)state;
     refused(PL_BACKEND_CUDA, "lineer=gemv", NULL, "known: embed, norm");
-    refused(PL_BACKEND_CUDA, "linear=gemm", NULL, "known: cublaslt, stream, mma, gemv, portable");
+    refused(PL_BACKEND_CUDA, "linear=gemm", NULL, "known: cublaslt, stream, mma, fma, gemv, portable");
     refused(PL_BACKEND_OPENCL, "linear=gemv", NULL, "known: portable");
     refused(PL_BACKEND_CPU, "attention=portable", NULL, "scalar");
     refused(PL_BACKEND_CUDA, "linear", NULL, "OPERATION=IMPLEMENTATION");
@@ -67,7 +67,7 @@ static void unknown_names_list_the_known(void **state) {
     refused(PL_BACKEND_CUDA, "linear=gemv,linear=portable", NULL, "twice");
     refused(PL_BACKEND_CUDA, "linear=gemv", "linear=gemv", "forced and disabled");
     refused(PL_BACKEND_OPENCL, NULL, "norm=portable", "no other implementation");
-    refused(PL_BACKEND_CUDA, NULL, "linear=portable,linear=gemv,linear=mma,linear=stream,linear=cublaslt",
+    refused(PL_BACKEND_CUDA, NULL, "linear=portable,linear=gemv,linear=fma,linear=mma,linear=stream,linear=cublaslt",
             "no other implementation");
     struct pl_choice c = parsed(PL_BACKEND_CUDA, "linear=gemv,attention=split", &"glu=portable"[12], false);
     assert_int_equal(c.forced[PL_OP_linear_add], PL_IMPL_GEMV); /* it follows linear */

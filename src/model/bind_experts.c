@@ -1,0 +1,199 @@
+/* Binding of experts: one tensor of all (GGUF; MLX's switch_mlp), one of each, or gpt-oss's blocks and scales of MXFP4,
+ * whose bytes are put in GGUF's order. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "model/binder.h"
+#include "tensor/quant.h"
+
+enum { MXFP4_ELEMS = 32, MXFP4_BYTES = 17 };
+
+/* Expert i of a stacked tensor. */
+static struct pl_tensor expert_of(const struct pl_tensor *t, uint64_t i) {
+    struct pl_tensor e = pl_expert_of(t, i);
+    if (t->dtype != PL_MLX) return e;
+    uint64_t scales = t->shape[1] * (t->shape[2] / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
+    e.scales = (const char *)t->scales + i * scales;
+    e.biases = (const char *)t->biases + i * scales;
+    return e;
+}
+
+static enum pl_status wrong_shape(const struct binder *d, const struct pl_binding *b, const struct pl_tensor *t) {
+    char found[96];
+    pl_bind_shape_text(t, found, sizeof found);
+    PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%u, %llu, %llu] (experts, %s, %s)",
+            t->name, found, d->m->cfg.experts, (unsigned long long)pl_bind_dim(&d->m->cfg, b->rows),
+            (unsigned long long)pl_bind_dim(&d->m->cfg, b->cols), pl_bind_dim_text(b->rows), pl_bind_dim_text(b->cols));
+}
+
+static enum pl_status cut_stack(struct binder *d, const struct pl_binding *b, const struct pl_tensor *t,
+                                struct pl_tensor *out) {
+    const struct pl_model_config *c = &d->m->cfg;
+    if (t->ndim != 3 || t->shape[0] != c->experts || t->shape[1] != pl_bind_dim(c, b->rows) ||
+        t->shape[2] != pl_bind_dim(c, b->cols))
+        return wrong_shape(d, b, t);
+    for (uint32_t i = 0; i < c->experts; i++) out[i] = expert_of(t, i);
+    return PL_OK;
+}
+
+static enum pl_status find_each(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
+    const char *place = strstr(b->hf, "%u");
+    const struct pl_model_config *c = &d->m->cfg;
+    for (uint32_t i = 0; i < c->experts; i++) {
+        char tail[96];
+        snprintf(tail, sizeof tail, "%.*s%u%s", (int)(place - b->hf), b->hf, i, place + 2);
+        struct pl_binding one = *b;
+        one.hf = tail;
+        one.hf_fused = NULL;
+        const struct pl_tensor *t = NULL;
+        bool fused;
+        PL_TRY(pl_bind_find(d, &one, layer, &fused, &t));
+        const struct span s = pl_bind_span(c, b, false);
+        PL_TRY(pl_bind_check_shape(d, &one, &s, t));
+        if (i > 0 && t->dtype != out[0].dtype)
+            PL_FAIL(d->err, PL_UNSUPPORTED,
+                    "tensor %s is of type %s, the first expert's of %s: experts of one type are implemented", t->name,
+                    pl_dtype_name(t->dtype), pl_dtype_name(out[0].dtype));
+        out[i] = *t;
+    }
+    return PL_OK;
+}
+
+/* --- MXFP4 as published: [experts, rows, columns / 32, 16] bytes, two neighbours a byte, and as many scales --- */
+
+static enum pl_status remember(struct binder *d, void *p) {
+    struct pl_model *m = d->m;
+    if (p == NULL || pl_grow(&m->repacked, &m->repacked_cap, m->repacked_count + 1, sizeof *m->repacked) != PL_OK) {
+        pl_free(p);
+        PL_FAIL(d->err, PL_NO_MEMORY, "no memory for experts of layer weights in MXFP4");
+    }
+    m->repacked[m->repacked_count++] = p;
+    return PL_OK;
+}
+
+/* 16 bytes of neighbours to 16 bytes of element i and i + 16. */
+static void repack_block(const unsigned char *from, unsigned char scale, unsigned char *to) {
+    unsigned char e[MXFP4_ELEMS];
+    for (int i = 0; i < 16; i++) {
+        e[2 * i] = from[i] & 15;
+        e[2 * i + 1] = from[i] >> 4;
+    }
+    to[0] = scale;
+    for (int i = 0; i < 16; i++) to[1 + i] = (unsigned char)(e[i] | e[i + 16] << 4);
+}
+
+/* Rows first, first + step, ... of each expert. */
+static void repack(const struct pl_tensor *blocks, const struct pl_tensor *scales, uint64_t first, uint64_t step,
+                   unsigned char *to) {
+    uint64_t rows = blocks->shape[1], units = blocks->shape[2];
+    for (uint64_t e = 0; e < blocks->shape[0]; e++) {
+        for (uint64_t r = first; r < rows; r += step) {
+            uint64_t at = (e * rows + r) * units;
+            for (uint64_t u = 0; u < units; u++, to += MXFP4_BYTES)
+                repack_block((const unsigned char *)blocks->data + (at + u) * 16,
+                             ((const unsigned char *)scales->data)[at + u], to);
+        }
+    }
+}
+
+static enum pl_status find_part(struct binder *d, const struct pl_binding *b, uint32_t layer, const char *suffix,
+                                const struct pl_tensor **out) {
+    char tail[96];
+    struct pl_binding part = *b;
+    bool fused;
+    snprintf(tail, sizeof tail, "%s%s", b->hf, suffix);
+    part.hf = tail;
+    return pl_bind_find(d, &part, layer, &fused, out);
+}
+
+static enum pl_status find_blocks(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
+    const struct pl_model_config *c = &d->m->cfg;
+    const struct pl_tensor *blocks = NULL, *scales = NULL;
+    uint64_t step = b->part == PL_PART_WHOLE ? 1 : 2, first = b->part == PL_PART_UP ? 1 : 0;
+    uint64_t rows = pl_bind_dim(c, b->rows), cols = pl_bind_dim(c, b->cols), units = cols / MXFP4_ELEMS, each, all;
+    PL_TRY(find_part(d, b, layer, "_blocks", &blocks));
+    PL_TRY(find_part(d, b, layer, "_scales", &scales));
+    bool fits = cols % MXFP4_ELEMS == 0 && blocks->dtype == PL_U8 && scales->dtype == PL_U8 && blocks->ndim == 4 &&
+                scales->ndim == 3 && blocks->shape[3] == 16;
+    for (uint32_t i = 0; i < 3 && fits; i++) {
+        const uint64_t want[] = {c->experts, step * rows, units};
+        fits = blocks->shape[i] == want[i] && scales->shape[i] == want[i];
+    }
+    if (!fits) return wrong_shape(d, b, blocks);
+    if (!pl_mul_u64(rows * units, MXFP4_BYTES, &each) || !pl_mul_u64(each, c->experts, &all))
+        PL_FAIL(d->err, PL_LIMIT, "tensor %s is larger than any memory", blocks->name);
+    unsigned char *data = pl_alloc(all, 1);
+    PL_TRY(remember(d, data));
+    repack(blocks, scales, first, step, data);
+    d->m->bytes_owned += all;
+    for (uint32_t i = 0; i < c->experts; i++)
+        out[i] = (struct pl_tensor){.name = blocks->name,
+                                    .dtype = PL_MXFP4,
+                                    .ndim = 2,
+                                    .shape = {rows, cols, 1, 1},
+                                    .data = data + i * each,
+                                    .bytes = each};
+    return PL_OK;
+}
+
+static enum pl_status find_all(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
+    const struct pl_tensor *t = NULL;
+    bool fused;
+    if (pl_file_kind(d->f) == PL_FILE_GGUF) {
+        PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
+        return cut_stack(d, b, t, out);
+    }
+    if (strstr(b->hf, "%u") == NULL) return find_blocks(d, b, layer, out);
+    struct pl_binding stacked = *b;
+    struct pl_err ignored = {0}, *err = d->err;
+    stacked.hf = NULL;
+    d->err = &ignored;
+    enum pl_status st = pl_bind_find(d, &stacked, layer, &fused, &t);
+    d->err = err;
+    return st == PL_OK ? cut_stack(d, b, t, out) : find_each(d, b, layer, out);
+}
+
+enum pl_status pl_bind_experts(struct binder *d, const struct pl_binding *b, uint32_t layer) {
+    uint32_t n = d->m->cfg.experts;
+    struct pl_tensor *list = pl_alloc(n, sizeof *list);
+    if (list == NULL) PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %u experts", n);
+    enum pl_status st = find_all(d, b, layer, list);
+    struct pl_weight *w = NULL;
+    if (st == PL_OK) st = pl_ops_experts_create(d->m->ops, list, n, &w, d->err);
+    if (st == PL_OK) pl_bind_keep(d, b, layer, w, list, n);
+    pl_free(list);
+    return st;
+}
+
+/* --- biases --- */
+
+enum pl_status pl_bind_experts_bias(struct binder *d, const struct pl_binding *b, uint32_t layer) {
+    const struct pl_model_config *c = &d->m->cfg;
+    const struct pl_tensor *t = NULL;
+    bool fused, halves = pl_file_kind(d->f) == PL_FILE_HF && b->part != PL_PART_WHOLE;
+    uint64_t n = pl_bind_dim(c, b->cols), each = n / c->experts, found = halves ? 2 * each : each;
+    PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
+    if (t->ndim != 2 || t->shape[0] != c->experts || t->shape[1] != found) {
+        char text[96];
+        pl_bind_shape_text(t, text, sizeof text);
+        PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%u, %llu]", t->name, text,
+                c->experts, (unsigned long long)found);
+    }
+    float *v = pl_alloc(n + found, sizeof *v), *row = v != NULL ? v + n : NULL;
+    if (v == NULL) PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %s", t->name);
+    enum pl_status st = PL_OK;
+    for (uint64_t e = 0; e < c->experts && st == PL_OK; e++) {
+        st = pl_dequant_row(t, e, row);
+        for (uint64_t i = 0; i < each; i++) v[e * each + i] = halves ? row[2 * i + (b->part == PL_PART_UP)] : row[i];
+    }
+    if (st != PL_OK) st = pl_err_set(d->err, __FILE__, __LINE__, st, "tensor %s is no vector of weights", t->name);
+    struct pl_tensor flat = {
+        .name = t->name, .dtype = PL_F32, .ndim = 1, .shape = {n, 1, 1, 1}, .data = v, .bytes = n * sizeof *v};
+    struct pl_weight *w = NULL;
+    if (st == PL_OK) st = pl_ops_weight_create(d->m->ops, &flat, PL_WEIGHT_VECTOR, &w, d->err);
+    if (st == PL_OK) pl_bind_keep(d, b, layer, w, t, 1);
+    pl_free(v);
+    return st;
+}

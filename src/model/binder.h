@@ -1,0 +1,43 @@
+/* binder - what the two files of binding share. */
+#ifndef PL_MODEL_BINDER_H
+#define PL_MODEL_BINDER_H
+
+#include "base/map.h"
+#include "model/arch.h"
+
+struct binder {
+    struct pl_model *m;
+    const struct pl_file *f;
+    const struct pl_model_options *opt;
+    const char *prefix;  /* Hugging Face only */
+    struct pl_map index; /* tensor name -> its number */
+    bool *used;          /* [tensor count] */
+    uint64_t done_bytes;
+    bool later; /* the backend tells when a copy is made */
+    struct pl_err *err;
+};
+/* n outputs from `first` on, of `total` that the tensor must have. */
+struct span {
+    uint64_t first, n, total;
+};
+
+/* bind.c */
+uint64_t pl_bind_dim(const struct pl_model_config *c, enum pl_dim d);
+const char *pl_bind_dim_text(enum pl_dim d);
+void pl_bind_shape_text(const struct pl_tensor *t, char *buf, size_t cap);
+struct span pl_bind_span(const struct pl_model_config *c, const struct pl_binding *b, bool fused);
+enum pl_status pl_bind_check_shape(const struct binder *d, const struct pl_binding *b, const struct span *s,
+                                   const struct pl_tensor *t) PL_MUST_CHECK;
+/* The weight's own tensor, or the fused one. */
+enum pl_status pl_bind_find(struct binder *d, const struct pl_binding *b, uint32_t layer, bool *fused,
+                            const struct pl_tensor **out) PL_MUST_CHECK;
+/* The weight made of n tensors takes its place; what it copied need not stay in memory. */
+void pl_bind_keep(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_weight *w,
+                  const struct pl_tensor *from, size_t n);
+
+/* bind_experts.c */
+enum pl_status pl_bind_experts(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
+/* One row of each expert, as one vector. */
+enum pl_status pl_bind_experts_bias(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
+
+#endif

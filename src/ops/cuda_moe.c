@@ -1,0 +1,249 @@
+#include "ops/cuda_moe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "ops/cuda_dense.h"
+#include "ops/cuda_fast.h"
+
+enum {
+    SPAN = 4,
+    PACK_GROUP = 256,
+    DENSE_GROUP = 128,
+    DENSE_STAGES = 3,
+    DENSE_STAGE_BYTES = 32768,
+    FMA_GROUP = 256,
+    FMA_GROUP_FEW = 64,
+    FMA_TILE = 64
+};
+
+static uint32_t groups(uint64_t n, uint32_t size) { return (uint32_t)((n + size - 1) / size); }
+/* Threads of a group, and groups that a multiprocessor shall hold. */
+static const struct { uint32_t group, held; } shapes[PL_MOE_MMA_COUNT] = {{128, 4}, {512, 1}, {128, 5}};
+static uint32_t pieces_of(size_t rows) { return (uint32_t)((rows + 7) / 8); }
+
+static enum pl_status room_for(struct pl_kernels *ks, struct pl_device_buffer *b, uint64_t bytes, struct pl_err *err) {
+    if (b->bytes >= bytes) return PL_OK;
+    PL_TRY(pl_device_stream_wait(ks->device, ks->stream, err));
+    pl_device_free(ks->device, b);
+    return pl_device_alloc(ks->device, bytes, b, err);
+}
+
+static struct pl_args_moe args_of(const struct pl_device_weight *w, size_t experts, size_t rows, size_t used,
+                                  const struct pl_moe_room *room) {
+    return (struct pl_args_moe){
+        (u32)rows, (u32)used, (u32)w->cols, (u32)(w->rows / experts), (u32)room->slots, 0, w->row_bytes, pieces_of(rows), 0};
+}
+
+/* --- rearranged weights --- */
+
+const char *pl_moe_strips_decline(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t experts) {
+    struct pl_device_weight one = *w;
+    one.rows = w->rows / experts;
+    return pl_strips_decline(ks, &one);
+}
+
+enum pl_status pl_moe_ready_room(struct pl_kernels *ks, struct pl_mma_room *room, size_t rows, size_t cols,
+                                 struct pl_err *err) {
+    return room_for(ks, &room->x, pl_mma_input_bytes(rows, cols), err);
+}
+
+const char *pl_moe_routed_declines(const struct pl_launch_route *r, size_t experts, size_t used) {
+    if (r->sigmoid || r->bias != NULL || r->groups > 0) return "router";
+    return experts % 32 != 0 || experts > 512 || used > 32 ? "number of experts" : NULL;
+}
+
+enum pl_status pl_kernel_moe_routed(struct pl_kernels *ks, const struct pl_device_weight *w, int act, uint32_t experts,
+                                    uint32_t used, struct pl_kernel *out, struct pl_err *err) {
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/moe.k.c", .entry = "pk_moe_up"};
+    pl_jit_set_u32(&s, "GROUP", shapes[PL_MOE_MMA_UP].group);
+    pl_jit_set_u32(&s, "GROUPS_HELD", shapes[PL_MOE_MMA_UP].held);
+    pl_jit_set(&s, "MOE_UP", "1");
+    pl_jit_set(&s, "MOE_DIRECT", "1");
+    pl_jit_set_u32(&s, "ROUTED", experts);
+    pl_jit_set_u32(&s, "USED", used);
+    if (act == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    pl_jit_set_weight(&s, w);
+    snprintf(name, sizeof name, "moe_route+up/mma/%s/x%u", pl_dtype_name(w->dtype), experts);
+    return pl_kernel_make(ks, &s, shapes[PL_MOE_MMA_UP].group, name, out, err);
+}
+enum pl_status pl_launch_moe_routed(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room,
+                                    const struct pl_launch_route *r, const struct pl_launch_moe_mma *m) {
+    struct pl_args_moe a = args_of(m->w, m->experts, m->rows, m->used, room);
+    f32 scale = r->scale;
+    PL_ASSERT(m->rows == 1 && m->used <= room->slots);
+    a.flags = r->renormalise ? PL_ROUTE_RENORMALISE : 0u;
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(&m->w->data), PL_ARG_BUFFER(&m->up->data), PL_ARG_BUFFER(m->x),
+                                   PL_ARG_BUFFER(r->logits),   PL_ARG_BUFFER(&room->ids),   PL_ARG_BUFFER(&room->weights),
+                                   PL_ARG_BUFFER(m->y),        PL_ARG_BUFFER(&k->counter),  PL_ARG_VALUE(a),
+                                   PL_ARG_VALUE(scale)};
+    return pl_kernel_launch(ks, k, a.out / 16, (uint32_t)m->used, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_kernel_moe_mma(struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_mma which, int act,
+                                 bool direct, struct pl_kernel *out, struct pl_err *err) {
+    static const char *const entries[PL_MOE_MMA_COUNT] = {"pk_moe_up", "pk_moe_mix", "pk_moe_down"};
+    static const char *const parts[PL_MOE_MMA_COUNT] = {"MOE_UP", "MOE_MIX", "MOE_DOWN"};
+    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped"};
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/moe.k.c", .entry = entries[which]};
+    pl_jit_set_u32(&s, "GROUP", shapes[which].group);
+    pl_jit_set_u32(&s, "GROUPS_HELD", shapes[which].held);
+    pl_jit_set(&s, parts[which], "1");
+    if (direct) pl_jit_set(&s, "MOE_DIRECT", "1");
+    if (which == PL_MOE_MMA_DOWN) pl_jit_set_u32(&s, "SPAN", SPAN);
+    if (act == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    pl_jit_set_weight(&s, w);
+    snprintf(name, sizeof name, "%s/mma/%s%s%s/r%u", entries[which] + 3, pl_dtype_name(w->dtype),
+             which == PL_MOE_MMA_UP ? "/" : "", which == PL_MOE_MMA_UP ? acts[act] : "",
+             direct || which == PL_MOE_MMA_MIX ? 1u : (unsigned)PL_MOE_TILE);
+    return pl_kernel_make(ks, &s, shapes[which].group, name, out, err);
+}
+
+enum pl_status pl_launch_moe_mma(struct pl_kernels *ks, struct pl_kernel *k, enum pl_moe_mma which,
+                                 const struct pl_moe_room *room, const struct pl_launch_moe_mma *m) {
+    struct pl_args_moe a = args_of(m->w, m->experts, m->rows, m->used, room);
+    size_t slots = m->rows * m->used, n = 0;
+    const struct pl_device_buffer *list = m->direct ? &room->ids : &room->order;
+    struct pl_device_arg args[8];
+    PL_ASSERT(slots <= room->slots);
+    args[n++] = PL_ARG_BUFFER(&m->w->data);
+    if (which == PL_MOE_MMA_UP) args[n++] = PL_ARG_BUFFER(&m->up->data);
+    args[n++] = PL_ARG_BUFFER(m->x);
+    args[n++] = PL_ARG_BUFFER(list);
+    if (which == PL_MOE_MMA_MIX) args[n++] = PL_ARG_BUFFER(&room->weights);
+    args[n++] = PL_ARG_BUFFER(m->y);
+    args[n++] = PL_ARG_BUFFER(&k->counter);
+    args[n++] = PL_ARG_VALUE(a);
+    uint32_t strips = a.out / 16, tiles = m->direct ? (uint32_t)slots : pl_moe_tiles(slots, m->experts, PL_MOE_TILE);
+    if (which == PL_MOE_MMA_MIX) tiles = (uint32_t)m->rows;
+    if (which == PL_MOE_MMA_DOWN) strips = groups(strips, k->group / 32);
+    return pl_kernel_launch(ks, k, strips, tiles, 0, args, n);
+}
+
+/* --- many rows --- */
+
+const char *pl_moe_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t experts) {
+    if (!pl_cuda_has_units(ks) || pl_cuda_capability(ks) < 80) return "no bf16 matrix units";
+    if (w->dtype == PL_F32) return "weights of full precision";
+    if (w->cols % 64 != 0 || w->rows / experts % 2 != 0) return "width";
+    return NULL;
+}
+
+enum pl_status pl_moe_dense_ready(struct pl_kernels *ks, struct pl_moe_dense *d, size_t rows, size_t used, size_t width,
+                                  size_t inner, uint64_t unpacked_bytes, struct pl_err *err) {
+    if (d->pack.jit == NULL) {
+        struct pl_jit_spec s = {.file = "cuda/pack.k.c", .entry = "pk_pack"};
+        pl_jit_set_u32(&s, "GROUP", PACK_GROUP);
+        PL_TRY(pl_kernel_make(ks, &s, PACK_GROUP, "pack/bf16", &d->pack, err));
+    }
+    PL_TRY(room_for(ks, &d->x, 2ull * rows * width, err));
+    PL_TRY(room_for(ks, &d->h, 2ull * rows * used * inner, err));
+    for (size_t i = 0; i < 2 && unpacked_bytes > 0; i++) PL_TRY(room_for(ks, &d->w[i], unpacked_bytes, err));
+    return PL_OK;
+}
+void pl_moe_dense_deinit(struct pl_kernels *ks, struct pl_moe_dense *d) {
+    pl_kernel_free(ks, &d->pack);
+    pl_device_free(ks->device, &d->x);
+    pl_device_free(ks->device, &d->h);
+    pl_device_free(ks->device, &d->w[0]);
+    pl_device_free(ks->device, &d->w[1]);
+}
+
+enum pl_status pl_kernel_moe_unpack(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_kernel *out,
+                                    struct pl_err *err) {
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/pack.k.c", .entry = "pk_unpack"};
+    pl_jit_set_u32(&s, "GROUP", PACK_GROUP);
+    pl_jit_set(&s, "UNPACK", "1");
+    pl_jit_set(&s, "CHOSEN", "1");
+    if (w->strips) pl_jit_set(&s, "STRIPS", "1");
+    pl_jit_set_weight(&s, w);
+    snprintf(name, sizeof name, "moe_unpack/%s%s", pl_dtype_name(w->dtype), w->strips ? "/strips" : "");
+    return pl_kernel_make(ks, &s, PACK_GROUP, name, out, err);
+}
+enum pl_status pl_launch_moe_unpack(struct pl_kernels *ks, struct pl_moe_dense *d, struct pl_kernel *k,
+                                    const struct pl_device_weight *w, size_t experts, const struct pl_moe_room *room,
+                                    size_t to) {
+    struct pl_args_linear a = {(u32)w->rows, (u32)w->cols, (u32)w->rows, 0, w->row_bytes};
+    u64 first = 0;
+    u32 out = (u32)(w->rows / experts), stride = (u32)room->slots;
+    PL_ASSERT(d->w[to].bytes >= 2 * w->rows * w->cols);
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data),  PL_ARG_BUFFER(&w->scales),   PL_ARG_BUFFER(&w->biases),
+                                   PL_ARG_BUFFER(&d->w[to]), PL_ARG_BUFFER(&k->counter),  PL_ARG_VALUE(a),
+                                   PL_ARG_VALUE(first),      PL_ARG_BUFFER(&room->order), PL_ARG_VALUE(out),
+                                   PL_ARG_VALUE(stride)};
+    uint64_t threads = w->rows * (w->cols / (w->strips ? 8 : 32));
+    return pl_kernel_launch(ks, k, groups(threads, PACK_GROUP), 1, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_launch_moe_pack(struct pl_kernels *ks, struct pl_moe_dense *d, pl_buffer_in *x, uint64_t count) {
+    PL_ASSERT(d->x.bytes >= 2 * count && count % 8 == 0);
+    u64 n = count;
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(&d->x), PL_ARG_BUFFER(&d->pack.counter), PL_ARG_VALUE(n)};
+    return pl_kernel_launch(ks, &d->pack, groups(count / 8, PACK_GROUP), 1, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_kernel_moe_dense(struct pl_kernels *ks, bool pair, int act, struct pl_kernel *out, struct pl_err *err) {
+    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped"};
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/moe_dense.k.c", .entry = "pk_moe_dense"};
+    pl_jit_set_u32(&s, "GROUP", DENSE_GROUP);
+    pl_jit_set(&s, "STAGES", (char[]){(char)('0' + DENSE_STAGES), 0}); /* plain digits: the assembler gets STAGES - 2 */
+    if (pair) pl_jit_set(&s, "MOE_PAIR", "1");
+    if (act == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    if (act == 2) pl_jit_set(&s, "ACT_SWIGLU_CLAMPED", "1");
+    snprintf(name, sizeof name, "moe_dense/bf16%s%s", pair ? "/" : "", pair ? acts[act] : "");
+    return pl_kernel_make(ks, &s, DENSE_GROUP, name, out, err);
+}
+
+enum pl_status pl_launch_moe_dense(struct pl_kernels *ks, struct pl_moe_dense *d, struct pl_kernel *k,
+                                   const struct pl_moe_room *room, const struct pl_launch_moe_dense *m) {
+    const struct pl_device_buffer *second = m->pair ? m->w[1] : m->w[0];
+    struct pl_args_moe a = {(u32)m->rows, (u32)m->used, (u32)m->in, (u32)m->out, (u32)room->slots, 0, 2 * m->in, 0, 0};
+    if (m->bias[0] != NULL) a.flags = PL_LINEAR_BIAS;
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(m->pair ? &d->x : &d->h),
+                                   PL_ARG_BUFFER(m->w[0]),
+                                   PL_ARG_BUFFER(second),
+                                   PL_ARG_BUFFER(m->bias[0]),
+                                   PL_ARG_BUFFER(m->bias[1]),
+                                   PL_ARG_BUFFER(&room->order),
+                                   PL_ARG_BUFFER(m->pair ? &d->h : &room->made),
+                                   PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(a)};
+    uint32_t tiles = pl_moe_tiles(m->rows * m->used, m->experts, PL_MOE_DENSE_TILE);
+    return pl_kernel_launch(ks, k, groups(m->out, m->pair ? 64 : 128), tiles, DENSE_STAGES * DENSE_STAGE_BYTES, args,
+                            PL_COUNT_OF(args));
+}
+
+/* --- f32 --- */
+
+const char *pl_fma_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows) {
+    if (pl_device_info(ks->device)->kind != PL_DEVICE_CUDA) return "no port to this backend";
+    if (w->dtype != PL_F32) return "weight type";
+    if (w->cols % 4 != 0) return "width";
+    return rows <= PL_FMA_ROWS_FEW && w->rows > PL_FMA_OUT_FEW ? "few rows" : NULL;
+}
+uint32_t pl_fma_kernel_of(size_t rows) { return rows <= 1 ? 0 : rows <= PL_FMA_ROWS_FEW ? 1 : 2; }
+static const char *const fma_names[PL_FMA_KERNELS] = {"cuda/fma/f32/r1", "cuda/fma/f32/r8", "cuda/fma/f32"};
+const char *pl_fma_name(size_t rows) { return fma_names[pl_fma_kernel_of(rows)]; }
+
+enum pl_status pl_kernel_fma(struct pl_kernels *ks, uint32_t which, struct pl_kernel *out, struct pl_err *err) {
+    struct pl_jit_spec s = {.file = "cuda/fma.k.c", .entry = "pk_fma"};
+    uint32_t group = which < 2 ? FMA_GROUP_FEW : FMA_GROUP;
+    pl_jit_set_u32(&s, "GROUP", group);
+    if (which < 2) pl_jit_set_u32(&s, "ROWS", which == 0 ? 1 : PL_FMA_ROWS_FEW);
+    return pl_kernel_make(ks, &s, group, fma_names[which] + sizeof "cuda", out, err);
+}
+enum pl_status pl_launch_fma(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w, pl_buffer_in *x,
+                             pl_buffer_in *bias, pl_buffer_in *y, size_t rows, bool add) {
+    struct pl_args_linear a = {(u32)rows, (u32)w->cols, (u32)w->rows, 0, w->row_bytes};
+    a.flags = (bias != NULL ? PL_LINEAR_BIAS : 0u) | (add ? PL_LINEAR_ADD : 0u);
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data), PL_ARG_BUFFER(x),           PL_ARG_BUFFER(bias),
+                                   PL_ARG_BUFFER(y),        PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    if (rows <= PL_FMA_ROWS_FEW)
+        return pl_kernel_launch(ks, k, groups(w->rows, FMA_GROUP_FEW / 32), 1, 0, args, PL_COUNT_OF(args));
+    return pl_kernel_launch(ks, k, groups(w->rows, FMA_TILE), groups(rows, FMA_TILE), 0, args, PL_COUNT_OF(args));
+}

@@ -1,0 +1,34 @@
+/* device_moe - what the two files of mixtures of experts on devices share (inside src/ops only). */
+#ifndef PL_OPS_DEVICE_MOE_H
+#define PL_OPS_DEVICE_MOE_H
+
+#include "ops/device_ops.h"
+
+/* device_moe.c */
+/* The kernels of choice and order for tiles of so many rows; the failure is reported. */
+enum pl_status dev_moe_kernels(struct dev_ops *d, const struct pl_moe *p, uint32_t tile,
+                               struct pl_moe_route **out) PL_MUST_CHECK;
+enum pl_status dev_moe_order(struct pl_ops *o, struct pl_moe_route *k, size_t rows) PL_MUST_CHECK;
+enum pl_status dev_moe_combine(struct pl_ops *o, struct pl_moe_route *k, struct pl_activation *y) PL_MUST_CHECK;
+
+/* device_moe_cuda.c */
+/* Whether w, of all experts and not yet on the device, will be rearranged; then the second does it. */
+bool dev_moe_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w, size_t experts);
+enum pl_status dev_moe_load_strips(struct dev_ops *d, const struct pl_tensor *experts, size_t count, struct dev_weight *w,
+                                   struct pl_err *err) PL_MUST_CHECK;
+/* PL_UNSUPPORTED where some matrices of p are rearranged and the others cannot go with them. */
+enum pl_status dev_moe_fits_together(const struct pl_moe *p, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, size_t rows,
+                                    struct pl_err *err) PL_MUST_CHECK;
+size_t dev_moe_cuda_candidates(const struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_candidate *out);
+/* After the choice. ready: x's rows stand ready in d->mma. */
+enum pl_status dev_moe_mma(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p, const struct pl_activation *x,
+                           bool ready, struct pl_activation *y) PL_MUST_CHECK;
+/* One row, the choice included. */
+enum pl_status dev_moe_routed(struct pl_ops *o, const struct pl_launch_route *r, const struct pl_moe *p,
+                              const struct pl_activation *x, bool ready, struct pl_activation *y) PL_MUST_CHECK;
+enum pl_status dev_moe_dense(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p, const struct pl_activation *x,
+                             struct pl_activation *y) PL_MUST_CHECK;
+void dev_moe_cuda_deinit(struct dev_ops *d);
+
+#endif

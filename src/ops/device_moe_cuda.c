@@ -1,0 +1,247 @@
+/* Mixtures of experts on NVIDIA's tensor cores (cuda_moe.h): rearranged weights for up to MMA_ROWS_MAX rows, weights
+ * unpacked to bf16 for more. */
+#include "base/check.h"
+#include "base/log.h"
+#include "ops/device_moe.h"
+
+enum {
+    MMA_ROWS_MAX = 1024,     /* made ready at once */
+    DENSE_ROWS_STRIPS = 512, /* from so many rows on unpacking pays: rearranged weights, */
+    DENSE_ROWS = 9           /* and others, which the portable kernel takes up to then */
+};
+
+static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
+static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
+static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
+    return &((const struct dev_activation *)a)->data;
+}
+static const struct pl_device_buffer *bias_of(const struct pl_weight *w) { return w != NULL ? &weight_of(w)->w.data : NULL; }
+static bool is_strips(const struct pl_weight *w) { return weight_of(w)->w.strips; }
+
+/* --- weights --- */
+
+bool dev_moe_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w, size_t experts) {
+    const struct pl_choice *c = &d->base.choice;
+    enum pl_impl forced = c->forced[PL_OP_moe];
+    if (d->exact || (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_DENSE)) return false;
+    if ((c->disabled[PL_OP_moe] >> PL_IMPL_MMA & 1u) != 0) return false;
+    return pl_moe_strips_decline(&d->ks, w, experts) == NULL;
+}
+
+/* One expert after the other through the loading buffer. */
+enum pl_status dev_moe_load_strips(struct dev_ops *d, const struct pl_tensor *experts, size_t count, struct dev_weight *w,
+                                   struct pl_err *err) {
+    uint64_t each = experts[0].bytes, strips = pl_strips_bytes(&w->w) / count;
+    PL_TRY(dev_format_of(d, &w->w, &w->format, err));
+    struct pl_kernel *k = &w->format->retile;
+    if (k->jit == NULL) PL_TRY(pl_kernel_retile(&d->ks, &w->format->w, k, err));
+    if (d->loading.bytes < each * count) {
+        PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, err));
+        pl_device_free(d->ks.device, &d->loading);
+        PL_TRY(pl_device_alloc(d->ks.device, each * count, &d->loading, err));
+    }
+    PL_TRY(pl_device_alloc(d->ks.device, strips * count, &w->w.data, err));
+    for (size_t i = 0; i < count; i++)
+        PL_TRY(pl_device_upload(d->ks.device, d->ks.stream, &d->loading, i * each, experts[i].data, each, err));
+    struct pl_device_weight from = w->w;
+    from.data = d->loading;
+    enum pl_status st = pl_launch_retile(&d->ks, k, &from, &w->w.data);
+    if (st != PL_OK) *err = d->ks.err;
+    d->strips = true;
+    d->mma_cols = PL_MAX(d->mma_cols, w->w.cols); /* norms make their rows ready for these as well */
+    return st;
+}
+
+enum pl_status dev_moe_fits_together(const struct pl_moe *p, struct pl_err *err) {
+    bool any = is_strips(p->gate) || is_strips(p->up) || is_strips(p->down);
+    bool all = is_strips(p->gate) && is_strips(p->up) && is_strips(p->down);
+    bool pair = weight_of(p->gate)->format == weight_of(p->up)->format;
+    if (!any || (all && pair && p->gate_bias == NULL && p->down_bias == NULL)) return PL_OK;
+    PL_FAIL(err, PL_UNSUPPORTED,
+            "experts of %s, %s and %s%s have no common kernel when they are rearranged: give --disable-kernel moe=mma",
+            pl_dtype_name(weight_of(p->gate)->w.dtype), pl_dtype_name(weight_of(p->up)->w.dtype),
+            pl_dtype_name(weight_of(p->down)->w.dtype), p->gate_bias != NULL ? " with biases" : "");
+}
+
+static uint64_t unpacked_bytes(const struct pl_weight *w) {
+    const struct pl_device_weight *m = &weight_of(w)->w;
+    return m->dtype == PL_BF16 ? 0 : 2 * m->rows * m->cols;
+}
+static const char *dense_declines(const struct dev_ops *d, const struct pl_moe *p) {
+    const struct pl_weight *all[] = {p->gate, p->up, p->down};
+    for (size_t i = 0; i < PL_COUNT_OF(all); i++) {
+        const char *why = pl_moe_dense_declines(&d->ks, &weight_of(all[i])->w, all[i]->experts);
+        if (why != NULL) return why;
+    }
+    return d->exact ? "exact products were asked for" : NULL;
+}
+static size_t dense_from(const struct pl_moe *p) { return is_strips(p->gate) ? DENSE_ROWS_STRIPS : DENSE_ROWS; }
+
+enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_err *err) {
+    if (is_strips(p->gate))
+        PL_TRY(pl_moe_ready_room(&d->ks, &d->moe.ready, PL_MIN(rows, (size_t)MMA_ROWS_MAX), (size_t)p->gate->cols, err));
+    bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_DENSE;
+    if (dense_declines(d, p) != NULL || (rows < dense_from(p) && !forced)) return PL_OK;
+    struct pl_err why = {0};
+    uint64_t bytes = PL_MAX(PL_MAX(unpacked_bytes(p->gate), unpacked_bytes(p->up)), unpacked_bytes(p->down));
+    enum pl_status st =
+        pl_moe_dense_ready(&d->ks, &d->moe.dense, rows, p->used, (size_t)p->gate->cols, (size_t)p->gate->rows, bytes, &why);
+    if (st == PL_OK) {
+        d->moe.dense_rows = rows;
+    } else { /* slower, but it runs */
+        pl_log(PL_LOG_WARN, "experts of many rows run without unpacked weights: %s", why.text);
+    }
+    return PL_OK;
+}
+
+size_t dev_moe_cuda_candidates(const struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_candidate *out) {
+    bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_DENSE;
+    const char *dense = dense_declines(d, p), *mma = is_strips(p->gate) ? NULL : "layout of the file";
+    if (dense == NULL && rows > d->moe.dense_rows) dense = "no memory for unpacked weights";
+    if (dense == NULL && rows < dense_from(p) && !forced) dense = "few rows";
+    if (mma == NULL && rows > MMA_ROWS_MAX) mma = "many rows";
+    bool planned = !d->exact && rows >= dense_from(p) && d->moe.dense_rows > 0 && dense_declines(d, p) == NULL;
+    out[0] = (struct pl_candidate){PL_IMPL_DENSE, planned, dense};
+    out[1] = (struct pl_candidate){PL_IMPL_MMA, is_strips(p->gate), mma};
+    return 2;
+}
+
+/* --- rearranged weights --- */
+
+static enum pl_status product(struct pl_ops *o, const struct pl_weight *weight, enum pl_moe_mma which, int act,
+                              struct pl_launch_moe_mma *m) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_weight *w = weight_of(weight);
+    struct pl_kernel *k = &w->format->moe_mma[which][act][m->direct];
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_moe_mma(&d->ks, &w->w, which, act, m->direct, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    m->w = &w->w;
+    m->experts = weight->experts;
+    uint64_t experts = PL_MIN((uint64_t)(m->rows * m->used), (uint64_t)weight->experts); /* the most that can be chosen */
+    return dev_done(o, PL_OP_moe, k, experts * w->bytes * (which == PL_MOE_MMA_UP ? 2 : 1),
+                    pl_launch_moe_mma(&d->ks, k, which, &d->moe.room, m));
+}
+
+static enum pl_status make_ready(struct pl_ops *o, const struct pl_activation *x) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->prepare[PL_PREPARE_COPY][PL_INPUTS_FEW];
+    struct pl_launch_prepare copy = {.x = data_of(x), .rows = x->rows, .cols = x->cols};
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_prepare(&d->ks, PL_PREPARE_COPY, PL_INPUTS_FEW, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    return dev_done(o, PL_OP_moe, k, 0, pl_launch_prepare(&d->ks, PL_PREPARE_COPY, k, &d->moe.ready, &copy));
+}
+
+/* Steps that are planned have one row or many; others come later. */
+static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
+    struct pl_kernel noted = {0};
+    const struct pl_device_weight *up = &weight_of(p->gate)->format->w, *down = &weight_of(p->down)->format->w;
+    for (int direct = 0; direct < 2; direct++)
+        PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, direct != 0, &noted, &d->ks.err));
+    PL_TRY(pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_MIX, 0, true, &noted, &d->ks.err));
+    return pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_DOWN, 0, false, &noted, &d->ks.err);
+}
+
+enum pl_status dev_moe_mma(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p, const struct pl_activation *x,
+                           bool ready, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    bool direct = x->rows == 1;
+    if (d->ks.planning) {
+        enum pl_status st = note_others(d, p);
+        if (st != PL_OK) return dev_report(d, st);
+    }
+    if (!ready) PL_TRY(make_ready(o, x));
+    if (!direct) PL_TRY(dev_moe_order(o, k, x->rows));
+    struct pl_launch_moe_mma up = {.up = &weight_of(p->up)->w,
+                                   .x = ready ? &d->mma.x : &d->moe.ready.x,
+                                   .y = &d->moe.room.h,
+                                   .rows = x->rows,
+                                   .used = p->used,
+                                   .direct = direct};
+    PL_TRY(product(o, p->gate, PL_MOE_MMA_UP, (int)p->act, &up));
+    struct pl_launch_moe_mma down = {.x = &d->moe.room.h, .rows = x->rows, .used = p->used, .direct = direct};
+    down.y = direct ? data_of(y) : &d->moe.room.made;
+    PL_TRY(product(o, p->down, direct ? PL_MOE_MMA_MIX : PL_MOE_MMA_DOWN, 0, &down));
+    return direct ? PL_OK : dev_moe_combine(o, k, y);
+}
+
+enum pl_status dev_moe_routed(struct pl_ops *o, const struct pl_launch_route *r, const struct pl_moe *p,
+                              const struct pl_activation *x, bool ready, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_format *f = weight_of(p->gate)->format;
+    uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
+    enum pl_status st = d->ks.planning ? note_others(d, p) : PL_OK;
+    if (st == PL_OK && (f->moe_routed.jit == NULL || f->routed_experts != experts || f->routed_used != used))
+        st = pl_kernel_moe_routed(&d->ks, &f->w, (int)p->act, experts, used, &f->moe_routed, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    f->routed_experts = experts;
+    f->routed_used = used;
+    if (!ready) PL_TRY(make_ready(o, x));
+    struct pl_launch_moe_mma up = {.w = &weight_of(p->gate)->w,
+                                   .up = &weight_of(p->up)->w,
+                                   .x = ready ? &d->mma.x : &d->moe.ready.x,
+                                   .y = &d->moe.room.h,
+                                   .experts = experts,
+                                   .rows = 1,
+                                   .used = used,
+                                   .direct = true};
+    st = pl_launch_moe_routed(&d->ks, &f->moe_routed, &d->moe.room, r, &up);
+    PL_TRY(dev_done(o, PL_OP_moe, &f->moe_routed, 2 * used * weight_of(p->gate)->bytes, st));
+    struct pl_launch_moe_mma down = {.x = &d->moe.room.h, .y = data_of(y), .rows = 1, .used = used, .direct = true};
+    return product(o, p->down, PL_MOE_MMA_MIX, 0, &down);
+}
+
+/* --- many rows --- */
+
+/* The matrix in bf16: as it is, or the chosen experts' unpacked to scratch `to`. */
+static enum pl_status unpacked(struct pl_ops *o, const struct pl_weight *weight, size_t to,
+                               const struct pl_device_buffer **out) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_weight *w = weight_of(weight);
+    struct pl_kernel *k = &w->format->moe_unpack;
+    *out = w->w.dtype == PL_BF16 ? &w->w.data : &d->moe.dense.w[to];
+    if (w->w.dtype == PL_BF16) return PL_OK;
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_moe_unpack(&d->ks, &w->format->w, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    st = pl_launch_moe_unpack(&d->ks, &d->moe.dense, k, &w->w, weight->experts, &d->moe.room, to);
+    return dev_done(o, PL_OP_moe, k, weight->experts * w->bytes, st);
+}
+
+static enum pl_status grouped(struct pl_ops *o, struct pl_kernel *k, int act, struct pl_launch_moe_dense *m) {
+    struct dev_ops *d = dev_of(o);
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_moe_dense(&d->ks, m->pair, act, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    return dev_done(o, PL_OP_moe, k, 0, pl_launch_moe_dense(&d->ks, &d->moe.dense, k, &d->moe.room, m));
+}
+
+enum pl_status dev_moe_dense(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p, const struct pl_activation *x,
+                             struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_moe_dense *dense = &d->moe.dense;
+    enum pl_status st = pl_launch_moe_pack(&d->ks, dense, data_of(x), (uint64_t)x->rows * x->cols);
+    PL_TRY(dev_done(o, PL_OP_moe, &dense->pack, 0, st));
+    PL_TRY(dev_moe_order(o, k, x->rows));
+    struct pl_launch_moe_dense up = {.bias = {bias_of(p->gate_bias), bias_of(p->up_bias)},
+                                     .experts = p->gate->experts,
+                                     .rows = x->rows,
+                                     .used = p->used,
+                                     .in = (size_t)p->gate->cols,
+                                     .out = (size_t)p->gate->rows,
+                                     .pair = true};
+    PL_TRY(unpacked(o, p->gate, 0, &up.w[0]));
+    PL_TRY(unpacked(o, p->up, 1, &up.w[1]));
+    PL_TRY(grouped(o, &d->moe.pair[p->act], (int)p->act, &up));
+    struct pl_launch_moe_dense down = {.bias = {bias_of(p->down_bias), NULL},
+                                       .experts = p->down->experts,
+                                       .rows = x->rows,
+                                       .used = p->used,
+                                       .in = (size_t)p->down->cols,
+                                       .out = (size_t)p->down->rows};
+    PL_TRY(unpacked(o, p->down, 0, &down.w[0]));
+    PL_TRY(grouped(o, &d->moe.down, 0, &down));
+    return dev_moe_combine(o, k, y);
+}
+
+void dev_moe_cuda_deinit(struct dev_ops *d) {
+    pl_mma_deinit(&d->ks, &d->moe.ready);
+    pl_moe_dense_deinit(&d->ks, &d->moe.dense);
+}
