@@ -90,7 +90,7 @@ def main():
     for w in ("BF16", "Q4_K", "Q6_K"):
         v = {"GROUP": "128u", "TEAM": "32u", "ROWS": "8u", f"WTYPE_{w}": 1}
         rows.append((f"linear {w.lower()} (portable), 8 rows", resources("linear.k.c", v, "pk_linear")))
-    for d, h, tiles in ((64, 3, 0), (128, 4, 0), (128, 16, 0), (256, 4, 0), (64, 3, 2), (128, 4, 2), (256, 4, 1)):
+    for d, h, tiles in ((64, 3, 0), (128, 4, 0), (128, 16, 0), (256, 4, 0), (64, 3, 1), (128, 4, 1), (256, 4, 1)):
         v = {"GROUP": "128u", "KV_BF16": 1, "HEAD_DIM": f"{d}u", "PAGE_TOKENS": "32u", "HEADS": f"{h}u", "TILES_M": f"{tiles}u",
              "ROWS": f"{tiles * 64 // h * h or h}u", "STAGES": "2u" if tiles else "3u"}
         if tiles:
