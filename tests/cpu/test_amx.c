@@ -1,5 +1,5 @@
 /* The AMX table: the AVX-512 table's results bit for bit, the check that it must pass before it is used, and what is said
- * when it is not used. Where the CPU has no tiles its instructions are emulated (support.h). */
+ * when it is not used. Where the CPU has no tiles its instructions are emulated (support.h). test-timeout: 600 */
 #include "cpu/amx.h"
 #include "cpu/avx512_chunk.h"
 #include "cpu/avx512_terms.h"

@@ -1,5 +1,6 @@
 /* Products of every weight type on every table against src/ref: rows 1..64, odd sizes, bias, accumulation, several
- * matrices at once, thread counts, and row counts (the same bits). */
+ * matrices at once, thread counts, and row counts (the same bits).
+ * test-timeout: 900 */
 #include "cpu/internal.h"
 #include "tests/cpu/support.h"
 #include "tensor/quant.h"
@@ -122,7 +123,7 @@ static void every_type_every_row_count(void **state) {
         struct pl_cpu *c = cpu_make(isa, 2);
         for (size_t k = 0; k < WEIGHT_CASES; k++) {
             size_t grain = case_grain(&weight_cases[k]);
-            for (size_t rows = 1; rows <= 64; rows += isa == PL_ISA_SCALAR ? 9 : PL_TEST_ROW_STEP) {
+            for (size_t rows = 1; rows <= 64; rows += isa == PL_ISA_SCALAR ? 9 : isa == PL_ISA_AMX ? 3 : PL_TEST_ROW_STEP) {
                 size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
                 check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, false}, rows % 2,
                               rows % 3 == 0);
@@ -201,7 +202,7 @@ static void threads_and_rows_change_nothing(void **state) {
               *y = malloc(ROWS * OUT * sizeof *x);
         rng_fill(&rng, x, ROWS * IN);
         FOR_EACH_ISA(isa) {
-            for (int threads = 1; threads <= 5; threads++) {
+            for (int threads = 1; threads <= 5; threads += isa == PL_ISA_AMX ? 2 : 1) {
                 struct pl_cpu *c = cpu_make(isa, threads);
                 struct pl_err err = {0};
                 assert_int_equal(pl_cpu_reserve(c, ROWS, IN, 128, &err), PL_OK);
