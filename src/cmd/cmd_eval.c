@@ -23,6 +23,8 @@ static enum pl_status check(struct eval *v, struct pl_err *err) {
     if (v->peer.url != NULL && strncmp(v->peer.url, "http://", 7) != 0 && strncmp(v->peer.url, "https://", 8) != 0)
         PL_FAIL(err, PL_USAGE, "'%.200s' is no http:// or https:// address", v->peer.url);
     if (v->peer.url != NULL && v->dump_file != NULL) PL_FAIL(err, PL_USAGE, "--dump needs a model, not --url: use --scores");
+    if (v->peer.url != NULL && (v->witness != NULL || v->counters != NULL))
+        PL_FAIL(err, PL_USAGE, "--witness and --counters need a model, not --url: the server has /metrics and /v1/witness");
     if (v->scorer.resume && v->scorer.save_path == NULL && v->scorer.scores_path == NULL)
         PL_FAIL(err, PL_USAGE, "--resume needs --save-reference or --scores: they hold what is done already");
     if (v->scorer.resume && v->dump_file != NULL) PL_FAIL(err, PL_USAGE, "--dump and --resume exclude each other");
@@ -124,6 +126,8 @@ static int run(struct eval *v) {
     }
     if (s == PL_OK) s = work(v, &err);
     if (s == PL_OK) s = report(v, &err);
+    if (s == PL_OK && v->counters != NULL) s = pl_cmd_write_counters(v->engine, v->counters, &err);
+    if (s == PL_OK && v->witness != NULL) s = pl_cmd_write_witness(v->engine, v->witness, &err);
     if (s == PL_OK) return pl_out_close();
     err.status = s;
     code = pl_cmd_fail("eval", &err);
@@ -155,6 +159,8 @@ int pl_cmd_eval(int argc, char **argv) {
         {0, "top", "K", PL_ARG_U32, &v.top, "with --url: alternatives to ask for (5)", 1, 255, NULL},
         {0, "api-key", "KEY", PL_ARG_STR, &v.peer.api_key, "sent to the server", 0, 0, NULL},
         {0, "timeout", "SECONDS", PL_ARG_U32, &v.peer.timeout_s, "of one request (600)", 1, 86400, NULL},
+        {0, "witness", "FILE", PL_ARG_STR, &v.witness, "write every kernel that ran, with launches, as JSON", 0, 0, NULL},
+        {0, "counters", "FILE", PL_ARG_STR, &v.counters, "write how every choice of a kernel ended, as JSON", 0, 0, NULL},
         {0, "json", NULL, PL_ARG_FLAG, &v.json, "print one JSON object", 0, 0, NULL},
         {0},
     };

@@ -12,7 +12,7 @@ enum { EVAL_LOGIT_ROWS = 64, EVAL_TOP = 5 };
 
 struct eval {
     struct pl_model_opts model;
-    const char *text_file, *tokens_file, *dump_file, *reference_dtype;
+    const char *text_file, *tokens_file, *dump_file, *reference_dtype, *witness, *counters;
     uint32_t window, stride, limit, top;
     bool json;
     struct pl_peer peer; /* url NULL: a model loaded here */

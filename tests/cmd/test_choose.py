@@ -111,6 +111,10 @@ def counters_and_witness_on_a_device():
 
 @case
 def bench_writes_counters_too():
+    run("eval", "-m", GOLDEN, "--tokens", path("ids.json", "[1, 2, 3, 4, 5]"), "--backend", "cpu", "--counters", path("e.json"),
+        "--witness", path("ew.json"), check=0)
+    assert load("e.json")["add_up"] is True and load("e.json")["outcomes"] and load("ew.json")["decisions"]["linear"] > 0
+    run("eval", "--url", "http://127.0.0.1:1", "-m", GOLDEN, "--tokens", path("ids.json"), "--counters", path("e.json"), check=64)
     run("bench", "-m", GOLDEN, "-p", 4, "-n", 3, "-r", 1, "--backend", "cpu", "--counters", path("b.json"), check=0)
     c = load("b.json")
     assert c["add_up"] and c["decisions"]["embed"] == 3  # the last stage that was timed: three decoded tokens
