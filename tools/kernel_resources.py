@@ -51,8 +51,8 @@ def main():
         few = [(8, 1, 1, 8, 2, None), (16, 2, 2, 8, 2, None)]
         bulk = [(32, 4, 8, 1, 3, 3), (64, 8, 8, 1, 4, 3)]  # copies by the engine of sm_90
         registers = [(32, 4, 4, 4, 2, None), (64, 8, 4, 2, 2, None)]
-        wide = [(8, 1, 8, 1, 5, 4), (16, 2, 8, 1, 5, 3), (32, 4, 8, 1, 4, 3), (64, 8, 8, 1, 4, 3)]  # four warps together
-        for most, n, wm, wk, depth, x in (few[:1] + wide if ARCH == "sm_90a" else few + (bulk if int(TARGET[3:]) >= 90 else registers)):
+        wide = [(32, 4, 8, 1, 4, 3), (64, 8, 8, 1, 4, 3)]  # four warps together
+        for most, n, wm, wk, depth, x in (few + wide if ARCH == "sm_90a" else few + (bulk if int(TARGET[3:]) >= 90 else registers)):
             v = {"GROUP": f"{32 * wm * wk}u", "ROWS_8": f"{n}u", "WM": wm, "WK": wk, "EACH": "1u", "DEPTH": f"{depth}u",
                  "HOLD": "8u" if n == 1 else "2u", f"WTYPE_{w}": 1}
             if x is not None:
