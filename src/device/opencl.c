@@ -355,7 +355,7 @@ static int copy(void *state, void *q, void *to, uint64_t to_offset, void *from, 
     (void)state;
     return cl.copy(q, from, to, from_offset, to_offset, bytes, 0, NULL, NULL);
 }
-/* Drivers fill byte by byte, NVIDIA's 2 GiB in half a minute: a piece is filled, then copied on and on. */
+/* Drivers fill byte by byte, NVIDIA's was not done with 2 GiB after 20 s: a piece is filled, then copied on and on. */
 static int fill(void *state, void *q, void *to, uint64_t bytes, uint8_t value) {
     (void)state;
     enum { PIECE = 1 << 16, PATTERN = 16 };
