@@ -155,7 +155,9 @@ def shipped_code_serves_without_nvrtc():
     for at in (3, 200, len(data) // 2):  # damaged: said, and not used
         bad = bytearray(data)
         bad[at] ^= 1
-        out = generate({**off, "PLUMB_KERNEL_PACK": path("bad.pack", bytes(bad))}, "--force-kernel", "linear=gemv")
+        out = subprocess.run([PLUMB, "generate", "-m", MODEL, "--backend", "cuda", "-p", "hello there you", "-n", "3", "--ignore-eos",
+                              "--force-kernel", "linear=gemv"], capture_output=True,
+                             env={**off, "PLUMB_KERNEL_PACK": path("bad.pack", bytes(bad))})
         assert out.returncode == 0 or b"NVRTC" in out.stderr, out.stderr
         assert out.returncode == 1 or at > 200
     out = generate({**off, "PLUMB_KERNEL_PACK": path("bad.pack", bytes(data[:-1]))}, check=1)
