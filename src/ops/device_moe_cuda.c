@@ -10,8 +10,8 @@ enum {
     DENSE_ROWS = 9           /* and others, which the portable kernel takes up to then */
 };
 
-/* These forms ran on a card, but have been compared with a reference in an emulator only: they are taken when asked for
- * (--force-kernel moe=mma, moe=dense), until tests/kernels/test_moe has passed on one. */
+/* These forms agree with a reference in an emulator. On a card they ran, and tests/kernels/test_moe stopped at a control of
+ * its own, so its comparisons there are not complete: they are taken when asked for (--force-kernel moe=mma, moe=dense). */
 #define BY_DEFAULT false
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
@@ -78,7 +78,7 @@ static const char *dense_declines(const struct dev_ops *d, const struct pl_moe *
         const char *why = pl_moe_dense_declines(&d->ks, &weight_of(all[i])->w, all[i]->experts);
         if (why != NULL) return why;
     }
-    if (!BY_DEFAULT && d->base.choice.forced[PL_OP_moe] == PL_IMPL_NONE) return "not yet compared on a card";
+    if (!BY_DEFAULT && d->base.choice.forced[PL_OP_moe] == PL_IMPL_NONE) return "not proven on this device";
     return d->exact ? "exact products were asked for" : NULL;
 }
 static size_t dense_from(const struct pl_moe *p) { return is_strips(p->gate) ? DENSE_ROWS_STRIPS : DENSE_ROWS; }

@@ -197,7 +197,6 @@ static size_t product_candidates(const struct dev_ops *d, const struct dev_weigh
         if (not_mma == NULL && !plain && !w->w.strips) not_mma = "exact products were asked for";
         out[n++] = (struct pl_candidate){PL_IMPL_MMA, w->w.strips || (plain && few), not_mma};
         const char *not_fma = pl_fma_declines(&d->ks, &w->w, rows);
-        if (not_fma == NULL && !forced(d, PL_OP_linear, PL_IMPL_FMA)) not_fma = "not yet compared on a card";
         out[n++] = (struct pl_candidate){PL_IMPL_FMA, not_fma == NULL, not_fma};
         out[n++] = (struct pl_candidate){PL_IMPL_GEMV, true, pl_gemv_declines(&d->ks, &w->w, rows)};
     }

@@ -235,6 +235,7 @@ static double distance(const struct mix *k, const struct product_case *c, bool a
     CHECK(pl_kernel_moe_route(&ks, X, USED, PL_MOE_TILE, &route, &err));
     room_open(slots + 3, k->inner, k->in);
     float *x = kit_random(n, 1), *want = kit_random(n, 1), *weights = kit_random(slots, 1);
+    weights[0] = 1; /* the slot that a control sends elsewhere counts */
     float *bias[3] = {kit_random(X * k->inner, 1), kit_random(X * k->inner, 1), kit_random(X * k->in, 1)};
     double *magnitude = calloc(n, sizeof *magnitude), worst = 0;
     uint32_t *ids = malloc(slots * 4);
@@ -327,6 +328,7 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
     CHECK(pl_kernel_moe_route(&ks, X, USED, form == DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &route, &err));
     room_open(slots + 5, k->inner, k->in);
     float *x = kit_random(n, 1), *want = kit_random(n, 1), *weights = kit_random(slots, 1);
+    weights[0] = 1; /* the slot that a control sends elsewhere counts */
     float *bias[3] = {kit_random(X * k->inner, 1), kit_random(X * k->inner, 1), kit_random(X * k->in, 1)};
     double *magnitude = calloc(n, sizeof *magnitude), worst = 0;
     uint32_t *ids = malloc(slots * 4);
