@@ -422,7 +422,7 @@ static enum pl_status ask_plan(struct dev_ops *d, const struct pl_launch_attenti
     struct dev_kv *kv = (struct dev_kv *)d->base.kv;
     struct pl_paged_shape shape = shape_of(&kv->base.shape, a);
     const char *why = a->sinks != NULL ? "attention sinks" : pl_paged_declines(&shape);
-    bool auto_ = a->sinks == NULL && (!cuda || d->attn_units || d->base.invariant);
+    bool auto_ = a->sinks == NULL && wants_plan(d, cuda); /* asked for one in vain: another of them, not what is portable */
     if (why == NULL) q->paged = paged_of(d, kv, &shape);
     q->plan = plan_slot(d, a->window, a->heads);
     if (why == NULL && (q->paged == NULL || q->plan == NULL)) why = "geometry";
