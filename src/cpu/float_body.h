@@ -6,6 +6,8 @@
 #ifndef PL_CPU_FLOAT_BODY_H
 #define PL_CPU_FLOAT_BODY_H
 
+#include <string.h>
+
 #include "cpu/internal.h"
 #include "cpu/vec.h"
 
@@ -16,12 +18,18 @@ FLOAT_INLINE vf weight_load(const enum pl_dtype t, const void *row, size_t i) {
     if (t == PL_BF16) return vf_load_bf16((const uint16_t *)row + i);
     return vf_load((const float *)row + i);
 }
+/* A safetensors file may put 16-bit weights at an odd address. */
 FLOAT_INLINE vf weight_loadn(const enum pl_dtype t, const void *row, size_t i, size_t n) {
     float f[VW] = {0};
-    for (size_t k = 0; k < n; k++)
-        f[k] = t == PL_F16    ? pl_f16_to_f32(((const uint16_t *)row)[i + k])
-               : t == PL_BF16 ? pl_bf16_to_f32(((const uint16_t *)row)[i + k])
-                              : ((const float *)row)[i + k];
+    for (size_t k = 0; k < n; k++) {
+        uint16_t half;
+        if (t == PL_F16 || t == PL_BF16) {
+            memcpy(&half, (const char *)row + 2 * (i + k), 2);
+            f[k] = t == PL_F16 ? pl_f16_to_f32(half) : pl_bf16_to_f32(half);
+        } else {
+            memcpy(&f[k], (const char *)row + 4 * (i + k), 4);
+        }
+    }
     return vf_load(f);
 }
 
