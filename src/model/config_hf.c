@@ -248,7 +248,10 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
                      : c->arch == PL_ARCH_OLMOE     ? 64
                                                     : 128;
     uint32_t used = c->arch == PL_ARCH_MIXTRAL ? 2 : c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_GPT_OSS ? 4 : 8;
-    PL_TRY(read_u32(r, r->root, local ? "num_local_experts" : "num_experts", 1, PL_EXPERTS_MAX, count, &c->experts));
+    const char *name = local ? "num_local_experts" : "num_experts", *other = local ? "num_experts" : "num_local_experts";
+    if (json_object_get(r->root, name) == NULL && json_object_get(r->root, other) != NULL)
+        name = other; /* both are written */
+    PL_TRY(read_u32(r, r->root, name, 1, PL_EXPERTS_MAX, count, &c->experts));
     PL_TRY(read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, used, &c->experts_used));
     c->expert_width = c->mlp_width;
     if (own)
@@ -257,7 +260,12 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     if (d->shared_expert)
         PL_TRY(read_u32(r, r->root, "shared_expert_intermediate_size", 1, PL_MLP_MAX, 5632, &c->shared_width));
     PL_TRY(read_bool(r, r->root, "norm_topk_prob", false, &c->experts_renormalise));
-    double clip;
+    double clip, alpha, limit;
+    PL_TRY(read_f64(r, r->root, "swiglu_alpha", 1.702, &alpha));
+    PL_TRY(read_f64(r, r->root, "swiglu_limit", 7, &limit));
+    if (c->arch == PL_ARCH_GPT_OSS && (fabs(alpha - 1.702) > 1e-6 || limit != 7))
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: swiglu_alpha %g and swiglu_limit %g: 1.702 and 7 are implemented",
+                alpha, limit);
     PL_TRY(read_f64(r, r->root, "clip_qkv", 0, &clip));
     if (clip != 0) PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: clip_qkv is %g, which is not implemented", clip);
     return read_moe_layers(r, c);

@@ -30,7 +30,10 @@ static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Res
                             "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
                             "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
     MHD_add_response_header(r, is_messages(x) ? "request-id" : "x-request-id", request_id(x));
-    if (x->server->opt.cors) MHD_add_response_header(r, "Access-Control-Allow-Origin", "*");
+    if (x->server->opt.cors) {
+        MHD_add_response_header(r, "Access-Control-Allow-Origin", "*");
+        MHD_add_response_header(r, "Access-Control-Expose-Headers", "x-request-id, request-id, Retry-After");
+    }
     if (status == 429 || status == 503) MHD_add_response_header(r, "Retry-After", "1");
     if (x->allow != NULL) MHD_add_response_header(r, "Allow", x->allow);
     if (status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
@@ -212,7 +215,7 @@ static enum MHD_Result preflight(struct exchange *x) {
     struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     if (r == NULL) return MHD_NO;
     MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-    MHD_add_response_header(r, "Access-Control-Allow-Headers", "Authorization, Content-Type, x-api-key, anthropic-version");
+    MHD_add_response_header(r, "Access-Control-Allow-Headers", "Authorization, *"); /* '*' does not cover it */
     return queue(x, 204, r, "text/plain");
 }
 
@@ -242,6 +245,30 @@ static enum MHD_Result route(struct exchange *x) {
 
 /* ---------- MHD callbacks ---------- */
 
+static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
+    unsigned *n = cls;
+    (void)kind, (void)value;
+    n[0] += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    n[1] += strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    return MHD_YES;
+}
+
+/* The headers are in, the body is not: what can be refused by them alone. A client that waits for "100 Continue" is answered
+ * at once; one that sends anyway keeps its answer, as its bytes are read and dropped. */
+static enum MHD_Result headers_are_in(struct exchange *x) {
+    unsigned n[2] = {0, 0};
+    (void)MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_header, n);
+    if (n[0] > 1 || n[1] > 1 || (n[0] > 0 && n[1] > 0)) { /* where the body ends would be a guess (RFC 9112, 6.3) */
+        x->routed = true;
+        return answer_error(x, 400, NULL, NULL, "the request has more than one Content-Length or Transfer-Encoding");
+    }
+    const char *length = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    x->too_large = length != NULL && strtoull(length, NULL, 10) > x->server->opt.body_bytes_max;
+    x->unauthorised = !(strcmp(x->method, "OPTIONS") == 0 && x->server->opt.cors) && !authorised(x);
+    bool waits = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT) != NULL;
+    return waits && (x->too_large || x->unauthorised) ? route(x) : MHD_YES;
+}
+
 static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
                                  const char *version, const char *data, size_t *data_size, void **con_cls) {
     (void)version;
@@ -258,16 +285,14 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
         *con_cls = x;
         s->counts.http_requests++;
         watch_body(x);
-        return MHD_YES;
+        return headers_are_in(x);
     }
     if (*data_size > 0) {
         /* A body that trickles in holds a connection and memory for as long as it likes: not here. */
         if (pl_clock_ns() - x->started_ns > (uint64_t)s->opt.body_timeout_s * 1000000000u) return MHD_NO;
         /* Past the limit bytes are read and dropped, so that the client gets its answer. */
-        if (x->body.len + *data_size > s->opt.body_bytes_max)
-            x->too_large = true;
-        else
-            pl_buf_add(&x->body, data, *data_size);
+        if (x->body.len + *data_size > s->opt.body_bytes_max) x->too_large = true;
+        if (!x->too_large && !x->unauthorised) pl_buf_add(&x->body, data, *data_size);
         *data_size = 0;
         return MHD_YES;
     }
@@ -354,9 +379,8 @@ static enum pl_status start_daemon(struct pl_server *s, struct pl_err *err) {
         &addr, MHD_OPTION_THREAD_POOL_SIZE, s->opt.http_threads, MHD_OPTION_CONNECTION_LIMIT, s->opt.connections_max,
         MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, watch_connection, s,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max,
-        MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u, s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END,
-        s->opt.listen_fd, MHD_OPTION_END);
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max, MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u,
+        s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, s->opt.listen_fd, MHD_OPTION_END);
     if (s->daemon == NULL)
         PL_FAIL(err, PL_IO, "cannot listen on %s port %u: %s (is another server running there? try --port)", s->opt.host,
                 s->opt.port, strerror(errno));

@@ -165,8 +165,9 @@ struct exchange {
     uint64_t started_ns;
     unsigned http_status;
     int key_index;
-    const char *allow; /* of a 405 */
-    bool too_large, routed;
+    const char *allow;            /* of a 405 */
+    bool too_large, unauthorised; /* nothing of the body is kept then */
+    bool routed;
     char path[160];
     char method[12];
     char id[32]; /* of the request, where no job gives it one */
