@@ -1,8 +1,7 @@
 /* Which devices a test runs on, how large its shapes are, and in which order its cases run. The environment says:
  *   PLUMB_TEST_DEVICE   cuda, rocm, opencl or opencl:1: only that one (default: the first device of every kind)
- *   PLUMB_TEST_SMALL    set: the smallest shapes that still reach every kernel, for compute-sanitizer
- *   PLUMB_TEST_SHUFFLE  seed: the cases in a random order
- *   PLUMB_TEST_ONLY     pattern: only cases of that name */
+ *   PLUMB_TEST_SMALL    set: the smallest shapes that still reach every kernel, for compute-sanitizer; so do sanitized
+ * builds PLUMB_TEST_SHUFFLE  seed: the cases in a random order PLUMB_TEST_ONLY     pattern: only cases of that name */
 #ifndef TESTS_DEVICES_H
 #define TESTS_DEVICES_H
 
@@ -18,7 +17,14 @@
 
 #include "device/device.h"
 
-static inline bool test_small(void) { return getenv("PLUMB_TEST_SMALL") != NULL; }
+/* Sanitized programs always take the small shapes: it is the host code they look at, and all shapes run optimised. */
+static inline bool test_small(void) {
+#ifdef __SANITIZE_ADDRESS__
+    return true;
+#else
+    return getenv("PLUMB_TEST_SMALL") != NULL;
+#endif
+}
 
 /* The device of that kind to test; -1 where there is none or another was asked for. */
 static inline int test_device_of(enum pl_device_kind kind) {
