@@ -114,7 +114,7 @@ static void expect(struct bed *b) {
         }
         memset(out, 0, H * D * 4);
         struct pl_ref_attention ref = {
-            1, n - 1, H, G, D, 0, (double)b->scale, (double)b->softcap, b->q + r * H * D, ck, cv, H * D, out, H * D};
+            1, n - 1, H, G, D, 0, (double)b->scale, (double)b->softcap, b->q + r * H * D, ck, cv, H * D, out, H * D, NULL};
         if (n > 0) pl_ref_attention(&ref, scores);
         for (size_t h = 0; h < H; h++) memcpy(b->want + (r * H + h) * V, out + h * D, V * 4);
         free(ck), free(cv), free(out), free(scores);
