@@ -7,6 +7,7 @@
 #include "dialect.h"
 #include "args/args.h"
 #include "kv.h"
+#include "cuda/units.h"
 
 #define ROWS   64u
 #define TOKENS 64u
@@ -15,35 +16,6 @@
 
 extern __shared__ __align__(128) u16 tiles[];
 
-FN u32 shared_at(const void *p) {
-    u64 a;
-    asm("cvta.to.shared.u64 %0, %1;" : "=l"(a) : "l"(p));
-    return (u32)a;
-}
-FN u32 two(f32 lo, f32 hi) {
-    u32 v;
-#ifdef KV_BF16
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(hi), "f"(lo));
-#else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(hi), "f"(lo));
-#endif
-    return v;
-}
-FN void mma(f32 *c, const u32 *a, u32 b0, u32 b1) {
-#ifdef KV_BF16
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#endif
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-FN void fragments(u32 *r, u32 at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
-}
-FN void fragments_turned(u32 *r, u32 at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
-}
 /* Byte offset of unit c of a tile's row. */
 FN u32 place(u32 row, u32 c) { return (row * UNITS + (c ^ (row & 7u))) * 16u; }
 FN void fetch(u32 to, const void *from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory"); }
@@ -104,7 +76,7 @@ KERNEL(attention_tiles)(const f32 *__restrict__ q, const KV_TYPE *__restrict__ k
 #pragma unroll
             for (u32 n = 0; n < TOKENS / 16u; n++) {
                 u32 b[4];
-                fragments(b, k_at + place(16u * n + 8u * (lane >> 4) + (lane & 7u), 2u * i + ((lane >> 3) & 1u)));
+                factors(b, k_at + place(16u * n + 8u * (lane >> 4) + (lane & 7u), 2u * i + ((lane >> 3) & 1u)));
                 mma(s[2u * n], qf[i], b[0], b[1]);
                 mma(s[2u * n + 1u], qf[i], b[2], b[3]);
             }
@@ -149,7 +121,7 @@ KERNEL(attention_tiles)(const f32 *__restrict__ q, const KV_TYPE *__restrict__ k
 #pragma unroll
             for (u32 i = 0; i < HEAD_DIM / 16u; i++) {
                 u32 b[4];
-                fragments_turned(b, v_at + place(16u * n + (lane & 15u), 2u * i + (lane >> 4)));
+                factors_turned(b, v_at + place(16u * n + (lane & 15u), 2u * i + (lane >> 4)));
                 mma(o[2u * i], p, b[0], b[1]);
                 mma(o[2u * i + 1u], p, b[2], b[3]);
             }
