@@ -1,5 +1,6 @@
 /* Products of every packed format on AVX-VNNI. */
-#include "cpu/avx2_formats.h"
+#include "cpu/avx2_q8.h"
+#include "cpu/q8_formats.h"
 
 void avx2_vnni_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                     const float *bias, bool accumulate);

@@ -231,10 +231,10 @@ typedef void (*cpu_q8_fn)(const struct pl_cpu_weight *w, size_t tile, const stru
                           size_t y_stride, const float *bias, bool accumulate);
 
 /* Defines `name`, the kernel of one format for any group size. */
-#define Q8_KERNEL(name, ...)                                                                                               \
+#define Q8_KERNEL(name, storage, scale, has_min, offset, book, fits)                                                       \
     static void name(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride, \
                      const float *bias, bool accumulate) {                                                                 \
-        const struct q8_instance k = {__VA_ARGS__};                                                                        \
+        const struct q8_instance k = {storage, scale, has_min, offset, book, (fits) == 1};                                 \
         const size_t step = g->rows >= 8 ? 4 : g->rows == 4 ? 8 : 16;                                                      \
         for (size_t r = 0; r < TILE_ROWS && tile * TILE_ROWS + r < w->out; r += step) {                                    \
             switch (g->rows) {                                                                                             \

@@ -1,9 +1,8 @@
-/* avx2_formats - an instance of avx2_q8.h for every packed format, and the choice among them. Compiled once for AVX2 and
- * once for AVX-VNNI. The last constant is how many products fit a 16-bit sum: 32767 over 2 * 127 * the largest code. */
-#ifndef PL_CPU_AVX2_FORMATS_H
-#define PL_CPU_AVX2_FORMATS_H
-
-#include "cpu/avx2_q8.h"
+/* q8_formats - an instance of the including file's Q8_KERNEL (avx2_q8.h, neon_q8.h) for every packed format, and the choice
+ * among them. The last constant is how many products of a code and a rounded input fit a 16-bit sum: 32767 over 2 * 127 *
+ * the largest code; 1 where codes pass 127. */
+#ifndef PL_CPU_Q8_FORMATS_H
+#define PL_CPU_Q8_FORMATS_H
 
 Q8_KERNEL(q4_0, STORE_U4, SCALE_F16, false, 3, NULL, 8)
 Q8_KERNEL(q4_1, STORE_U4, SCALE_F16, true, NO_OFFSET, NULL, 8)
