@@ -3,8 +3,6 @@
 #ifndef PL_CPU_AVX512_AMX_BODY_H
 #define PL_CPU_AVX512_AMX_BODY_H
 
-#include <string.h>
-
 #include "cpu/amx_tile.h"
 #include "cpu/avx512_chunk.h"
 #include "cpu/avx512_q8.h"
@@ -43,21 +41,23 @@ Q8_INLINE void amx_scale(const int rows, const bool has_min, const bool halves, 
 }
 
 /* One chunk against one group: the next step's product is under way while this one's sums are scaled. */
-#define AMX_CHUNK(name, rows, c0, c1, a, dp, has_min, halves)                                                        \
-    static void name(const struct q8_chunk *c, size_t steps, const unsigned char *inputs, float(*accs)[TILE_ROWS]) { \
-        _Alignas(64) int32_t even[TILE_ROWS][TILE_ROWS], odd[TILE_ROWS][TILE_ROWS];                                  \
-        const size_t each = (size_t)(rows)*ACT_ROW_BYTES;                                                            \
-        __m512 acc[rows];                                                                                            \
-        _Pragma("GCC unroll 16") for (int m = 0; m < (rows); m++) acc[m] = _mm512_load_ps(accs[m]);                  \
-        AMX_STEP(c0, a, 3, dp, rows, inputs, c->codes[0], even);                                                     \
-        for (size_t t = 0; t < steps; t += 2) {                                                                      \
-            const unsigned char *now = inputs + ((halves) ? t / 2 : t) * each, *next = (halves) ? now : now + each;  \
-            if (t + 1 < steps) AMX_STEP(c1, a, 7, dp, rows, next, c->codes[t + 1], odd);                             \
-            amx_scale(rows, has_min, halves, c, t, now, even, acc);                                                  \
-            if (t + 2 < steps) AMX_STEP(c0, a, 3, dp, rows, next + each, c->codes[t + 2], even);                     \
-            if (t + 1 < steps) amx_scale(rows, has_min, halves, c, t + 1, next, odd, acc);                           \
-        }                                                                                                            \
-        _Pragma("GCC unroll 16") for (int m = 0; m < (rows); m++) _mm512_store_ps(accs[m], acc[m]);                  \
+#define AMX_CHUNK(name, rows, c0, c1, a, dp, has_min, halves)                                                       \
+    static void name(unsigned offset_log2, const struct q8_chunk *c, size_t blocks, const unsigned char *inputs,    \
+                     float(*accs)[TILE_ROWS]) {                                                                     \
+        _Alignas(64) int32_t even[TILE_ROWS][TILE_ROWS], odd[TILE_ROWS][TILE_ROWS];                                 \
+        const size_t steps = blocks << (halves), each = (size_t)(rows)*ACT_ROW_BYTES;                               \
+        (void)offset_log2;                                                                                          \
+        __m512 acc[rows];                                                                                           \
+        _Pragma("GCC unroll 16") for (int m = 0; m < (rows); m++) acc[m] = _mm512_load_ps(accs[m]);                 \
+        AMX_STEP(c0, a, 3, dp, rows, inputs, c->codes[0], even);                                                    \
+        for (size_t t = 0; t < steps; t += 2) {                                                                     \
+            const unsigned char *now = inputs + ((halves) ? t / 2 : t) * each, *next = (halves) ? now : now + each; \
+            if (t + 1 < steps) AMX_STEP(c1, a, 7, dp, rows, next, c->codes[t + 1], odd);                            \
+            amx_scale(rows, has_min, halves, c, t, now, even, acc);                                                 \
+            if (t + 2 < steps) AMX_STEP(c0, a, 3, dp, rows, next + each, c->codes[t + 2], even);                    \
+            if (t + 1 < steps) amx_scale(rows, has_min, halves, c, t + 1, next, odd, acc);                          \
+        }                                                                                                           \
+        _Pragma("GCC unroll 16") for (int m = 0; m < (rows); m++) _mm512_store_ps(accs[m], acc[m]);                 \
     }
 AMX_CHUNK(chunk_16_signed, 16, 0, 1, 2, tile_dpbssd, false, false)
 AMX_CHUNK(chunk_16_signed_halves, 16, 0, 1, 2, tile_dpbssd, false, true)
@@ -68,42 +68,19 @@ AMX_CHUNK(chunk_8_signed_halves, 8, 4, 5, 6, tile_dpbssd, false, true)
 AMX_CHUNK(chunk_8_min, 8, 4, 5, 6, tile_dpbsud, true, false)
 AMX_CHUNK(chunk_8_min_halves, 8, 4, 5, 6, tile_dpbsud, true, true)
 
-typedef void (*chunk_fn)(const struct q8_chunk *c, size_t steps, const unsigned char *inputs, float (*accs)[TILE_ROWS]);
-/* [rows are 8][format has a minimum][halves] */
-static const chunk_fn chunk_fns[2][2][2] = {
+static chunk_fns tiles = {
     {{chunk_16_signed, chunk_16_signed_halves}, {chunk_16_min, chunk_16_min_halves}},
     {{chunk_8_signed, chunk_8_signed_halves}, {chunk_8_min, chunk_8_min_halves}},
 };
-
-/* n groups, each of 16 or 8 rows. */
-static void amx_run(const struct pl_cpu_weight *w, size_t tile_index, const struct cpu_act_group *g, size_t n, float *y,
-                    size_t y_stride, const float *bias, bool accumulate) {
-    struct q8_chunk chunk;
-    _Alignas(64) float accs[CHUNK_GROUPS][TILE_ROWS][TILE_ROWS];
-    memset(accs, 0, n * sizeof accs[0]);
-    const unsigned char *tile = w->tiles + tile_index * w->layout.bytes;
-    const bool halves = w->format->scale == SCALE_K16 || w->format->scale == SCALE_K16N;
-    chunk_unpack_fn unpack_blocks = avx512_chunk_unpack(w->format);
-    tile_configure(&config_q8);
-    for (size_t b = 0, count; b < w->layout.blocks; b += count) {
-        count = PL_MIN((size_t)CHUNK_BLOCKS, w->layout.blocks - b);
-        unpack_blocks(w, tile, b, count, true, &chunk);
-        for (size_t i = 0; i < n; i++)
-            chunk_fns[g[i].rows == 8][w->format->has_min][halves](&chunk, count << halves,
-                                                                  g[i].data + b * g[i].rows * ACT_ROW_BYTES, accs[i]);
-    }
-    tile_release();
-    for (size_t i = 0; i < n; i++)
-        for (size_t r = 0; r < g[i].rows; r++)
-            q8_store(w, tile_index, _mm512_load_ps(accs[i][r]), bias, accumulate, y + (g[i].first + r) * y_stride);
-}
 
 void AMX_NAME(groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
                       size_t y_stride, const float *bias, bool accumulate) {
     for (size_t i = 0, run; i < n; i += run) {
         for (run = 0; run < CHUNK_GROUPS && i + run < n && g[i + run].rows >= CPU_AMX_ROWS_MIN;) run++;
         if (run > 0) {
-            amx_run(w, tile, g + i, run, y, y_stride, bias, accumulate);
+            tile_configure(&config_q8);
+            avx512_chunks_run(tiles, true, w, tile, g + i, run, y, y_stride, bias, accumulate);
+            tile_release();
             continue;
         }
         run = 1;

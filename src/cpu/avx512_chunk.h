@@ -22,6 +22,16 @@ typedef void (*chunk_unpack_fn)(const struct pl_cpu_weight *w, const unsigned ch
                                 bool less_offset, struct q8_chunk *c);
 chunk_unpack_fn avx512_chunk_unpack(const struct cpu_tile_format *f);
 
+/* A chunk's `blocks` blocks against one group of 16 or 8 rows: accs += products. Offset: of codes that stayed unsigned. */
+typedef void (*chunk_fn)(unsigned offset_log2, const struct q8_chunk *c, size_t blocks, const unsigned char *inputs,
+                         float (*accs)[TILE_ROWS]);
+/* [rows are 8][format has a minimum][halves have scales of their own] */
+typedef const chunk_fn chunk_fns[2][2][2];
+/* One tile against n groups, each of 16 or 8 rows, with chunks as `fns` want their codes. */
+void avx512_chunks_run(chunk_fns fns, bool less_offset, const struct pl_cpu_weight *w, size_t tile,
+                       const struct cpu_act_group *g, size_t n, float *y, size_t y_stride, const float *bias,
+                       bool accumulate);
+
 /* table.h, q8_groups */
 void avx512_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                     const float *bias, bool accumulate);

@@ -80,17 +80,14 @@ GROUPS_CHUNK(chunk_8_offset_halves, 8, false, true)
 GROUPS_CHUNK(chunk_8_min, 8, true, false)
 GROUPS_CHUNK(chunk_8_min_halves, 8, true, true)
 
-typedef void (*chunk_fn)(unsigned offset_log2, const struct q8_chunk *c, size_t blocks, const unsigned char *inputs,
-                         float (*accs)[TILE_ROWS]);
-/* [rows are 8][format has a minimum][halves] */
-static const chunk_fn chunk_fns[2][2][2] = {
+static chunk_fns vectors = {
     {{chunk_16_offset, chunk_16_offset_halves}, {chunk_16_min, chunk_16_min_halves}},
     {{chunk_8_offset, chunk_8_offset_halves}, {chunk_8_min, chunk_8_min_halves}},
 };
 
-/* n groups, each of 16 or 8 rows. */
-static void groups_run(const struct pl_cpu_weight *w, size_t tile_index, const struct cpu_act_group *g, size_t n, float *y,
-                       size_t y_stride, const float *bias, bool accumulate) {
+void avx512_chunks_run(chunk_fns fns, bool less_offset, const struct pl_cpu_weight *w, size_t tile_index,
+                       const struct cpu_act_group *g, size_t n, float *y, size_t y_stride, const float *bias,
+                       bool accumulate) {
     struct q8_chunk chunk;
     _Alignas(64) float accs[CHUNK_GROUPS][TILE_ROWS][TILE_ROWS];
     memset(accs, 0, n * sizeof accs[0]);
@@ -99,10 +96,10 @@ static void groups_run(const struct pl_cpu_weight *w, size_t tile_index, const s
     chunk_unpack_fn unpack_blocks = avx512_chunk_unpack(w->format);
     for (size_t b = 0, count; b < w->layout.blocks; b += count) {
         count = PL_MIN((size_t)CHUNK_BLOCKS, w->layout.blocks - b);
-        unpack_blocks(w, tile, b, count, false, &chunk);
+        unpack_blocks(w, tile, b, count, less_offset, &chunk);
         for (size_t i = 0; i < n; i++)
-            chunk_fns[g[i].rows == 8][w->format->has_min][halves](w->format->offset_log2, &chunk, count,
-                                                                  g[i].data + b * g[i].rows * ACT_ROW_BYTES, accs[i]);
+            fns[g[i].rows == 8][w->format->has_min][halves](w->format->offset_log2, &chunk, count,
+                                                            g[i].data + b * g[i].rows * ACT_ROW_BYTES, accs[i]);
     }
     for (size_t i = 0; i < n; i++)
         for (size_t r = 0; r < g[i].rows; r++)
@@ -128,7 +125,7 @@ void avx512_groups(const struct pl_cpu_weight *w, size_t tile, const struct cpu_
     for (size_t i = 0, run; i < n; i += run) {
         for (run = 0; run < most && i + run < n && g[i + run].rows >= 8;) run++;
         if (run > 1) { /* at least two groups share the widening */
-            groups_run(w, tile, g + i, run, y, y_stride, bias, accumulate);
+            avx512_chunks_run(vectors, false, w, tile, g + i, run, y, y_stride, bias, accumulate);
             continue;
         }
         run = 1;
