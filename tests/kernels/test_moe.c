@@ -228,38 +228,60 @@ static void run_products(const struct mix *k, const struct product_case *c, stru
     if (!c->direct) CHECK(pl_launch_moe_combine(&ks, route, &room, c->rows, k->in, y));
 }
 
-/* How far the result is from the reference in the worst place, relative to the terms' magnitudes. */
-static double distance(const struct mix *k, const struct product_case *c, bool apart, bool wrong_experts) {
-    struct pl_moe_route route = {0};
-    size_t slots = c->rows * USED, n = c->rows * k->in;
-    CHECK(pl_kernel_moe_route(&ks, X, USED, PL_MOE_TILE, &route, &err));
-    room_open(slots + 3, k->inner, k->in);
-    float *x = kit_random(n, 1), *want = kit_random(n, 1), *weights = kit_random(slots, 1);
-    weights[0] = 1; /* the slot that a control sends elsewhere counts */
-    float *bias[3] = {kit_random(X * k->inner, 1), kit_random(X * k->inner, 1), kit_random(X * k->in, 1)};
-    double *magnitude = calloc(n, sizeof *magnitude), worst = 0;
-    uint32_t *ids = malloc(slots * 4);
-    for (size_t i = 0; i < slots; i++) ids[i] = kit_u32() % X;
-    if (slots > 1) ids[1] = X - 1; /* the last of all is always there */
-    struct pl_device_buffer bx = kit_up(x, n * 4), by = kit_up(want, n * 4), bb[3];
-    for (size_t i = 0; i < 3; i++) bb[i] = kit_up(bias[i], X * (i < 2 ? k->inner : k->in) * 4);
+/* Inputs, choices and room of one comparison. */
+struct trial {
+    size_t n, slots;
+    float *x, *want, *weights, *bias[3];
+    uint32_t *ids;
+    struct pl_device_buffer bx, by, bb[3];
+};
+/* `spare`: an odd stride of what is laid out behind the slots. ids are the caller's to choose. */
+static void trial_open(struct trial *t, const struct mix *k, size_t rows, size_t spare) {
+    *t = (struct trial){.n = rows * k->in, .slots = rows * USED};
+    room_open(t->slots + spare, k->inner, k->in);
+    t->x = kit_random(t->n, 1), t->want = kit_random(t->n, 1), t->weights = kit_random(t->slots, 1);
+    t->weights[0] = 1; /* the slot that a control sends elsewhere counts */
+    t->ids = malloc(t->slots * 4);
+    t->bx = kit_up(t->x, t->n * 4), t->by = kit_up(t->want, t->n * 4);
+    for (size_t i = 0; i < 3; i++) {
+        size_t values = X * (i < 2 ? k->inner : k->in);
+        t->bias[i] = kit_random(values, 1);
+        t->bb[i] = kit_up(t->bias[i], values * 4);
+    }
+}
+static void trial_begin(struct trial *t) {
     CHECK(pl_device_fill(ks.device, ks.stream, &room.h, 0xFF, &err)); /* NaNs */
     CHECK(pl_device_fill(ks.device, ks.stream, &room.made, 0xFF, &err));
-    CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, ids, slots * 4, &err));
-    CHECK(pl_device_upload(ks.device, ks.stream, &room.weights, 0, weights, slots * 4, &err));
-    run_products(k, c, &route, &bx, bb, &by, apart);
-    if (wrong_experts) ids[0] = (ids[0] + 1) % X;
-    expected(k, c, x, bias, ids, weights, want, magnitude);
-    float *y = kit_down(&by);
-    for (size_t i = 0; i < n; i++) {
-        double off = fabs((double)y[i] - (double)want[i]) / (magnitude[i] + fabs((double)want[i]) + 1e-6);
+    CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, t->ids, t->slots * 4, &err));
+    CHECK(pl_device_upload(ks.device, ks.stream, &room.weights, 0, t->weights, t->slots * 4, &err));
+}
+/* How far the result is from the reference in the worst place, relative to the terms' magnitudes. */
+static double trial_close(struct trial *t, const struct mix *k, const struct product_case *c, bool wrong_expert) {
+    double *magnitude = calloc(t->n, sizeof *magnitude), worst = 0;
+    if (wrong_expert) t->ids[0] = (t->ids[0] + 1) % X;
+    expected(k, c, t->x, t->bias, t->ids, t->weights, t->want, magnitude);
+    float *y = kit_down(&t->by);
+    for (size_t i = 0; i < t->n; i++) {
+        double off = fabs((double)y[i] - (double)t->want[i]) / (magnitude[i] + fabs((double)t->want[i]) + 1e-6);
         worst = isnan(off) ? INFINITY : fmax(worst, off);
     }
-    free(x), free(want), free(weights), free(magnitude), free(ids), free(y);
-    for (size_t i = 0; i < 3; i++) free(bias[i]), kit_drop(&bb[i]);
-    kit_drop(&bx);
+    free(t->x), free(t->want), free(t->weights), free(magnitude), free(t->ids), free(y);
+    for (size_t i = 0; i < 3; i++) free(t->bias[i]), kit_drop(&t->bb[i]);
+    kit_drop(&t->bx);
     pl_moe_deinit(&ks, &room);
     return worst;
+}
+
+static double distance(const struct mix *k, const struct product_case *c, bool apart, bool wrong_expert) {
+    struct pl_moe_route route = {0};
+    struct trial t;
+    CHECK(pl_kernel_moe_route(&ks, X, USED, PL_MOE_TILE, &route, &err));
+    trial_open(&t, k, c->rows, 3);
+    for (size_t i = 0; i < t.slots; i++) t.ids[i] = kit_u32() % X;
+    if (t.slots > 1) t.ids[1] = X - 1; /* the last of all is always there */
+    trial_begin(&t);
+    run_products(k, c, &route, &t.bx, t.bb, &t.by, apart);
+    return trial_close(&t, k, c, wrong_expert);
 }
 
 static struct mix mix_of(enum pl_dtype dtype, enum pl_dtype down, size_t in, size_t inner, uint32_t bits) {
@@ -323,27 +345,17 @@ static void test_packed(void **state) {
 enum cuda_form { MMA, DENSE };
 static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, bool biases, enum cuda_form form, bool wrong) {
     struct pl_moe_route route = {0};
-    size_t slots = rows * USED, n = rows * k->in;
     bool direct = form == MMA && rows == 1;
+    struct trial t;
     CHECK(pl_kernel_moe_route(&ks, X, USED, form == DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &route, &err));
-    room_open(slots + 5, k->inner, k->in);
-    float *x = kit_random(n, 1), *want = kit_random(n, 1), *weights = kit_random(slots, 1);
-    weights[0] = 1; /* the slot that a control sends elsewhere counts */
-    float *bias[3] = {kit_random(X * k->inner, 1), kit_random(X * k->inner, 1), kit_random(X * k->in, 1)};
-    double *magnitude = calloc(n, sizeof *magnitude), worst = 0;
-    uint32_t *ids = malloc(slots * 4);
-    for (size_t i = 0; i < slots; i++) ids[i] = kit_u32() % (X - 1) + (i % 3 == 0); /* the first expert is rare */
-    struct pl_device_buffer bx = kit_up(x, n * 4), by = kit_up(want, n * 4), bb[3];
-    for (size_t i = 0; i < 3; i++) bb[i] = kit_up(bias[i], X * (i < 2 ? k->inner : k->in) * 4);
-    CHECK(pl_device_fill(ks.device, ks.stream, &room.h, 0xFF, &err));
-    CHECK(pl_device_fill(ks.device, ks.stream, &room.made, 0xFF, &err));
-    CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, ids, slots * 4, &err));
-    CHECK(pl_device_upload(ks.device, ks.stream, &room.weights, 0, weights, slots * 4, &err));
+    trial_open(&t, k, rows, 5);
+    for (size_t i = 0; i < t.slots; i++) t.ids[i] = kit_u32() % (X - 1) + (i % 3 == 0); /* the first expert is rare */
+    trial_begin(&t);
     if (!direct) CHECK(pl_launch_moe_order(&ks, &route, &room, rows));
     if (form == MMA) {
         struct pl_mma_room ready = {0};
         struct pl_kernel copy = {0}, up = {0}, down = {0};
-        struct pl_launch_prepare p = {.x = &bx, .rows = rows, .cols = k->in};
+        struct pl_launch_prepare p = {.x = &t.bx, .rows = rows, .cols = k->in};
         enum pl_moe_mma second = direct ? PL_MOE_MMA_MIX : PL_MOE_MMA_DOWN;
         CHECK(pl_moe_ready_room(&ks, &ready, rows, k->in, &err));
         CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, PL_INPUTS_FEW, &copy, &err));
@@ -351,7 +363,7 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
         CHECK(pl_kernel_moe_mma(&ks, &k->w[0], PL_MOE_MMA_UP, (int)act, direct, &up, &err));
         CHECK(pl_kernel_moe_mma(&ks, &k->w[2], second, 0, direct, &down, &err));
         const struct pl_launch_moe_mma a = {&k->w[0], &k->w[1], &ready.x, &room.h, X, rows, USED, direct};
-        const struct pl_launch_moe_mma b = {&k->w[2], NULL, &room.h, direct ? &by : &room.made, X, rows, USED, direct};
+        const struct pl_launch_moe_mma b = {&k->w[2], NULL, &room.h, direct ? &t.by : &room.made, X, rows, USED, direct};
         CHECK(pl_launch_moe_mma(&ks, &up, PL_MOE_MMA_UP, &room, &a));
         CHECK(pl_launch_moe_mma(&ks, &down, second, &room, &b));
         pl_mma_deinit(&ks, &ready);
@@ -361,7 +373,7 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
         struct pl_launch_moe_dense m = {
             .experts = X, .rows = rows, .used = USED, .in = k->in, .out = k->inner, .pair = true};
         CHECK(pl_moe_dense_ready(&ks, &d, rows, USED, k->in, k->inner, 2 * X * k->in * k->inner, &err));
-        CHECK(pl_launch_moe_pack(&ks, &d, &bx, n));
+        CHECK(pl_launch_moe_pack(&ks, &d, &t.bx, t.n));
         for (size_t i = 0; i < 3; i++) {
             m.w[i % 2] = k->w[i].dtype == PL_BF16 ? &k->w[i].data : &d.w[i % 2];
             if (k->w[i].dtype != PL_BF16) {
@@ -370,27 +382,16 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
             }
             if (i == 0) continue;
             struct pl_kernel *g = i == 1 ? &pair : &down;
-            if (biases) m.bias[0] = &bb[i == 1 ? 0 : 2], m.bias[1] = &bb[1];
+            if (biases) m.bias[0] = &t.bb[i == 1 ? 0 : 2], m.bias[1] = &t.bb[1];
             CHECK(pl_kernel_moe_dense(&ks, i == 1, i == 1 ? (int)act : 0, g, &err));
             CHECK(pl_launch_moe_dense(&ks, &d, g, &room, &m));
             m.in = k->inner, m.out = k->in, m.pair = false;
         }
         pl_moe_dense_deinit(&ks, &d);
     }
-    if (!direct) CHECK(pl_launch_moe_combine(&ks, &route, &room, rows, k->in, &by));
-    if (wrong) ids[0] = (ids[0] + 1) % X;
+    if (!direct) CHECK(pl_launch_moe_combine(&ks, &route, &room, rows, k->in, &t.by));
     const struct product_case c = {rows, act, biases, direct};
-    expected(k, &c, x, bias, ids, weights, want, magnitude);
-    float *y = kit_down(&by);
-    for (size_t i = 0; i < n; i++) {
-        double off = fabs((double)y[i] - (double)want[i]) / (magnitude[i] + fabs((double)want[i]) + 1e-6);
-        worst = isnan(off) ? INFINITY : fmax(worst, off);
-    }
-    free(x), free(want), free(weights), free(magnitude), free(ids), free(y);
-    for (size_t i = 0; i < 3; i++) free(bias[i]), kit_drop(&bb[i]);
-    kit_drop(&bx);
-    pl_moe_deinit(&ks, &room);
-    return worst;
+    return trial_close(&t, k, &c, wrong);
 }
 
 static void to_strips(struct mix *k) {
