@@ -354,6 +354,52 @@ def test_a_client_that_leaves_is_cancelled(s):
         assert s.metric("requests_cancelled_total") >= before
 
 
+def raw(port, request):
+    """What comes back until the server closes the connection, or goes quiet for two seconds."""
+    out = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=2) as c:
+        c.sendall(request)
+        try:
+            while piece := c.recv(65536):
+                out += piece
+        except OSError:
+            pass
+    return out
+
+
+def resident(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{pid}/status").read()).group(1))
+
+
+def test_headers_alone_can_refuse(_, model):
+    s = Server(model, "--api-key", "right")
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    key = b"Authorization: Bearer right\r\n"
+    # An end of the body that is anybody's guess: one answer, and what follows is no request.
+    for framing in (b"Content-Length: 2\r\nContent-Length: 33\r\n", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"):
+        got = raw(s.port, head + key + framing + b"\r\n{}GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert got.count(b"HTTP/1.1 ") == 1 and got.startswith(b"HTTP/1.1 400 "), got[:300]
+    # A client that asks before it sends hears at once what would come of it.
+    for line, status in ((key + b"Content-Length: 99999999\r\n", b"413"), (b"Content-Length: 10\r\n", b"401")):
+        got = raw(s.port, head + line + b"Expect: 100-continue\r\n\r\n")
+        assert got.startswith(b"HTTP/1.1 " + status) and b"100 Continue" not in got, got[:300]
+    # One that sends anyway is answered too, and nothing of a stranger's body is kept.
+    assert s.post("/v1/completions", b"x" * (1 << 20))[0] == 401
+    before, open_ones = resident(s.process.pid), []
+    for _ in range(8):
+        c = socket.create_connection(("127.0.0.1", s.port), timeout=60)
+        c.sendall(head + b"Content-Length: 16000000\r\n\r\n" + b"x" * 12000000)
+        open_ones.append(c)
+    grown = resident(s.process.pid) - before
+    for c in open_ones:
+        c.close()
+    assert grown < 48 * 1024, f"{grown} KB more"
+    # A port is one server's.
+    second = subprocess.run([PLUMB, "serve", "-m", model, "--port", str(s.port)], capture_output=True, text=True, timeout=120)
+    assert second.returncode == 1 and "cannot listen" in second.stderr, second.stderr
+    assert s.stop() == 0
+
+
 def test_metrics_are_off_unless_asked(_, model):
     s = Server(model)
     status, body, _ = s.call("GET", "/metrics")
