@@ -104,7 +104,7 @@ static enum pl_status generate(struct generate *g, struct pl_err *err) {
     if (g->logprobs > 0) g->tokens = json_array();
     pl_interrupt_hold(true); /* from here on there is something to keep */
     start = pl_clock_ns();
-    enum pl_status s = pl_session_generate(g->session, &opt, &g->generated, &g->finish, err);
+    enum pl_status s = pl_session_generate_last(g->session, &opt, &g->generated, &g->finish, err);
     g->decode_ns = pl_clock_ns() - start;
     if (s == PL_OK && g->out_of_memory) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the generated text");
     return s;

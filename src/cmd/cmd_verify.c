@@ -1,5 +1,6 @@
 /* verify - the whole verification pass: lists its plan, runs each item in a process of its own, writes one report. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,8 @@ static int parse(struct verify *v, int argc, char **argv) {
          NULL},
         {0, "backend", "NAME", PL_ARG_STR, &o->backend, "must be what runs: cpu, cuda, rocm, opencl", 0, 0, NULL},
         {'t', "threads", "N", PL_ARG_STR, &v->threads, "CPU threads", 0, 0, NULL},
+        {'c', "context", "N", PL_ARG_U32, &o->context, "tokens a sequence may hold (0 = the model's own, at most 4096)", 0,
+         1 << 20, NULL},
         {0, "flags", "FLAGS", PL_ARG_STR, &o->flags, "further options of the engine, for every item", 0, 0, NULL},
         {0, "url", "URL", PL_ARG_STR, &o->url, "anyone's server instead: what can be known from outside", 0, 0, NULL},
         {0, "api-key", "KEY", PL_ARG_STR, &o->api_key, "sent to the server", 0, 0, NULL},
@@ -51,6 +54,8 @@ static int parse(struct verify *v, int argc, char **argv) {
          "results of the same suite in other orders: every test must end as in --tests", 0, 0, NULL},
         {0, "floor", "PERCENT", PL_ARG_U32, &o->floor, "decoding below this part of the read ceiling is a failure", 0, 1000,
          NULL},
+        {0, "jobs", "N", PL_ARG_U32, &o->jobs,
+         "items at once, but for those that measure time (0 = a quarter of the CPUs, at most 4)", 0, 16, NULL},
         {0, "timeout", "SECONDS", PL_ARG_U32, &o->timeout_s, "of one item (3600)", 1, 86400, NULL},
         {0, "json", NULL, PL_ARG_FLAG, &v->json, "print the report as JSON instead of Markdown", 0, 0, NULL},
         {0, "item", "ITEM", PL_ARG_STR, &v->item, "run one item here and print its result as JSON", 0, 0, NULL},
@@ -90,6 +95,7 @@ static enum pl_status prepare(struct verify *v, struct pl_err *err) {
     if (v->item != NULL && pl_verify_item_find(v->item) == NULL)
         PL_FAIL(err, PL_USAGE, "there is no item '%.40s' ('plumb verify --plan' lists them)", v->item);
     if (o->backend != NULL) pl_buf_printf(&v->flags, "--backend %s ", o->backend);
+    if (o->context != 0) pl_buf_printf(&v->flags, "-c %u ", o->context);
     if (v->threads != NULL) pl_buf_printf(&v->flags, "-t %s ", v->threads);
     if (o->flags != NULL) pl_buf_add_c(&v->flags, o->flags);
     o->flags = pl_buf_cstr(&v->flags);
@@ -258,29 +264,122 @@ static void tell(const json_t *result) {
             json_string_value(json_object_get(result, "summary")));
 }
 
+enum { PLAN_MAX = 64 };
+
+/* A run through the plan: every item that is chosen, with its result as soon as there is one. */
+struct turn {
+    const struct verify *v;
+    const struct pl_verify_item *item[PLAN_MAX];
+    json_t *result[PLAN_MAX]; /* NULL: not yet */
+    size_t count, next, end;  /* of the part that runs now */
+    pthread_mutex_t lock;
+    enum pl_status st;
+    struct pl_err err;
+};
+
+/* The report holds results in the order of the plan, whichever came first. */
+static enum pl_status add_results(struct turn *t, struct pl_err *err) {
+    json_t *items = json_array();
+    int bad = items == NULL;
+    for (size_t i = 0; i < t->count && !bad; i++)
+        if (t->result[i] != NULL) bad = json_array_append(items, t->result[i]);
+    if (bad || json_object_set_new(t->v->report, "items", items) != 0)
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
+    return write_report(t->v, false, err);
+}
+
+static const char *status_of(const json_t *result) {
+    const char *s = json_string_value(json_object_get(result, "status"));
+    return s != NULL ? s : "";
+}
+
+/* Nothing of a process that does not say what it runs on can be trusted: that is the report. */
+static json_t *not_run(const struct pl_verify_item *item) {
+    struct pl_verify_result r = {0};
+    pl_verify_say(&r, PL_VERIFY_SKIPPED, "not run: the item 'backend' failed, so nothing else could be trusted");
+    return pl_verify_result_json(item, &r, 0);
+}
+
+static bool backend_failed(const struct turn *t) {
+    for (size_t i = 0; i < t->count; i++)
+        if (strcmp(t->item[i]->name, "backend") == 0) return strcmp(status_of(t->result[i]), "fail") == 0;
+    return false;
+}
+
+static void *turn_worker(void *arg) {
+    struct turn *t = arg;
+    for (;;) {
+        pthread_mutex_lock(&t->lock);
+        while (t->next < t->end && t->result[t->next] != NULL) t->next++;
+        size_t i = t->st == PL_OK ? t->next++ : t->end;
+        bool useless = i < t->end && t->item[i]->needs_model && backend_failed(t);
+        pthread_mutex_unlock(&t->lock);
+        if (i >= t->end) return NULL;
+        json_t *result = useless ? not_run(t->item[i]) : run_apart(t->v, t->item[i]);
+        pthread_mutex_lock(&t->lock);
+        t->result[i] = result;
+        if (t->st == PL_OK && result == NULL)
+            t->st = pl_err_set(&t->err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the report");
+        if (t->st == PL_OK) t->st = add_results(t, &t->err);
+        if (t->st == PL_OK) tell(result);
+        pthread_mutex_unlock(&t->lock);
+    }
+}
+
+/* Items [from, end) beside each other. */
+static void run_part(struct turn *t, size_t from, size_t end) {
+    pthread_t thread[PLAN_MAX];
+    size_t started = 0, want = PL_MIN((size_t)pl_verify_jobs(&t->v->o), end - from);
+    t->next = from;
+    t->end = end;
+    for (; started + 1 < want; started++)
+        if (pthread_create(&thread[started], NULL, turn_worker, t) != 0) break;
+    turn_worker(t);
+    for (size_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
+}
+
+/* Which backend runs is known before anything else is asked, and what measures time has the machine for itself. */
+static bool runs_alone(const struct pl_verify_item *i) { return i->timed || strcmp(i->name, "backend") == 0; }
+
+static enum pl_status run_plan(struct verify *v, struct pl_err *err) {
+    struct turn t = {.v = v, .lock = PTHREAD_MUTEX_INITIALIZER};
+    for (size_t i = 0; i < pl_verify_item_count && t.count < PLAN_MAX; i++) {
+        if (!chosen(v, &pl_verify_items[i])) continue;
+        t.item[t.count] = &pl_verify_items[i];
+        t.result[t.count++] = json_incref((json_t *)(uintptr_t)done(v, pl_verify_items[i].name));
+    }
+    for (size_t from = 0, end; from < t.count && t.st == PL_OK; from = end) {
+        for (end = from + 1; end < t.count && !runs_alone(t.item[from]) && !runs_alone(t.item[end]);) end++;
+        run_part(&t, from, end);
+    }
+    if (t.st == PL_OK) t.st = add_results(&t, &t.err);
+    for (size_t i = 0; i < t.count; i++) json_decref(t.result[i]);
+    if (t.st != PL_OK) *err = t.err;
+    return t.st;
+}
+
+static json_t *run_against(struct verify *v) {
+    static const struct pl_verify_item against = {
+        "against", "beside an earlier report or another build", 2, true, true, false, true, NULL};
+    struct pl_verify_result r;
+    double start = pl_clock_s();
+    pl_verify_against(&v->o, v->report, &r);
+    json_t *result = pl_verify_result_json(&against, &r, pl_clock_s() - start);
+    json_decref(r.evidence);
+    if (result != NULL) tell(result);
+    return result;
+}
+
 static enum pl_status run_items(struct verify *v, struct pl_err *err) {
-    json_t *items = json_object_get(v->report, "items");
-    for (size_t i = 0; i < pl_verify_item_count; i++) {
-        const struct pl_verify_item *item = &pl_verify_items[i];
-        if (!chosen(v, item) || done(v, item->name) != NULL) continue;
-        json_t *result = run_apart(v, item);
-        if (result == NULL || json_array_append_new(items, result) != 0)
-            PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
-        PL_TRY(write_report(v, false, err));
-        tell(result);
+    json_t *beside = v->o.against != NULL ? json_incref((json_t *)(uintptr_t)done(v, "against")) : NULL;
+    enum pl_status st = run_plan(v, err);
+    if (st != PL_OK) {
+        json_decref(beside);
+        return st;
     }
-    if (v->o.against != NULL && done(v, "against") == NULL) {
-        static const struct pl_verify_item against = {
-            "against", "beside an earlier report or another build", 2, true, true, false, NULL};
-        struct pl_verify_result r;
-        double start = pl_clock_s();
-        pl_verify_against(&v->o, v->report, &r);
-        json_t *result = pl_verify_result_json(&against, &r, pl_clock_s() - start);
-        json_decref(r.evidence);
-        if (result == NULL || json_array_append_new(items, result) != 0)
-            PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
-        tell(result);
-    }
+    if (v->o.against != NULL && beside == NULL) beside = run_against(v);
+    if (v->o.against != NULL && (beside == NULL || json_array_append_new(json_object_get(v->report, "items"), beside) != 0))
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
     return write_report(v, true, err);
 }
 

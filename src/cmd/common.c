@@ -261,7 +261,9 @@ enum pl_status pl_cmd_read_file(const char *path, size_t max_bytes, struct pl_bu
             s = pl_err_set(err, __FILE__, __LINE__, PL_LIMIT, "%.400s is larger than the %zu MB that are read", path,
                            max_bytes >> 20);
     }
-    if (s == PL_OK && ferror(f)) s = pl_err_set(err, __FILE__, __LINE__, PL_IO, "%.400s: %s", path, strerror(errno));
+    if (s == PL_OK && ferror(f))
+        s = pl_err_set(err, __FILE__, __LINE__, PL_IO, "%.400s: %s", in ? "standard input" : path,
+                       in && errno == EBADF ? "it is closed" : strerror(errno));
     if (!in) fclose(f);
     return s;
 }

@@ -53,10 +53,11 @@ static int unknown_command(const char *typed) {
 }
 
 /* A standard stream that the caller closed must not become the number of a file we open: messages would land in it. In
- * its place stands a descriptor that cannot be written, so that losing output is still an error. */
+ * its place stands a descriptor that cannot be read or cannot be written, so that losing input or output is still an error.
+ */
 static bool hold_standard_streams(void) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", O_RDONLY) != fd) return false;
+        if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return false;
     }
     return true;
 }

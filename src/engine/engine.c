@@ -27,7 +27,7 @@ static enum pl_status read_options(const struct plumb_engine_options *opt, struc
     return PL_OK;
 }
 
-static enum pl_status choose_backend(const struct plumb_engine *e, enum pl_backend *out, struct pl_err *err) {
+static enum pl_status name_backend(const struct plumb_engine *e, enum pl_backend *out, struct pl_err *err) {
     const char *name = e->opt.backend;
     if (name == NULL || strcmp(name, "auto") == 0) {
         char why[400];
@@ -37,6 +37,14 @@ static enum pl_status choose_backend(const struct plumb_engine *e, enum pl_backe
     }
     if (!pl_backend_from_name(name, out))
         PL_FAIL(err, PL_INVALID, "backend is '%.40s' but must be auto, cpu, cuda, rocm or opencl", name);
+    return PL_OK;
+}
+
+static enum pl_status choose_backend(const struct plumb_engine *e, enum pl_backend *out, struct pl_err *err) {
+    PL_TRY(name_backend(e, out, err));
+    if (*out == PL_BACKEND_CPU && e->opt.device != 0)
+        PL_FAIL(err, PL_INVALID,
+                "device is %d, but the model runs on the CPU, which is one: name a backend that has devices", e->opt.device);
     return PL_OK;
 }
 

@@ -122,6 +122,9 @@ enum pl_status pl_session_append(struct plumb_session *s, const uint32_t *ids, s
 enum pl_status pl_session_truncate(struct plumb_session *s, uint32_t len, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_session_generate(struct plumb_session *s, const struct plumb_generate_options *opt, uint32_t *generated,
                                    enum plumb_finish *finish, struct pl_err *err) PL_MUST_CHECK;
+/* The same for who does not go on: the last token is told and not computed, so the session holds one token less. */
+enum pl_status pl_session_generate_last(struct plumb_session *s, const struct plumb_generate_options *opt,
+                                        uint32_t *generated, enum plumb_finish *finish, struct pl_err *err) PL_MUST_CHECK;
 
 /* size 0: defaults. */
 struct pl_sampling pl_sampling_from_api(const struct plumb_sampling *s);

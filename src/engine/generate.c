@@ -17,6 +17,7 @@ struct run {
     double logprob, top_logprobs[LOGPROBS_MAX];
     uint32_t top_ids[LOGPROBS_MAX];
     size_t top_count;
+    bool ends_here; /* nobody wants what comes after the last token */
 };
 
 struct pl_sampling pl_sampling_from_api(const struct plumb_sampling *s) {
@@ -154,9 +155,11 @@ static enum pl_status read_ahead(struct run *r, uint32_t choice, uint32_t *id, b
 
 enum turn { TURN_ON, TURN_STOP, TURN_CALLBACK };
 
+static bool is_last(const struct run *r, uint32_t generated) { return generated + 1 == r->opt.max_tokens; }
+
 static enum pl_status hand_over(struct run *r, uint32_t id, uint32_t held, uint32_t generated, enum turn *turn,
                                 struct pl_err *err) {
-    bool go_on = true, last = generated + 1 == r->opt.max_tokens || held + 1 == r->session->engine->context;
+    bool go_on = true, last = is_last(r, generated) || held + 1 == r->session->engine->context;
     PL_TRY(report(r, id, last, &go_on, err));
     *turn = go_on ? TURN_ON : TURN_CALLBACK;
     return PL_OK;
@@ -178,6 +181,7 @@ static enum pl_status turn_known(struct run *r, uint32_t generated, uint32_t *ch
         return PL_OK;
     }
     PL_TRY(hand_over(r, id, s->table.len, generated, turn, err));
+    if (r->ends_here && (*turn == TURN_CALLBACK || is_last(r, generated))) return PL_OK;
     PL_TRY(take_step(r, id, choice, err));
     pl_sampler_accept(r->sampler, id);
     return PL_OK;
@@ -208,8 +212,8 @@ static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish
             *finish = PLUMB_FINISH_CONTEXT;
             return PL_OK;
         }
-        PL_TRY(s->has_logits || s->engine->opt.no_ahead ? turn_known(r, *generated, wanted, &turn, err)
-                                                        : turn_ahead(r, *generated, wanted, &turn, err));
+        bool known = s->has_logits || s->engine->opt.no_ahead || (r->ends_here && is_last(r, *generated));
+        PL_TRY(known ? turn_known(r, *generated, wanted, &turn, err) : turn_ahead(r, *generated, wanted, &turn, err));
         if (turn == TURN_STOP) {
             *finish = PLUMB_FINISH_STOP;
             return PL_OK;
@@ -223,23 +227,33 @@ static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish
     return PL_OK;
 }
 
-enum pl_status pl_session_generate(struct plumb_session *s, const struct plumb_generate_options *opt, uint32_t *generated,
-                                   enum plumb_finish *finish, struct pl_err *err) {
+static enum pl_status run_session(struct plumb_session *s, const struct plumb_generate_options *opt, bool ends_here,
+                                  uint32_t *generated, enum plumb_finish *finish, struct pl_err *err) {
     uint32_t count = 0;
     enum plumb_finish why = PLUMB_FINISH_LENGTH;
     PL_TRY(check_options(s, opt, err));
-    struct run r = {.session = s, .opt = *opt};
+    struct run r = {.session = s, .opt = *opt, .ends_here = ends_here};
     struct pl_sampling sampling = pl_sampling_from_api(&opt->sampling);
     PL_TRY(pl_sampler_create(&sampling, s->engine->config.vocab, &r.sampler, err));
     for (uint32_t i = 0; i < s->table.len; i++) pl_sampler_accept(r.sampler, s->ids[i]);
     if (s->engine->tok != NULL) pl_decoder_init(&r.decoder, s->engine->tok, opt->show_special);
     r.decoder.started = true; /* a continuation: the space before its first word is part of the text */
     enum pl_status st = loop(&r, &count, &why, err);
-    if (st == PL_OK && !s->has_logits && count > 0 && can_choose(&r))
+    if (st == PL_OK && !ends_here && !s->has_logits && count > 0 && can_choose(&r))
         st = pl_engine_fetch_logits(s, err); /* for who goes on */
     pl_sampler_destroy(r.sampler);
     pl_buf_deinit(&r.text);
     if (generated != NULL) *generated = count; /* also on failure: what the session holds */
     if (st == PL_OK && finish != NULL) *finish = why;
     return st;
+}
+
+enum pl_status pl_session_generate(struct plumb_session *s, const struct plumb_generate_options *opt, uint32_t *generated,
+                                   enum plumb_finish *finish, struct pl_err *err) {
+    return run_session(s, opt, false, generated, finish, err);
+}
+
+enum pl_status pl_session_generate_last(struct plumb_session *s, const struct plumb_generate_options *opt,
+                                        uint32_t *generated, enum plumb_finish *finish, struct pl_err *err) {
+    return run_session(s, opt, true, generated, finish, err);
 }

@@ -98,6 +98,20 @@ static void repack(const struct pl_tensor *blocks, const struct pl_tensor *scale
     }
 }
 
+/* Experts that somebody widened stand under the plain name. */
+static enum pl_status refuse_plain(struct binder *d, const struct pl_binding *b, uint32_t layer) {
+    const struct pl_tensor *t = NULL;
+    struct pl_err ignored = {0};
+    struct binder quiet = *d;
+    bool fused;
+    quiet.err = &ignored;
+    if (pl_bind_find(&quiet, b, layer, &fused, &t) != PL_OK) return PL_OK;
+    PL_FAIL(d->err, PL_UNSUPPORTED,
+            "tensor %s holds experts as %s: of a %s directory experts in MXFP4 are supported (%s_blocks and _scales, as "
+            "published); or convert the model to GGUF",
+            t->name, pl_dtype_name(t->dtype), pl_arch_name(d->m->cfg.arch), b->hf);
+}
+
 static enum pl_status find_part(struct binder *d, const struct pl_binding *b, uint32_t layer, const char *suffix,
                                 const struct pl_tensor **out) {
     char tail[96];
@@ -113,6 +127,7 @@ static enum pl_status find_blocks(struct binder *d, const struct pl_binding *b, 
     const struct pl_tensor *blocks = NULL, *scales = NULL;
     uint64_t step = b->part == PL_PART_WHOLE ? 1 : 2, first = b->part == PL_PART_UP ? 1 : 0;
     uint64_t rows = pl_bind_dim(c, b->rows), cols = pl_bind_dim(c, b->cols), units = cols / MXFP4_ELEMS, each, all;
+    PL_TRY(refuse_plain(d, b, layer));
     PL_TRY(find_part(d, b, layer, "_blocks", &blocks));
     PL_TRY(find_part(d, b, layer, "_scales", &scales));
     bool fits = cols % MXFP4_ELEMS == 0 && blocks->dtype == PL_U8 && scales->dtype == PL_U8 && blocks->ndim == 4 &&

@@ -1,12 +1,15 @@
 /* verify.c - the plan, the report, and what items share. */
 #include "verify/verify.h"
 
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/mem.h"
+#include "base/pool.h"
 #include "verify/ab.h"
 #include "verify/spawn.h"
 
@@ -16,28 +19,28 @@ const char *pl_verify_status_name(enum pl_verify_status s) {
 }
 
 const struct pl_verify_item pl_verify_items[] = {
-    {"build", "what this build is made of, and the machine", 2, true, false, false, pl_verify_build},
-    {"backend", "the backend line names what should run", 1, true, false, true, pl_verify_backend},
-    {"routing", "operation x implementation x why", 5, true, false, false, pl_verify_routing},
-    {"tests", "the test suite's own results", 3, true, false, false, pl_verify_tests},
-    {"operations", "every operation against the oracle", 3, true, false, false, pl_verify_operations},
-    {"order", "the same cases shuffled, and each alone", 8, true, false, false, pl_verify_order},
-    {"jit", "the cache of compiled kernels, with negative controls", 7, true, false, false, pl_verify_jit},
-    {"forced", "every implementation by force: reached, and the same answer", 5, true, false, true, pl_verify_forced},
-    {"outputs", "greedy answers over the configuration matrix", 4, true, false, true, pl_verify_outputs},
-    {"accuracy", "distributions over the configuration matrix", 4, true, false, true, pl_verify_accuracy},
-    {"counters", "counters under concurrent requests", 6, true, false, true, pl_verify_counters},
-    {"routes", "kernel routes that requests reach", 5, true, false, true, pl_verify_routes},
-    {"bench", "speed, and the part of the ceiling", 9, true, false, true, pl_verify_bench},
-    {"op-bench", "products by rows and implementation, and where one beats another", 9, true, false, false,
+    {"build", "what this build is made of, and the machine", 2, true, false, false, true, pl_verify_build},
+    {"backend", "the backend line names what should run", 1, true, false, true, false, pl_verify_backend},
+    {"routing", "operation x implementation x why", 5, true, false, false, false, pl_verify_routing},
+    {"tests", "the test suite's own results", 3, true, false, false, false, pl_verify_tests},
+    {"operations", "every operation against the oracle", 3, true, false, false, false, pl_verify_operations},
+    {"order", "the same cases shuffled, and each alone", 8, true, false, false, false, pl_verify_order},
+    {"jit", "the cache of compiled kernels, with negative controls", 7, true, false, false, false, pl_verify_jit},
+    {"forced", "every implementation by force: reached, and the same answer", 5, true, false, true, false, pl_verify_forced},
+    {"outputs", "greedy answers over the configuration matrix", 4, true, false, true, false, pl_verify_outputs},
+    {"accuracy", "distributions over the configuration matrix", 4, true, false, true, false, pl_verify_accuracy},
+    {"counters", "counters under concurrent requests", 6, true, false, true, false, pl_verify_counters},
+    {"routes", "kernel routes that requests reach", 5, true, false, true, false, pl_verify_routes},
+    {"bench", "speed, and the part of the ceiling", 9, true, false, true, true, pl_verify_bench},
+    {"op-bench", "products by rows and implementation, and where one beats another", 9, true, false, false, true,
      pl_verify_op_bench},
-    {"tuner", "forms of attention timed, and where one beats another", 9, true, false, false, pl_verify_tuner},
-    {"server", "health, readiness, metrics and a clean end", 0, true, false, true, pl_verify_server},
-    {"identity", "who the server says it is", 1, false, true, false, pl_verify_outside_identity},
-    {"answers", "answers repeat, and do not change in company", 4, false, true, false, pl_verify_outside_answers},
-    {"outside-counters", "counters under concurrent requests", 6, false, true, false, pl_verify_outside_counters},
-    {"scoring", "whether its accuracy can be measured", 4, false, true, false, pl_verify_outside_scoring},
-    {"outside-health", "health and errors", 0, false, true, false, pl_verify_outside_health},
+    {"tuner", "forms of attention timed, and where one beats another", 9, true, false, false, true, pl_verify_tuner},
+    {"server", "health, readiness, metrics and a clean end", 0, true, false, true, false, pl_verify_server},
+    {"identity", "who the server says it is", 1, false, true, false, false, pl_verify_outside_identity},
+    {"answers", "answers repeat, and do not change in company", 4, false, true, false, false, pl_verify_outside_answers},
+    {"outside-counters", "counters under concurrent requests", 6, false, true, false, false, pl_verify_outside_counters},
+    {"scoring", "whether its accuracy can be measured", 4, false, true, false, false, pl_verify_outside_scoring},
+    {"outside-health", "health and errors", 0, false, true, false, false, pl_verify_outside_health},
 };
 const size_t pl_verify_item_count = PL_COUNT_OF(pl_verify_items);
 
@@ -151,6 +154,42 @@ void pl_verify_report_finish(json_t *report) {
     json_object_set_new(report, "not_measured", open);
     json_object_set_new(report, "exit_code", json_integer(pl_verify_exit_code(report)));
     json_object_set_new(report, "verdict", json_string(verdicts[pl_verify_exit_code(report)]));
+}
+
+/* ---------- several at once ---------- */
+
+enum { JOBS_MAX = 16, JOBS_USUAL = 4, CPUS_OF_A_JOB = 4 };
+
+/* Most of an item's time its processes start, or wait for a device: where there are CPUs to spare, items run beside each
+ * other. */
+uint32_t pl_verify_jobs(const struct pl_verify_options *o) {
+    int spare = pl_cpu_count() / CPUS_OF_A_JOB;
+    if (o->url != NULL) return 1; /* somebody's server counts everything that it is asked */
+    uint32_t usual = (uint32_t)PL_MIN(PL_MAX(spare, 1), (int)JOBS_USUAL);
+    return PL_MIN(o->jobs != 0 ? o->jobs : usual, (uint32_t)JOBS_MAX);
+}
+
+struct rows {
+    void (*each)(void *user, size_t i);
+    void *user;
+    size_t count;
+    _Atomic size_t next;
+};
+
+static void *rows_worker(void *arg) {
+    struct rows *r = arg;
+    for (size_t i; (i = atomic_fetch_add(&r->next, 1)) < r->count;) r->each(r->user, i);
+    return NULL;
+}
+
+void pl_verify_each(const struct pl_verify_options *o, size_t count, void (*each)(void *user, size_t i), void *user) {
+    struct rows r = {.each = each, .user = user, .count = count};
+    pthread_t thread[JOBS_MAX];
+    size_t started = 0, want = PL_MIN((size_t)pl_verify_jobs(o) / 2, count);
+    for (; started + 1 < want; started++)
+        if (pthread_create(&thread[started], NULL, rows_worker, &r) != 0) break;
+    rows_worker(&r);
+    for (size_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
 }
 
 /* ---------- what items share ---------- */

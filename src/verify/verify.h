@@ -24,6 +24,8 @@ struct pl_verify_options {
     const char *order;           /* JUnit results of the same suite in other orders, with commas */
     bool quick;
     uint32_t floor;     /* percent of the read ceiling that decoding must reach; 0: none */
+    uint32_t jobs;      /* items at once, and half as many rows of an item; 0: by the number of CPUs */
+    uint32_t context;   /* tokens a sequence may hold; 0: the model's own, as plumb serve bounds it */
     uint32_t timeout_s; /* of one item */
 };
 
@@ -38,6 +40,7 @@ struct pl_verify_item {
     const char *name, *what;
     int question; /* of the nine that a pass must answer (docs/verify.md); 0: none of them */
     bool local, outside, needs_model;
+    bool timed; /* measures time: nothing else of the pass runs meanwhile */
     void (*run)(const struct pl_verify_options *o, struct pl_verify_result *r);
 };
 extern const struct pl_verify_item pl_verify_items[];
@@ -59,7 +62,13 @@ void pl_verify_report_markdown(const json_t *report, struct pl_buf *out);
 /* 0 all passed or skipped, 1 something failed, 2 something is inconclusive. */
 int pl_verify_exit_code(const json_t *report);
 
+/* How many items run at once. */
+uint32_t pl_verify_jobs(const struct pl_verify_options *o);
+
 /* --- for items --- */
+/* Calls each(user, i) for i from 0 to count - 1, by as many threads as rows of an item may run at once; nothing is promised
+ * about the order. */
+void pl_verify_each(const struct pl_verify_options *o, size_t count, void (*each)(void *user, size_t i), void *user);
 /* Runs this program with these words (NULL-terminated); stdout as JSON into *out (NULL when it is none). */
 enum pl_status pl_verify_self(const struct pl_verify_options *o, const char *const *words, json_t **out, struct pl_buf *said,
                               int *exit_code, struct pl_err *err) PL_MUST_CHECK;

@@ -246,8 +246,8 @@ static void compare_counters(const struct pl_verify_options *o, struct compariso
     struct pl_buf base = {0}, arm = {0};
     struct pl_err err = {0};
     struct pl_counters_report *r = pl_calloc(1, sizeof *r);
-    pl_verify_command(o, o->against, "serve", "-c 512 --parallel 4", &base);
-    pl_verify_command(o, o->self, "serve", "-c 512 --parallel 4", &arm);
+    pl_verify_command(o, o->against, "serve", "--parallel 4", &base);
+    pl_verify_command(o, o->self, "serve", "--parallel 4", &arm);
     struct pl_counters_options opt = {.base = {.name = "base", .command = pl_buf_cstr(&base)},
                                       .arm = {.name = "arm", .command = pl_buf_cstr(&arm)},
                                       .prompts = pl_verify_prompts,

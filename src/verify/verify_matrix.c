@@ -181,28 +181,60 @@ static enum pl_verify_status compare_company(const struct pl_verify_options *o, 
     return s;
 }
 
-void pl_verify_outputs(const struct pl_verify_options *o, struct pl_verify_result *r) {
-    static const struct {
-        const char *name, *flags;
-        bool invariant;
-    } company[] = {{"four sequences in a step", "-c 512 --parallel 4", false},
-                   {"four sequences in a step, --invariant", "-c 512 --parallel 4 --invariant", true}};
+/* What runs here of the matrix, as rows that are filled in beside each other. */
+struct sweep {
+    const struct pl_verify_options *o;
+    const struct configuration *c[PL_COUNT_OF(matrix) + 2];
+    json_t *row[PL_COUNT_OF(matrix) + 2];
+    enum pl_verify_status status[PL_COUNT_OF(matrix) + 2];
+    size_t count;
+    struct pl_ab_baseline baseline;
+    const struct scratch *scratch; /* of accuracy */
+    const char *limit;
+};
+
+static void sweep_add(struct sweep *s, const struct configuration *c) {
+    s->c[s->count] = c;
+    s->row[s->count++] = json_pack("{s:s, s:s}", "name", c->name, "flags", c->flags);
+}
+
+/* Takes the rows. */
+static json_t *sweep_rows(struct sweep *s, size_t count[PL_VERIFY_STATUSES]) {
     json_t *rows = json_array();
+    for (size_t i = 0; i < s->count; i++) {
+        count[s->status[i]]++;
+        json_array_append_new(rows, s->row[i]);
+    }
+    return rows;
+}
+
+static const struct configuration company[] = {
+    {"four sequences in a step", "--parallel 4", false, true, false},
+    {"four sequences in a step, --invariant", "--parallel 4 --invariant", false, true, false},
+};
+
+static void outputs_row(void *user, size_t i) {
+    struct sweep *s = user;
+    const struct configuration *c = s->c[i];
+    bool together = c >= company && c < company + PL_COUNT_OF(company);
+    if (s->status[i] != PL_VERIFY_STATUSES) return; /* the first one, which asked the baseline */
+    struct pl_ab_baseline *shared = i == 0 || s->baseline.base != NULL ? &s->baseline : NULL;
+    s->status[i] = together ? compare_company(s->o, c->flags, c == &company[1], s->row[i])
+                            : compare_answers(s->o, c->flags, c->numeric, shared, s->row[i]);
+}
+
+void pl_verify_outputs(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    struct sweep s = {.o = o};
     size_t count[PL_VERIFY_STATUSES] = {0};
-    struct pl_ab_baseline baseline = {0};
-    for (size_t i = 0; i < PL_COUNT_OF(matrix); i++) {
-        if (!runs_here(o, &matrix[i])) continue;
-        json_t *row = json_pack("{s:s, s:s}", "name", matrix[i].name, "flags", matrix[i].flags);
-        count[compare_answers(o, matrix[i].flags, matrix[i].numeric, &baseline, row)]++;
-        json_array_append_new(rows, row);
-    }
-    for (size_t i = 0; i < PL_COUNT_OF(company); i++) {
-        json_t *row = json_pack("{s:s, s:s}", "name", company[i].name, "flags", company[i].flags);
-        count[compare_company(o, company[i].flags, company[i].invariant, row)]++;
-        json_array_append_new(rows, row);
-    }
+    for (size_t i = 0; i < PL_COUNT_OF(matrix); i++)
+        if (runs_here(o, &matrix[i])) sweep_add(&s, &matrix[i]);
+    for (size_t i = 0; i < PL_COUNT_OF(company); i++) sweep_add(&s, &company[i]);
+    for (size_t i = 0; i < s.count; i++) s.status[i] = PL_VERIFY_STATUSES;
+    outputs_row(&s, 0);
+    pl_verify_each(o, s.count, outputs_row, &s);
+    json_t *rows = sweep_rows(&s, count);
     conclude(r, rows, count, "configurations give the same answers");
-    pl_ab_baseline_deinit(&baseline);
+    pl_ab_baseline_deinit(&s.baseline);
     r->evidence = json_pack("{s:f, s:o}", "near_tie", NEAR_TIE, "configurations", rows);
 }
 
@@ -270,8 +302,13 @@ static enum pl_verify_status measure(const struct pl_verify_options *o, const st
     return result;
 }
 
+static void accuracy_row(void *user, size_t i) {
+    struct sweep *s = user;
+    s->status[i] = measure(s->o, s->scratch, s->limit, s->c[i], s->row[i]);
+}
+
 void pl_verify_accuracy(const struct pl_verify_options *o, struct pl_verify_result *r) {
-    json_t *rows = json_array();
+    json_t *rows = NULL;
     size_t count[PL_VERIFY_STATUSES] = {0};
     struct scratch s;
     struct pl_err err = {0};
@@ -282,17 +319,17 @@ void pl_verify_accuracy(const struct pl_verify_options *o, struct pl_verify_resu
         else
             pl_verify_say(r, PL_VERIFY_FAIL, "%.500s", err.text);
     } else {
-        for (size_t i = 0; i < PL_COUNT_OF(matrix); i++) {
-            if (!matrix[i].numeric || !runs_here(o, &matrix[i])) continue;
-            json_t *row = json_pack("{s:s, s:s}", "name", matrix[i].name, "flags", matrix[i].flags);
-            count[measure(o, &s, limit, &matrix[i], row)]++;
-            json_array_append_new(rows, row);
-        }
+        struct sweep all = {.o = o, .scratch = &s, .limit = limit};
+        for (size_t i = 0; i < PL_COUNT_OF(matrix); i++)
+            if (matrix[i].numeric && runs_here(o, &matrix[i])) sweep_add(&all, &matrix[i]);
+        pl_verify_each(o, all.count, accuracy_row, &all);
+        rows = sweep_rows(&all, count);
         conclude(r, rows, count, "configurations have the same distributions");
     }
     (void)unlink(s.reference);
     (void)unlink(s.text);
-    r->evidence = json_pack("{s:f, s:f, s:o}", "kl_mean_max", KL_MAX, "top1_min", AGREEMENT_MIN, "configurations", rows);
+    r->evidence = json_pack("{s:f, s:f, s:o}", "kl_mean_max", KL_MAX, "top1_min", AGREEMENT_MIN, "configurations",
+                            rows != NULL ? rows : json_array());
 }
 
 /* ---------- every implementation by force ---------- */
@@ -326,7 +363,7 @@ static enum pl_verify_status force(const struct pl_verify_options *o, const char
         snprintf(flags, sizeof flags, "--attn %s", impl);
     else
         snprintf(flags, sizeof flags, "--force-kernel %s=%s", op, impl);
-    snprintf(path, sizeof path, "%.1100s/forced.json", o->dir);
+    snprintf(path, sizeof path, "%.1000s/forced-%s-%s.json", o->dir, op, impl);
     pl_buf_printf(&all, "%s %s", o->flags != NULL ? o->flags : "", flags);
     with.flags = pl_buf_cstr(&all);
     const char *const words[] = {"generate", "-m",        o->model, "-p", pl_verify_prompts[0], "-n", "4", "--temp",
@@ -360,10 +397,38 @@ static size_t available(enum pl_backend b, enum pl_op op, enum pl_impl out[PL_IM
     return kept;
 }
 
-void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result *r) {
+enum { FORCES_MAX = PL_OP_COUNT * PL_IMPL_COUNT };
+struct forces {
+    const struct pl_verify_options *o;
+    const char *op[FORCES_MAX], *impl[FORCES_MAX];
+    json_t *row[FORCES_MAX];
+    enum pl_verify_status status[FORCES_MAX];
+    size_t count;
+    struct pl_ab_baseline baseline;
+};
+
+static void forced_row(void *user, size_t i) {
+    struct forces *f = user;
+    if (f->status[i] == PL_VERIFY_STATUSES) f->status[i] = force(f->o, f->op[i], f->impl[i], &f->baseline, f->row[i]);
+}
+
+static json_t *forced_rows(struct forces *f, size_t count[PL_VERIFY_STATUSES]) {
     json_t *rows = json_array();
+    for (size_t i = 0; i < f->count; i++) f->status[i] = PL_VERIFY_STATUSES;
+    /* The first that runs asks the baseline, which the others share. */
+    for (size_t i = 0; i < f->count && f->baseline.base == NULL; i++) forced_row(f, i);
+    pl_verify_each(f->o, f->count, forced_row, f);
+    for (size_t i = 0; i < f->count; i++) {
+        count[f->status[i]]++;
+        json_array_append_new(rows, f->row[i]);
+    }
+    pl_ab_baseline_deinit(&f->baseline);
+    return rows;
+}
+
+void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result *r) {
     size_t count[PL_VERIFY_STATUSES] = {0};
-    struct pl_ab_baseline baseline = {0};
+    struct forces f = {.o = o};
     enum pl_backend b = pl_verify_backend_of(o);
     for (int op = 0; op < PL_OP_COUNT; op++) {
         enum pl_impl list[PL_IMPL_COUNT];
@@ -374,17 +439,17 @@ void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result
         if (o->quick) first = 1;
         if (o->quick && b == PL_BACKEND_CPU) n = 2;
         if (o->quick && b != PL_BACKEND_CPU && list[n - 1] == PL_IMPL_PORTABLE) n--;
-        for (size_t i = first; i < n; i++) {
+        for (size_t i = first; i < n && f.count < FORCES_MAX; i++) {
             char name[80];
             snprintf(name, sizeof name, "%s=%s", pl_op_name((enum pl_op)op), pl_impl_name(list[i]));
-            json_t *row = json_pack("{s:s}", "name", name);
-            count[force(o, pl_op_name((enum pl_op)op), pl_impl_name(list[i]), &baseline, row)]++;
-            json_array_append_new(rows, row);
+            f.op[f.count] = pl_op_name((enum pl_op)op);
+            f.impl[f.count] = pl_impl_name(list[i]);
+            f.row[f.count++] = json_pack("{s:s}", "name", name);
         }
     }
+    json_t *rows = forced_rows(&f, count);
     conclude(r, rows, count, "implementations ran when forced and gave the same answers");
     if (json_array_size(rows) == 0)
         pl_verify_say(r, PL_VERIFY_SKIPPED, "no operation has two implementations on %s", pl_backend_name(b));
-    pl_ab_baseline_deinit(&baseline);
     r->evidence = json_pack("{s:o}", "implementations", rows);
 }

@@ -22,12 +22,14 @@ void pl_verify_counters(const struct pl_verify_options *o, struct pl_verify_resu
     struct pl_buf command = {0};
     struct pl_err err = {0};
     const char *prompts[PL_VERIFY_PROMPTS + 1];
-    char longest[401]; /* several pages, so that there is something to split and merge */
+    char longest[2001]; /* several pages, so that there is something to split and merge */
+    size_t most = o->quick || o->context == 0 ? 400 : sizeof longest - 1;
+    size_t bytes = o->context == 0 ? most : PL_MIN((size_t)o->context / 2, most);
     for (int i = 0; i < PL_VERIFY_PROMPTS; i++) prompts[i] = pl_verify_prompts[i];
-    snprintf(longest, sizeof longest, "%.400s", pl_verify_text);
+    snprintf(longest, sizeof longest, "%.*s", (int)bytes, pl_verify_text); /* a byte is a token at most */
     prompts[PL_VERIFY_PROMPTS] = longest;
     struct pl_counters_report *c = pl_calloc(1, sizeof *c);
-    pl_verify_command(o, o->self, "serve", "-c 512 --parallel 4", &command);
+    pl_verify_command(o, o->self, "serve", "--parallel 4", &command);
     struct pl_ab_side side = {.command = pl_buf_cstr(&command)};
     struct pl_counters_options opt = {.base = side,
                                       .arm = side,
@@ -108,7 +110,7 @@ void pl_verify_server(const struct pl_verify_options *o, struct pl_verify_result
     struct pl_err err = {0};
     json_t *rows = json_array();
     size_t failed = 0;
-    pl_verify_command(o, o->self, "serve", "-c 512 --parallel 2", &command);
+    pl_verify_command(o, o->self, "serve", "--parallel 2", &command);
     if (pl_child_server_start(pl_buf_cstr(&command), NULL, 0, false, o->timeout_s, &child, NULL, &err) != PL_OK) {
         pl_verify_say(r, PL_VERIFY_FAIL, "%.500s", err.text);
     } else {

@@ -12,7 +12,15 @@
 
 /* ---------- ways in: a server each, with the same requests ---------- */
 
-enum way_id { PLANNED, FORCED_V1, FORCED_V2, FORCED_CASCADE, FORCED_GATHER, SWITCHED_OFF, WAYS };
+enum way_id {
+    PLANNED /* 0: the only one on a CPU */,
+    FORCED_V1,
+    FORCED_V2,
+    FORCED_CASCADE,
+    FORCED_GATHER,
+    SWITCHED_OFF,
+    WAYS
+};
 static const struct {
     const char *name, *flags, *env;
 } ways[WAYS] = {
@@ -182,6 +190,15 @@ static void take(const struct pl_verify_options *o, enum way_id w, struct seen *
     pl_buf_deinit(&command);
 }
 
+struct taking {
+    const struct pl_verify_options *o;
+    struct seen *seen;
+};
+static void take_one(void *user, size_t w) {
+    struct taking *t = user;
+    take(t->o, (enum way_id)w, &t->seen[w]);
+}
+
 /* ---------- what was reached ---------- */
 
 static double form_steps(const struct seen *s, const char *form, const char *reason, char *instead, size_t cap) {
@@ -345,9 +362,10 @@ void pl_verify_routes(const struct pl_verify_options *o, struct pl_verify_result
     struct report report = {.seen = seen, .rows = json_array(), .cpu = pl_verify_backend_of(o) == PL_BACKEND_CPU};
     json_t *taken = json_array();
     char bad[400] = "";
+    struct taking taking = {o, seen};
+    pl_verify_each(o, report.cpu ? PLANNED + 1 : WAYS, take_one, &taking);
     for (int w = 0; w < WAYS; w++) {
         if (report.cpu && w != PLANNED) continue;
-        take(o, (enum way_id)w, &seen[w]);
         if (!seen[w].ok && bad[0] == '\0') snprintf(bad, sizeof bad, "%s: %s", ways[w].name, seen[w].why);
         json_array_append_new(
             taken, json_pack("{s:s, s:O?, s:O?}", "way", ways[w].name, "forms", seen[w].forms, "shared", seen[w].declined));

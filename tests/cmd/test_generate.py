@@ -217,9 +217,36 @@ def the_witness_counts_launches():
     gen("-p", "hello", "-n", 5, "--ignore-eos", "--witness", where, check=0)
     seen = json.load(open(where))
     layers = sum(k["launches"] for k in seen["kernels"] if k["op"] == "attention")
-    assert layers == 2 * 6, seen  # two layers, one prefill step and five of one token
+    assert layers == 2 * 5, seen  # two layers, one prefill step and four of one token: the last one is not computed
     assert os.path.exists(where) and seen["build_id"]
     assert b"cannot write" in gen("-p", "a", "-n", 1, "--witness", "/no/such/dir/w.json", check=1).stderr
+
+
+@case
+def the_last_token_is_told_and_not_computed():
+    """The same text for every length, whether a callback, the count or the context ends it."""
+    whole = json.loads(gen("-p", "hello", "-n", 12, "--ignore-eos", "--ids", check=0).stdout)
+    for n in (1, 2, 5):
+        assert json.loads(gen("-p", "hello", "-n", n, "--ignore-eos", "--ids", check=0).stdout) == whole[:n]
+    where = path("one.json")
+    gen("-p", "hello", "-n", 1, "--ignore-eos", "--counters", where, check=0)
+    assert json.load(open(where))["attention"]["steps"] == 1
+
+
+@case
+def a_closed_standard_input_is_no_empty_text():
+    for args in (["generate", "-m", MODEL, "-f", "-"], ["tokenize", "-m", MODEL, "-f", "-"]):
+        out = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", PLUMB, *args], capture_output=True)
+        assert out.returncode == 1 and b"standard input: it is closed" in out.stderr, out
+    out = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", PLUMB, "generate", "-m", MODEL, "-p", "hello", "-n", "2"], capture_output=True)
+    assert out.returncode == 0 and out.stdout, out
+
+
+@case
+def a_device_number_needs_a_device():
+    for flags in (["--backend", "cpu"], ["--isa", "scalar"]):
+        out = gen("-p", "hello", "-n", 1, "--device", 1, *flags, check=1)
+        assert b"device is 1" in out.stderr and b"CPU" in out.stderr, out.stderr
 
 
 @case

@@ -101,6 +101,19 @@ static void faults_are_named(void **state) {
     }
 }
 
+/* gpt-oss as somebody widened it: what is supported is said, not that a tensor is missing. */
+static void plain_experts_are_refused(void **state) {
+    (void)state;
+    copy_file("gpt-oss", "model.safetensors", "layers.0.mlp.experts.down_proj_blocks\"",
+              "layers.0.mlp.experts.down_proj\"       ");
+    copy_file("gpt-oss", "config.json", NULL, NULL);
+    struct pl_err err;
+    assert_int_equal(load(dir, &err), PL_UNSUPPORTED);
+    if (strstr(err.text, "model.layers.0.mlp.experts.down_proj holds experts as u8") == NULL ||
+        strstr(err.text, "MXFP4") == NULL)
+        fail_msg("%s", err.text);
+}
+
 static void leftovers_are_told(void **state) {
     (void)state;
     copy_file("llama2", "model.safetensors", NULL, NULL);
@@ -217,13 +230,10 @@ static void budgets_hold(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named),
-        cmocka_unit_test(leftovers_are_told),
-        cmocka_unit_test(leftovers_of_a_gguf_are_refused),
-        cmocka_unit_test(launches_are_counted),
-        cmocka_unit_test(every_failed_allocation_is_survived),
-        cmocka_unit_test(budgets_add_up),
-        cmocka_unit_test(budgets_hold),
+        cmocka_unit_test(faults_are_named),     cmocka_unit_test(plain_experts_are_refused),
+        cmocka_unit_test(leftovers_are_told),   cmocka_unit_test(leftovers_of_a_gguf_are_refused),
+        cmocka_unit_test(launches_are_counted), cmocka_unit_test(every_failed_allocation_is_survived),
+        cmocka_unit_test(budgets_add_up),       cmocka_unit_test(budgets_hold),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

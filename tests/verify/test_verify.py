@@ -145,9 +145,34 @@ def a_killed_run_goes_on_and_leaves_nothing_behind():
     assert left == [], left
     verify(*args, out, "--resume", code=0)
     after = report(out)
-    assert after["items"][:kept] == r["items"] and after["started"] == r["started"] and len(after["items"]) == 8
+    assert all(item(after, i["name"]) == i for i in r["items"]) and after["started"] == r["started"] and len(after["items"]) == 8
     again = subprocess.run(item(after, "backend")["command"], shell=True, capture_output=True, text=True)
     assert json.loads(again.stdout)["status"] == "pass", again
+
+
+@case
+def items_run_beside_each_other():
+    """The same report in the plan's order, whoever is ready first; a context goes to every command."""
+    out, only = os.path.join(WORK, "beside"), "build,backend,operations,forced,outputs,accuracy,counters,bench"
+    verify("-m", tiny(), "--quick", "--backend", "cpu", "-c", 192, "--jobs", 5, "--only", only, "--report", out, code=0)
+    r = report(out)
+    assert [i["name"] for i in r["items"]] == only.split(",") and all(i["status"] == "pass" for i in r["items"])
+    assert "-c 192" in r["options"]["flags"]
+    names = [c["name"] for c in item(r, "outputs")["evidence"]["configurations"]]
+    assert names[-2:] == ["four sequences in a step", "four sequences in a step, --invariant"] and names[0] == "one thread"
+    assert all("-c 192" in c["arm"] for c in item(r, "outputs")["evidence"]["configurations"])
+    assert not [n for n in os.listdir(out) if n not in ("verify.json", "verify.md", "verify.xml")], os.listdir(out)
+
+
+@case
+def without_its_backend_nothing_else_is_asked():
+    out = os.path.join(WORK, "wrong-backend")
+    text = verify("-m", tiny(), "--backend", "rocm", "--quick", "--only", "build,backend,outputs,counters", "--report", out)
+    r = report(out)
+    if item(r, "backend")["status"] == "pass":
+        raise tap.Skip("this machine has such a device")
+    assert r["verdict"] == "FAIL" and [item(r, n)["status"] for n in ("outputs", "counters")] == ["skipped"] * 2, text
+    assert "'backend' failed" in item(r, "outputs")["summary"] and any(n.startswith("question 4") for n in r["not_measured"])
 
 
 def junit(name):
