@@ -62,7 +62,7 @@ ifeq ($(filter microhttpd,$(PL_FEATURE_NAMES)),)
 SRCS      := $(filter-out src/serve/% src/cmd/cmd_serve.c,$(SRCS))
 endif
 LIB_OBJS  := $(patsubst %.c,$(O)/%.o,$(filter-out src/cmd/main.c,$(SRCS)))
-API_OBJS  := $(filter-out $(O)/src/cmd/% $(O)/src/serve/% $(O)/src/verify/%,$(LIB_OBJS))
+API_OBJS  := $(filter-out $(O)/src/audio/% $(O)/src/cmd/% $(O)/src/serve/% $(O)/src/verify/%,$(LIB_OBJS))
 TEST_SRCS := $(sort $(wildcard tests/*/test_*.c))
 ifeq ($(filter microhttpd,$(PL_FEATURE_NAMES)),)
 TEST_SRCS := $(filter-out tests/serve/%,$(TEST_SRCS))

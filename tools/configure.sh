@@ -46,6 +46,7 @@ want() { # MACRO package header libs what-it-is-for
 want EDIT libedit-dev '#include <editline/readline.h>' -ledit 'line editing in plumb run'
 want CURL libcurl4-openssl-dev '#include <curl/curl.h>' -lcurl 'plumb pull'
 want ZLIB zlib1g-dev '#include <zlib.h>' -lz 'models that are published inside zip archives'
+want KISSFFT libkissfft-dev '#include <kissfft/kiss_fftr.h>' -lkissfft-float 'Fourier transforms on the CPU (plumb mel)'
 want MICROHTTPD libmicrohttpd-dev '#include <microhttpd.h>' -lmicrohttpd 'plumb serve'
 
 mkdir -p "$(dirname "$out")"

@@ -7,7 +7,8 @@ what=${1:-build}
 cd "$(dirname "$0")/.."
 
 build_packages="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcurl4-openssl-dev
-libedit-dev libmicrohttpd-dev zlib1g-dev ca-certificates"
+libedit-dev libmicrohttpd-dev zlib1g-dev libkissfft-dev
+ca-certificates"
 demo_packages="python3 python3-pip" # pip knows the package index that holds the demo model
 check_packages="libcmocka-dev clang clang-format libclang-rt-dev pocl-opencl-icd ocl-icd-libopencl1 curl valgrind python3 python3-venv python3-pip git
 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
@@ -38,6 +39,7 @@ present() {
     libedit-dev) compiles '#include <editline/readline.h>' ;;
     libmicrohttpd-dev) compiles '#include <stdint.h>
 #include <microhttpd.h>' ;;
+    libkissfft-dev) compiles '#include <kissfft/kiss_fftr.h>' ;;
     zlib1g-dev) compiles '#include <zlib.h>' ;;
     ocl-icd-libopencl1) ls /usr/lib/*/libOpenCL.so.1 /usr/lib*/libOpenCL.so.1 2> /dev/null | grep -q . ;;
     pocl-opencl-icd) ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 ;;

@@ -26,6 +26,7 @@ int pl_cmd_cache(int argc, char **argv);
 int pl_cmd_pull(int argc, char **argv);
 int pl_cmd_list(int argc, char **argv);
 int pl_cmd_rm(int argc, char **argv);
+int pl_cmd_mel(int argc, char **argv);
 
 /* Prints "plumb NAME: sentence" to stderr and returns the exit code that belongs to the status. */
 int pl_cmd_fail(const char *command, const struct pl_err *err);

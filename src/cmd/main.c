@@ -33,6 +33,7 @@ static const struct command {
 #endif
     {"ab", pl_cmd_ab, "compare two builds, configurations or servers: equal, differs or inconclusive"},
     {"verify", pl_cmd_verify, "the whole verification pass as one report"},
+    {"mel", pl_cmd_mel, "the log-mel spectrogram of a WAV file"},
     {"version", pl_cmd_version, "version, compiler, build id"},
 };
 
