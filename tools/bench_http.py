@@ -13,6 +13,7 @@ Standard library only; loopback only."""
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import random
 import shlex
@@ -52,6 +53,9 @@ async def one(port, body):
         while line := await r.readline():
             if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                 continue
+            if b'"usage":null' in line and b'"text":"' in line and b'"text":""' not in line and b'"error"' not in line:
+                times.append(time.perf_counter())  # a piece of text and nothing else: the load generator must not be what limits
+                continue
             event = json.loads(line[5:])
             error = event.get("error", error)
             usage = event.get("usage") or usage
@@ -73,14 +77,25 @@ async def load(port, clients, requests, prompt_tokens, tokens, seed):
     rng = random.Random(seed)
     bodies = iter([{"model": "x", "prompt": " ".join(rng.choice(WORDS) for _ in range(prompt_tokens)), "max_tokens": tokens, "temperature": 0,
                     "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}} for _ in range(requests)])
-    done, began = [], time.perf_counter()
+    done = []
 
     async def client():
         for body in bodies:
             done.append(await one(port, body))
 
+    began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
-    wall = time.perf_counter() - began
+    return done, began, time.perf_counter()
+
+
+def load_alone(parts):
+    return asyncio.run(load(*parts))
+
+
+def summary(parts):
+    """Of one or several processes, whose clocks are the same."""
+    done = [d for p in parts for d in p[0]]
+    wall = max(p[2] for p in parts) - min(p[1] for p in parts)
     good = [d for d in done if d["error"] is None and d["times"]]
     gaps = [b - a for d in good for a, b in zip(d["times"], d["times"][1:])]
     first = [d["times"][0] - d["began"] for d in good]
@@ -91,8 +106,14 @@ async def load(port, clients, requests, prompt_tokens, tokens, seed):
 
 
 def measure(args, port, clients, requests, seconds):
+    if not args.load and clients < 2 * args.per_process:
+        return summary([asyncio.run(asyncio.wait_for(load(port, clients, requests, args.prompt_tokens, args.tokens, clients), seconds))])
     if not args.load:
-        return asyncio.run(asyncio.wait_for(load(port, clients, requests, args.prompt_tokens, args.tokens, clients), seconds))
+        n = -(-clients // args.per_process)
+        share = lambda whole, i: whole * (i + 1) // n - whole * i // n
+        with multiprocessing.Pool(n) as pool:
+            parts = [(port, share(clients, i), share(requests, i), args.prompt_tokens, args.tokens, 1000 * clients + i) for i in range(n)]
+            return summary(pool.map_async(load_alone, parts, chunksize=1).get(seconds))
     r = subprocess.run([sys.executable, args.load, f"http://127.0.0.1:{port}/v1/completions", "--clients", str(clients), "--requests", str(requests),
                         "--prompt-tokens", str(args.prompt_tokens), "--tokens", str(args.tokens), "--seed", str(clients), "--json"], capture_output=True, text=True, timeout=seconds)
     row = json.loads(r.stdout.splitlines()[0])
@@ -109,6 +130,38 @@ def what_ran(port):
         return "; ".join(declined + sorted(kernels, key=lambda k: k.split(":")[0])) or "nothing told"
     except (OSError, ValueError, KeyError, IndexError):
         return "not told"
+
+
+COUNTED = ("phase_seconds_total", "phase_steps_total", "phase_rows_total", "engine_seconds_total", "graphs_made_total", "graphs_made_seconds_total",
+           "graphs_replayed_total", "graphs_once_total", "steps_late_total", "steps_ahead_total", "steps_waited_total", "surplus_rows_total", "preemptions_total")
+
+
+def counters(port):
+    """plumb's own, or nothing."""
+    found = {}
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as r:
+            for line in r.read().decode().splitlines():
+                name, _, value = line.rpartition(" ")
+                if name.startswith("plumb_") and name[6:].split("{")[0] in COUNTED:
+                    found[name[6:]] = float(value)
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def phases(before, after):
+    """Where the time went between the two: the device's by phase, the engine thread's by part."""
+    d = lambda name, **label: next((after[k] - before.get(k, 0) for k in after if k.split("{")[0] == name and all(f'{a}="{b}"' in k for a, b in label.items())), 0)
+    out = []
+    for p in ("prefill", "mixed", "decode"):
+        steps = d("phase_steps_total", phase=p)
+        if steps:
+            out.append(f"{p} {d('phase_seconds_total', phase=p):.3f} s in {steps:.0f} steps of {d('phase_rows_total', phase=p) / steps:.0f} rows")
+    out.append("engine " + ", ".join(f"{p} {d('engine_seconds_total', part=p):.3f}" for p in ("plan", "launch", "wait", "take", "idle")) + " s")
+    out.append(f"graphs {d('graphs_replayed_total'):.0f} replayed, {d('graphs_made_total'):.0f} made in {d('graphs_made_seconds_total'):.3f} s, {d('graphs_once_total'):.0f} once")
+    out.append(f"{d('steps_ahead_total'):.0f} ahead, {d('steps_late_total'):.0f} late, {d('surplus_rows_total'):.0f} surplus rows, {d('preemptions_total'):.0f} preemptions")
+    return "; ".join(out)
 
 
 class Peer:
@@ -161,7 +214,11 @@ def bench(args, peer, model, cases, until, rows):
         try:
             if left < 2:
                 raise TimeoutError
+            before = counters(peer.port)
             r = measure(args, peer.port, clients, requests, left)
+            after = counters(peer.port)
+            if after:
+                print(f"# {clients} clients: {phases(before, after)}", flush=True)
             rows.append([model, clients, peer.name, r["gen_tok_s"], r["ttft_p50_ms"], r["gap_p50_ms"], r["gap_p99_ms"], r["wall_s"],
                          f"{r['failed']} failed: {r['error']}" if r["failed"] else what_ran(peer.port)])
         except (asyncio.TimeoutError, TimeoutError, subprocess.TimeoutExpired, ValueError, IndexError, OSError) as e:
@@ -183,6 +240,7 @@ def main():
     p.add_argument("--plumb-flags", default="")
     p.add_argument("--llama-flags", default="-ngl 99")
     p.add_argument("--load")
+    p.add_argument("--per-process", type=int, default=64, help="clients of one process of the load generator, when there are more")
     p.add_argument("--logs", default=".")
     p.add_argument("--together", action="store_true", help="load all servers first, where their memory allows it: less waiting")
     p.add_argument("--only", choices=["plumb", "llama-server"])

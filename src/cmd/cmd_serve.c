@@ -18,6 +18,7 @@
 #include "serve/serve.h"
 
 enum { KEYS_MAX = 256, SCORE_ROWS = 64, LISTEN_FD = 3 }; /* rows of a step that may give a prompt's log-probabilities */
+enum { GAP_AUTO = 1 << 20 };                             /* no gap was given */
 
 struct serve {
     struct pl_model_opts model;
@@ -72,7 +73,7 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "kv-memory", "BYTES", PL_ARG_U64, &s->model.engine.kv_memory,
          "memory for KV pages, at least one sequence's (0 = all sequences at full context)", 0, 0, NULL},
         {0, "gap-ms", "MS", PL_ARG_U32, &o->service.gap_ms,
-         "prompts may lengthen a step of running sequences to about this (250; 0 = no bound)", 0, 60000, NULL},
+         "prompts may lengthen a step of running sequences to about this (250, on a GPU 40; 0 = no bound)", 0, 60000, NULL},
         {0, "no-prefix-cache", NULL, PL_ARG_FLAG, &s->no_prefix_cache, "do not reuse the pages of equal beginnings", 0, 0,
          NULL},
         {'a', "alias", "NAME", PL_ARG_STR, &o->alias, "model name in answers (the file's name)", 0, 0, NULL},
@@ -128,15 +129,22 @@ static int inherited_socket(void) {
     return LISTEN_FD;
 }
 
-/* On a GPU the prompts of many clients are served faster in larger steps (docs/perf/server.md). 0: the engine's own. */
-static uint32_t rows_of_a_step(const char *backend) {
+static bool is_gpu(const char *backend) {
     enum pl_backend b = PL_BACKEND_CPU;
     char why[256];
     if (backend == NULL || strcmp(backend, "auto") == 0)
         b = pl_ops_auto(why, sizeof why);
     else if (!pl_backend_from_name(backend, &b))
-        return 0; /* opening it says so */
-    return b == PL_BACKEND_CUDA || b == PL_BACKEND_ROCM ? 2048 : 0;
+        return false; /* opening it says so */
+    return b == PL_BACKEND_CUDA || b == PL_BACKEND_ROCM;
+}
+
+/* On a GPU the prompts of many clients are served faster in larger steps, and few of them fit between two tokens
+ * (docs/perf/server.md). */
+static void suit_backend(struct serve *s) {
+    bool gpu = is_gpu(s->model.engine.backend);
+    if (s->model.engine.batch_rows == 0 && gpu) s->model.engine.batch_rows = 2048; /* otherwise the engine's own */
+    if (s->opt.service.gap_ms == GAP_AUTO) s->opt.service.gap_ms = gpu ? 40 : 250;
 }
 
 static enum pl_status prepare(struct serve *s, struct pl_err *err) {
@@ -156,7 +164,7 @@ static enum pl_status prepare(struct serve *s, struct pl_err *err) {
     o->api_keys = (const char *const *)s->keys;
     o->api_key_count = s->key_count;
     o->service.no_prefix_cache = s->no_prefix_cache;
-    if (s->model.engine.batch_rows == 0) s->model.engine.batch_rows = rows_of_a_step(s->model.engine.backend);
+    suit_backend(s);
     s->model.engine.max_sessions = o->service.max_running;
     s->model.engine.logit_rows = o->service.max_running + SCORE_ROWS;
     return PL_OK;
@@ -182,8 +190,10 @@ static bool wait_for_end(struct serve *s, struct pl_server *server, const sigset
                 sig == SIGINT ? "interrupted" : "terminating", s->drain_s);
         uint64_t until = pl_clock_ns() + (uint64_t)s->drain_s * 1000000000u;
         struct timespec none = {0, 0};
-        while (!pl_server_drain(server, 50) && pl_clock_ns() < until)
-            if (sigtimedwait(set, NULL, &none) > 0) break;
+        for (sig = 0; sig != SIGTERM && sig != SIGINT && !pl_server_drain(server, 50) && pl_clock_ns() < until;) {
+            sig = sigtimedwait(set, NULL, &none);
+            if (sig == SIGHUP) pl_server_reopen_logs(server);
+        }
         return false;
     }
 }
@@ -273,7 +283,7 @@ int pl_cmd_serve(int argc, char **argv) {
     struct pl_err err = {0};
     s.opt.service.max_running = 4;
     s.opt.service.max_waiting = 256;
-    s.opt.service.gap_ms = 250;
+    s.opt.service.gap_ms = GAP_AUTO;
     s.argv = argv - 1; /* main's own, with the program's name */
     char *made = NULL;
     struct pl_serve_argv args = {0};

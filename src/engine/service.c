@@ -52,17 +52,33 @@ static uint32_t cache_held(void *user) { return pl_prefix_pages(((struct pl_serv
 
 /* ---------- delivery ---------- */
 
+/* A token that cannot be kept fails its request. The END or ERROR of every live request always fits: there are table_cap
+ * places more than tokens take, and nobody is let in while there are not. */
 void service_push(struct pl_service *s, const struct delivery *d) {
-    pthread_mutex_lock(&s->out_lock);
-    /* A queue that cannot grow loses nothing: END and ERROR of every live request always fit (reserved at submit), and a
-     * token that finds no room makes its request fail. */
-    if (pl_grow(&s->out, &s->out_cap, s->out_len + 1 + s->table_cap, sizeof *s->out) != PL_OK &&
-        (d->kind == PL_EVENT_TOKEN || d->kind == PL_EVENT_PROMPT)) {
+    bool token = d->kind == PL_EVENT_TOKEN || d->kind == PL_EVENT_PROMPT;
+    if (pl_grow(&s->made, &s->made_cap, s->made_len + 1 + s->table_cap, sizeof *s->made) != PL_OK && token) {
         pl_free(d->top);
         d->request->failed = true;
         (void)pl_err_set(&d->request->err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the answer's next token");
-    } else {
-        s->out[s->out_len++] = *d;
+        return;
+    }
+    s->made[s->made_len++] = *d;
+}
+
+/* One lock and one wake for all that a step gave. Where there is no memory to join it to what waits already, it goes out
+ * with the next. */
+void service_hand_over(struct pl_service *s) {
+    if (s->made_len == 0) return;
+    pthread_mutex_lock(&s->out_lock);
+    if (s->out_len == 0) { /* the usual: everything before was taken */
+        struct delivery *room = s->out;
+        size_t cap = s->out_cap;
+        s->out = s->made, s->out_cap = s->made_cap, s->out_len = s->made_len;
+        s->made = room, s->made_cap = cap, s->made_len = 0;
+    } else if (pl_grow(&s->out, &s->out_cap, s->out_len + s->made_len, sizeof *s->out) == PL_OK) {
+        memcpy(s->out + s->out_len, s->made, s->made_len * sizeof *s->made);
+        s->out_len += s->made_len;
+        s->made_len = 0;
     }
     pthread_cond_signal(&s->out_ready);
     pthread_mutex_unlock(&s->out_lock);
@@ -105,8 +121,6 @@ static void deliver(struct pl_service *s, const struct delivery *d) {
 
 static void *delivery_main(void *arg) {
     struct pl_service *s = arg;
-    struct delivery *batch = NULL;
-    size_t cap = 0;
     pthread_mutex_lock(&s->out_lock);
     for (;;) {
         while (s->out_len == 0 && !s->out_stop) pthread_cond_wait(&s->out_ready, &s->out_lock);
@@ -114,17 +128,16 @@ static void *delivery_main(void *arg) {
         /* Swap buffers: the engine thread goes on while these are delivered. */
         struct delivery *taken = s->out;
         size_t count = s->out_len, taken_cap = s->out_cap;
-        s->out = batch;
-        s->out_cap = cap;
+        s->out = s->taken;
+        s->out_cap = s->taken_cap;
         s->out_len = 0;
         pthread_mutex_unlock(&s->out_lock);
         for (size_t i = 0; i < count; i++) deliver(s, &taken[i]);
-        batch = taken;
-        cap = taken_cap;
         pthread_mutex_lock(&s->out_lock);
+        s->taken = taken;
+        s->taken_cap = taken_cap;
     }
     pthread_mutex_unlock(&s->out_lock);
-    pl_free(batch);
     return NULL;
 }
 
@@ -190,6 +203,8 @@ static enum pl_status make_buffers(struct pl_service *s) {
               s->ends && s->no_ends && s->drawn && make_flight(&s->flights[0], running, s->logit_cap) &&
               make_flight(&s->flights[1], running, s->logit_cap);
     if (!ok) return PL_NO_MEMORY;
+    PL_TRY(pl_grow(&s->made, &s->made_cap, s->table_cap + 1024, sizeof *s->made));
+    PL_TRY(pl_grow(&s->taken, &s->taken_cap, s->table_cap + 1024, sizeof *s->taken));
     return pl_grow(&s->out, &s->out_cap, s->table_cap + 1024, sizeof *s->out);
 }
 
@@ -208,6 +223,8 @@ static void free_service(struct pl_service *s) {
     pl_free((void *)s->no_ends);
     pl_free(s->drawn);
     pl_free(s->out);
+    pl_free(s->made);
+    pl_free(s->taken);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->out_lock);
     pthread_cond_destroy(&s->work);
@@ -347,6 +364,7 @@ static bool take_place(struct pl_service *s, struct request *r) {
 static enum pl_status enqueue(struct pl_service *s, struct request *r, int32_t priority, struct pl_err *err) {
     if (s->poisoned) PL_FAIL(err, PL_DEVICE, "the engine failed on its device: %.200s", s->poison.text);
     if (s->stop || s->draining) PL_FAIL(err, PL_BUSY, "the server is shutting down");
+    if (s->made_cap - s->made_len < s->table_cap) PL_FAIL(err, PL_BUSY, "no memory for more answers: try again later");
     if (!take_place(s, r)) {
         s->info.refused++;
         PL_FAIL(err, PL_BUSY, "all %u places for requests are taken: try again later", s->table_cap);

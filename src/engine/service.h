@@ -113,6 +113,11 @@ enum pl_choice_place {
 };
 const char *pl_choice_place_name(enum pl_choice_place p); /* "device", else the reason: "logprobs" */
 
+/* What the engine thread does: picks the next step's rows; hands it to the device; waits for the last one's tokens; takes
+ * them; waits for requests. */
+enum pl_host_part { PL_HOST_PLAN, PL_HOST_LAUNCH, PL_HOST_WAIT, PL_HOST_TAKE, PL_HOST_IDLE, PL_HOST_PARTS };
+extern const char *const pl_host_part_names[PL_HOST_PARTS];
+
 struct pl_service_info {
     uint32_t running, waiting, max_running, page_count, pages_free, pages_cached, page_tokens;
     bool invariant, poisoned;
@@ -129,6 +134,8 @@ struct pl_service_info {
     uint64_t rows_histogram[17], rows_sum;   /* the same of a step's rows, to 65536 */
     uint64_t waiting_histogram[17], waiting_sum; /* of the requests that waited while a step was planned */
     uint64_t step_histogram[PL_TIME_BUCKETS];
+    uint64_t host_ns[PL_HOST_PARTS]; /* of the engine thread, until the last step was read */
+    struct pl_ops_graphs graphs;
     struct pl_phase_stats { /* steps that only decode, only prefill, do both */
         uint64_t steps, ns, rows, bytes;
     } phase[3];

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "engine/pace.h"
 #include "engine/service.h"
 #include "kv/prefix.h"
 #include "sched/sched.h"
@@ -92,7 +93,10 @@ struct pl_service {
     size_t decision_count;
     struct pl_service_attention attention; /* likewise */
     uint64_t gap_ns, fail_step, steps_begun;
-    double row_ns, decode_ns; /* measured: a prefill row, a step that only decodes */
+    uint64_t part_ns[PL_HOST_PARTS], part_since; /* the engine thread's; the part that it is in began then */
+    enum pl_host_part part;
+    double decode_ns;    /* measured: a step that only decodes */
+    struct pl_pace pace; /* of the others */
     pthread_t engine_thread, delivery_thread;
     /* of one step, the engine thread's */
     uint32_t *batch_tokens, *batch_pages;
@@ -107,11 +111,13 @@ struct pl_service {
     bool *ends;            /* [items] */
     const bool *no_ends;   /* [items] */
     struct draw *drawn;    /* [logit_cap] */
-    /* to the delivery thread */
+    /* to the delivery thread: what a step gave goes to it at once */
+    struct delivery *made;
+    size_t made_len, made_cap;
     pthread_mutex_t out_lock;
     pthread_cond_t out_ready;
-    struct delivery *out;
-    size_t out_len, out_cap;
+    struct delivery *out, *taken; /* taken: the delivery thread's, which it exchanges for out */
+    size_t out_len, out_cap, taken_cap;
     bool out_stop;
     _Atomic uint64_t undelivered; /* requests whose END or ERROR was not delivered yet */
 };
@@ -122,7 +128,11 @@ void service_request_free(struct request *r);
  */
 void service_count_launch(struct pl_service *s, struct flight *f);
 void service_count_step(struct pl_service *s, const struct flight *f, uint64_t ns);
+/* The engine thread: d goes out with the next service_hand_over. */
 void service_push(struct pl_service *s, const struct delivery *d);
+void service_hand_over(struct pl_service *s);
+/* The engine thread goes over to something else. */
+void service_enter(struct pl_service *s, enum pl_host_part part);
 
 /* service_draw.c: where the rows of a step are chosen, and the choices. Under no lock. */
 void service_place_rows(struct pl_service *s, struct flight *f);

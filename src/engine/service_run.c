@@ -159,6 +159,7 @@ static void report_ended(struct pl_service *s) {
         r->ended = r->unread > 0;
         if (!r->ended) push_end(s, r);
     }
+    service_hand_over(s);
 }
 
 static void accept_item(struct pl_service *s, const struct flight *f, uint32_t i, uint64_t now) {
@@ -228,8 +229,10 @@ enum { LATE_NS = 4000 }; /* what asking for a token costs that has arrived */
 static enum pl_status land(struct pl_service *s, struct flight *f, bool committed, float *copy) {
     pthread_mutex_unlock(&s->lock);
     uint64_t asked = pl_clock_ns();
+    service_enter(s, PL_HOST_WAIT);
     enum pl_status st = service_read_rows(s, f);
     bool late = committed && pl_clock_ns() - asked < LATE_NS; /* nothing to wait for */
+    service_enter(s, PL_HOST_TAKE);
     if (st == PL_OK) service_draw_rows(s, f, copy);
     uint64_t now = pl_clock_ns(), began = PL_MAX(f->start_ns, s->last_read_ns);
     s->last_read_ns = now;
@@ -240,12 +243,22 @@ static enum pl_status land(struct pl_service *s, struct flight *f, bool committe
         accept_rows(s, f, committed, now);
     else
         fail_step(s, f, st);
+    service_hand_over(s);
     return st;
 }
 
 static void wait_for_work(struct pl_service *s) {
+    const struct timespec moment = {0, 1000 * 1000};
     report_ended(s);
-    if (!s->stop && pl_sched_running(s->sched) + pl_sched_waiting(s->sched) == 0) pthread_cond_wait(&s->work, &s->lock);
+    if (s->stop || pl_sched_running(s->sched) + pl_sched_waiting(s->sched) > 0) return;
+    service_enter(s, PL_HOST_IDLE);
+    if (s->made_len == 0) {
+        pthread_cond_wait(&s->work, &s->lock);
+        return;
+    }
+    pthread_mutex_unlock(&s->lock); /* there was no memory to hand it over */
+    nanosleep(&moment, NULL);
+    pthread_mutex_lock(&s->lock);
 }
 
 /* The step that was launched: what its tokens are may stay open until the next one runs. */
@@ -263,6 +276,7 @@ static void step(struct pl_service *s, float *copy) {
     struct pl_sched_plan p;
     struct pl_batch b;
     struct flight *last = &s->flights[s->turn], *f = &s->flights[s->turn ^ 1];
+    service_enter(s, PL_HOST_PLAN);
     pl_sched_plan(s->sched, &p);
     if (p.item_count == 0) {
         if (last->live)
@@ -275,6 +289,7 @@ static void step(struct pl_service *s, float *copy) {
     build_batch(s, &p, f, &b);
     pthread_mutex_unlock(&s->lock);
     f->start_ns = pl_clock_ns();
+    service_enter(s, PL_HOST_LAUNCH);
     enum pl_status st = ++s->steps_begun == s->fail_step ? PL_DEVICE : launch(s, &p, &b, f);
     pthread_mutex_lock(&s->lock);
     if (st == PL_OK) note_launch(s, f);
@@ -308,6 +323,8 @@ void *service_engine_main(void *arg) {
     }
     report_ended(s);
     pthread_mutex_unlock(&s->lock);
+    for (const struct timespec moment = {0, 1000 * 1000}; s->made_len > 0; nanosleep(&moment, NULL))
+        service_hand_over(s); /* what waits is delivered meanwhile, and then no memory is needed */
     pl_free(copy);
     return NULL;
 }

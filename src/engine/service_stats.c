@@ -7,6 +7,15 @@
 const char *const pl_phase_names[3] = {"decode", "prefill", "mixed"};
 const uint32_t pl_time_bucket_ms[PL_TIME_BUCKETS - 1] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000};
 
+const char *const pl_host_part_names[PL_HOST_PARTS] = {"plan", "launch", "wait", "take", "idle"};
+
+void service_enter(struct pl_service *s, enum pl_host_part part) {
+    uint64_t now = pl_clock_ns();
+    if (s->part_since != 0) s->part_ns[s->part] += now - s->part_since;
+    s->part_since = now;
+    s->part = part;
+}
+
 uint32_t pl_time_bucket(uint64_t ns) {
     uint32_t i = 0;
     while (i < PL_TIME_BUCKETS - 1 && ns > (uint64_t)pl_time_bucket_ms[i] * 1000000u) i++;
@@ -73,14 +82,14 @@ enum phase { DECODE, PREFILL, MIXED };
 
 /* How many prompt rows may share a step with running sequences, from what steps took until now. Which rows share a step
  * changes no result, only when it comes. */
-static void bound_gap(struct pl_service *s, enum phase phase, uint32_t rows, uint64_t ns) {
+static void bound_gap(struct pl_service *s, const struct flight *f, enum phase phase, uint64_t ns) {
     enum { LEAST = 16 };
     if (s->gap_ns == 0) return;
     if (phase == DECODE) smooth(&s->decode_ns, (double)ns);
-    if (phase != DECODE && rows >= LEAST) smooth(&s->row_ns, (double)ns / rows);
-    if (s->row_ns == 0) return;
-    double wanted = PL_MAX((double)s->gap_ns, 2 * s->decode_ns) / s->row_ns;
-    pl_sched_limit_mixed(s->sched, wanted < LEAST ? LEAST : wanted > 65536 ? 65536 : (uint32_t)wanted);
+    if (phase != DECODE && f->rows >= LEAST) pl_pace_note(&s->pace, f->rows, ns);
+    uint32_t rows = pl_pace_rows(&s->pace, PL_MAX((double)s->gap_ns, 2 * s->decode_ns));
+    if (rows == 0) return;
+    pl_sched_limit_mixed(s->sched, rows < f->decoding + LEAST ? LEAST : rows - f->decoding);
 }
 
 void service_count_launch(struct pl_service *s, struct flight *f) {
@@ -108,9 +117,11 @@ void service_count_step(struct pl_service *s, const struct flight *f, uint64_t n
     s->info.step_histogram[pl_time_bucket(ns)]++;
     s->info.step_ns_total += ns;
     s->info.unconverged = pl_ops_unconverged(s->engine->ops);
+    s->info.graphs = pl_ops_graphs(s->engine->ops);
+    memcpy(s->info.host_ns, s->part_ns, sizeof s->info.host_ns);
     struct pl_phase_stats *p = &s->info.phase[phase];
     *p = (struct pl_phase_stats){p->steps + 1, p->ns + ns, p->rows + f->rows, p->bytes + f->bytes};
-    bound_gap(s, phase, f->rows, ns);
+    bound_gap(s, f, phase, ns);
 }
 
 void pl_service_info(struct pl_service *s, struct pl_service_info *out) {

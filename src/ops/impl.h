@@ -111,6 +111,7 @@ struct pl_ops {
     uint32_t choice_slot; /* of the last choose */
     size_t choices;       /* its rows */
     uint64_t unconverged;
+    struct pl_ops_graphs graphs;
     const struct pl_batch *batch; /* between begin and end */
     struct pl_kv_store *kv;
     char describe[192], forced[256], refusal[400];

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -277,21 +278,36 @@ static enum pl_status replay(struct pl_kernels *ks) {
     return PL_OK;
 }
 
-static struct pl_kernel_graph *graph_of(struct pl_kernels *ks) {
+/* The list holds whole words of eight bytes. */
+static uint64_t hash_of(const struct pl_buf *list) {
+    uint64_t h = list->len;
+    for (size_t at = 0; at + sizeof h <= list->len; at += sizeof h) {
+        uint64_t word;
+        memcpy(&word, list->data + at, sizeof word);
+        h = (h ^ word) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 29;
+    }
+    return h | 1; /* 0: never met */
+}
+
+static struct pl_kernel_graph *graph_of(struct pl_kernels *ks, uint64_t hash) {
     for (size_t i = 0; i < PL_GRAPHS_MAX; i++) {
         struct pl_kernel_graph *g = &ks->cache[i];
-        if (g->graph.handle == NULL || g->list.len != ks->list.len) continue;
+        if (g->graph.handle == NULL || g->hash != hash || g->list.len != ks->list.len) continue;
         if (memcmp(g->list.data, ks->list.data, ks->list.len) == 0) return g;
     }
     return NULL;
 }
 
-static enum pl_status make_graph(struct pl_kernels *ks, struct pl_kernel_graph **out) {
+static enum pl_status make_graph(struct pl_kernels *ks, uint64_t hash, struct pl_kernel_graph **out) {
+    enum { FLYING = 8 }; /* launches that may not have ended: those of two steps */
     struct pl_kernel_graph *g = &ks->cache[0];
+    uint64_t began = pl_clock_ns();
     for (size_t i = 1; i < PL_GRAPHS_MAX; i++) {
         if (ks->cache[i].used < g->used) g = &ks->cache[i];
     }
-    if (g->graph.handle != NULL) PL_TRY(pl_device_stream_wait(ks->device, ks->stream, &ks->err));
+    if (g->graph.handle != NULL && g->used + FLYING > ks->clock)
+        PL_TRY(pl_device_stream_wait(ks->device, ks->stream, &ks->err));
     pl_device_graph_destroy(ks->device, &g->graph);
     pl_buf_clear(&g->list);
     pl_buf_add(&g->list, ks->list.data, ks->list.len);
@@ -305,7 +321,9 @@ static enum pl_status make_graph(struct pl_kernels *ks, struct pl_kernel_graph *
     }
     PL_TRY(pl_device_capture_end(ks->device, ks->stream, &graph, &ks->err));
     g->graph = graph;
+    g->hash = hash;
     ks->graphs_made++;
+    ks->graphs_ns += pl_clock_ns() - began;
     *out = g;
     return PL_OK;
 }
@@ -338,8 +356,15 @@ enum pl_status pl_kernels_record_end(struct pl_kernels *ks) {
         return PL_NO_MEMORY;
     }
     if (ks->list.len == 0) return PL_OK;
-    struct pl_kernel_graph *g = graph_of(ks);
-    if (g == NULL) PL_TRY(make_graph(ks, &g));
+    uint64_t hash = hash_of(&ks->list), *met = &ks->met[hash / 2 % PL_GRAPHS_MET];
+    struct pl_kernel_graph *g = graph_of(ks, hash);
+    if (g == NULL &&
+        *met != hash) { /* most of what a server meets once never comes again: a graph costs more than it saves */
+        *met = hash;
+        ks->launched_once++;
+        return replay(ks);
+    }
+    if (g == NULL) PL_TRY(make_graph(ks, hash, &g));
     g->used = ++ks->clock;
     ks->graph_launches++;
     return pl_device_graph_launch(ks->device, ks->stream, g->graph, &ks->err);

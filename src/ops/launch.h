@@ -33,11 +33,12 @@ struct pl_kernel {
     char name[48]; /* "linear/q4_0/r4" */
 };
 
-enum { PL_GRAPHS_MAX = 96 };
+/* Servers meet many kinds of steps: each number of sequences, each size of the attention's grid. Which were met: by hash. */
+enum { PL_GRAPHS_MAX = 256, PL_GRAPHS_MET = 1024 };
 struct pl_kernel_graph {
     struct pl_buf list;
     struct pl_device_graph graph;
-    uint64_t used;
+    uint64_t hash, used;
 };
 struct pl_kernels {
     struct pl_device *device;
@@ -58,7 +59,8 @@ struct pl_kernels {
     uint32_t collected, part; /* launches in the list; which part of the step it is */
     struct pl_buf list;
     struct pl_kernel_graph cache[PL_GRAPHS_MAX];
-    uint64_t clock, graph_launches, graphs_made;
+    uint64_t met[PL_GRAPHS_MET];
+    uint64_t clock, graph_launches, graphs_made, graphs_ns, launched_once;
     struct pl_err err; /* of the last failed launch */
 };
 enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct pl_jit_options *jit, struct pl_kernels *out,

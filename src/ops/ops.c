@@ -481,6 +481,9 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
 bool pl_ops_chooses(const struct pl_ops *o) { return o->impl->argmax != NULL; }
 
 uint64_t pl_ops_unconverged(const struct pl_ops *o) { return o->unconverged; }
+struct pl_ops_graphs pl_ops_graphs(const struct pl_ops *o) {
+    return o->graphs;
+}
 
 enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, size_t rows, const struct pl_draw *draws,
                              uint32_t *slot) {

@@ -268,6 +268,11 @@ enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, si
                              uint32_t *slot) PL_MUST_CHECK;
 /* Rows, of those read so far, that were drawn in too many rounds and got their largest token instead. */
 uint64_t pl_ops_unconverged(const struct pl_ops *o);
+/* Launches that were collected into graphs: how often one was replayed, made, or not worth making (its first time). */
+struct pl_ops_graphs {
+    uint64_t replayed, made, made_ns, once;
+};
+struct pl_ops_graphs pl_ops_graphs(const struct pl_ops *o);
 /* Waits for those choices. Where a row has no choice, its entry says why. */
 enum pl_status pl_ops_chosen(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows) PL_MUST_CHECK;
 /* In a batch, PL_TOKEN_CHOSEN | i is the token chosen of row i by the last pl_ops_choose: nobody needs to have read it. */

@@ -447,6 +447,7 @@ static enum pl_status end(struct pl_ops *o) {
     struct dev_ops *d = dev_of(o);
     d->rope_waits = (struct dev_rope_waits){0}; /* of a step that failed: there is no cache any more, and no attention */
     enum pl_status st = dev_settle(o), ended = report(d, pl_kernels_record_end(&d->ks));
+    o->graphs = (struct pl_ops_graphs){d->ks.graph_launches, d->ks.graphs_made, d->ks.graphs_ns, d->ks.launched_once};
     return st != PL_OK ? st : ended;
 }
 

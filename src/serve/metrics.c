@@ -184,9 +184,24 @@ static void steps(struct pl_buf *b, const struct pl_service_info *n) {
     powers(b, "step_sequences", "Sequences in one step.", n->batch_histogram, 16, false, n->batch_sum);
     powers(b, "step_rows", "Tokens computed in one step.", n->rows_histogram, 17, false, n->rows_sum);
     powers(b, "step_waiting", "Requests that waited while a step ran.", n->waiting_histogram, 17, true, n->waiting_sum);
+    head(b, "engine_seconds_total", "counter",
+         "Time of the engine thread: planning steps, launching them, waiting for their tokens, taking those, idle.");
+    for (size_t i = 0; i < PL_HOST_PARTS; i++)
+        pl_buf_printf(b, "plumb_engine_seconds_total{part=\"%s\"} %.9g\n", pl_host_part_names[i],
+                      (double)n->host_ns[i] * 1e-9);
+    metric(b, "graphs_replayed_total", "counter", "Collected launches that ran as a graph of the device.",
+           (double)n->graphs.replayed);
+    metric(b, "graphs_made_total", "counter", "Graphs made, when the same launches came a second time.",
+           (double)n->graphs.made);
+    metric(b, "graphs_made_seconds_total", "counter", "Time that making them took.", (double)n->graphs.made_ns * 1e-9);
+    metric(b, "graphs_once_total", "counter", "Collected launches that were new and ran one by one.",
+           (double)n->graphs.once);
     head(b, "phase_seconds_total", "counter", "Time of steps that only decode, only prefill, or do both.");
     for (size_t i = 0; i < 3; i++)
         pl_buf_printf(b, "plumb_phase_seconds_total{phase=\"%s\"} %.9g\n", pl_phase_names[i], (double)n->phase[i].ns * 1e-9);
+    head(b, "phase_steps_total", "counter", "How many steps those were.");
+    for (size_t i = 0; i < 3; i++)
+        pl_buf_printf(b, "plumb_phase_steps_total{phase=\"%s\"} %" PRIu64 "\n", pl_phase_names[i], n->phase[i].steps);
     head(b, "phase_rows_total", "counter", "Tokens computed in those steps.");
     for (size_t i = 0; i < 3; i++)
         pl_buf_printf(b, "plumb_phase_rows_total{phase=\"%s\"} %" PRIu64 "\n", pl_phase_names[i], n->phase[i].rows);
