@@ -29,6 +29,9 @@ TOKENS = 48
 COMMON = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
               vocab_size=96, max_position_embeddings=128, rms_norm_eps=1e-5, torch_dtype="bfloat16")
 TINY = dict(COMMON, hidden_size=32, intermediate_size=48, num_hidden_layers=3, head_dim=16, num_attention_heads=4)
+DEEPSEEK = dict(hidden_act="silu", intermediate_size=64, head_dim=None, num_hidden_layers=2, num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=32,
+                qk_rope_head_dim=8, v_head_dim=24, moe_intermediate_size=32, num_experts_per_tok=3, moe_layer_freq=1,
+                attention_bias=False, rms_norm_eps=1e-6, rope_theta=10000.0, tie_word_embeddings=False)
 
 # name -> (config.json, GGUF architecture or None)
 CASES = {
@@ -146,6 +149,23 @@ CASES = {
                                        beta_slow=1.0, truncate=False),
                      quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn",
                                               "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])), "gpt-oss"),
+    # Latent attention. V2-Lite: queries by one product, plain choice; V2: by rank, groups with the best expert; V3: groups with
+    # the two best together, sigmoid and bias. Plain layers first, shared experts, YaRN's scales.
+    "deepseek2-lite": (dict(TINY | DEEPSEEK, architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", q_lora_rank=None,
+                            n_group=1, topk_group=1, topk_method="greedy", norm_topk_prob=False, routed_scaling_factor=1.0,
+                            scoring_func="softmax", n_routed_experts=6, n_shared_experts=2, first_k_dense_replace=1,
+                            rope_scaling=dict(type="yarn", factor=40, original_max_position_embeddings=16, beta_fast=32, beta_slow=1,
+                                              mscale=0.707, mscale_all_dim=0.707)), "deepseek2"),
+    "deepseek2": (dict(TINY | DEEPSEEK, architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", q_lora_rank=24,
+                       n_group=4, topk_group=2, topk_method="group_limited_greedy", norm_topk_prob=False, routed_scaling_factor=4.0,
+                       scoring_func="softmax", n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=0, moe_intermediate_size=16,
+                       rope_scaling=None), "deepseek2"),
+    "deepseek3": (dict(TINY | DEEPSEEK, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", q_lora_rank=32,
+                       n_group=4, topk_group=2, topk_method="noaux_tc", norm_topk_prob=True, routed_scaling_factor=2.5,
+                       scoring_func="sigmoid", n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=1,
+                       num_nextn_predict_layers=1,
+                       rope_scaling=dict(type="yarn", factor=40, original_max_position_embeddings=16, beta_fast=32, beta_slow=1,
+                                         mscale=1.0, mscale_all_dim=1.0)), "deepseek2"),
 }
 # name -> (source case, default bits, group, scale dtype, per-layer overrides)
 MLX_CASES = {
@@ -155,6 +175,8 @@ MLX_CASES = {
     "qwen3-mlx5": ("qwen3", 5, 32, torch.float16, {}),
     "qwen3moe-mlx4": ("qwen3moe", 4, 32, torch.bfloat16, {"model.layers.1.mlp.gate": dict(bits=8, group_size=32)}),
     "qwen2moe-mlx8": ("qwen2moe", 8, 32, torch.float16, {}),
+    "deepseek2-lite-mlx4": ("deepseek2-lite", 4, 32, torch.bfloat16, {}),
+    "deepseek3-mlx8": ("deepseek3", 8, 32, torch.bfloat16, {}),
     "mixtral-mlx6": ("mixtral", 6, 32, torch.bfloat16, {}),
     "olmoe-mlx4": ("olmoe", 4, 32, torch.float16, {}),
     "mistral-mlx4": ("mistral", 4, 32, torch.bfloat16, {}),
@@ -173,7 +195,8 @@ MLX_CASES = {
 }
 SEEDS = {"glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
 # name -> (source case, GGUF types taken in turn by the matrices)
-QUANT_CASES = {"mixtral-q": ("mixtral", ["Q8_0", "Q4_0", "Q5_1"]), "llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
+QUANT_CASES = {"deepseek2-lite-q": ("deepseek2-lite", ["Q8_0", "Q5_0", "Q4_1"]), "deepseek3-q": ("deepseek3", ["Q8_0", "Q5_1"]),
+               "mixtral-q": ("mixtral", ["Q8_0", "Q4_0", "Q5_1"]), "llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
 
 
 def text_config(config):
@@ -198,6 +221,9 @@ def random_weights(model, seed):
         else:
             gain = 2.0 if ("q_proj" in name or "k_proj" in name) else 1.0
             out[name] = exact(n * gain / math.sqrt(p.shape[-1]))
+    for name, p in model.named_buffers():  # DeepSeek-V3's router
+        if name.endswith("e_score_correction_bias"):
+            out[name] = exact(torch.randn(p.shape, generator=gen) * 0.2)
     return out
 
 
@@ -318,6 +344,50 @@ FLOAT_KEYS = {"granite": {"embedding_scale": "embedding_multiplier", "residual_s
 PERMUTED = {"llama", "smollm3", "granite", "mistral3"}  # architectures whose query and key rows the converter reorders
 
 
+DEEPSEEK_NAMES = {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_b_proj": "attn_q_b", "self_attn.q_a_layernorm": "attn_q_a_norm",
+                  "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+                  "self_attn.kv_b_proj": "attn_kv_b", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+                  "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp"}
+
+
+def heads_of(c, t):
+    """kv_b_proj as what makes keys, turned, and what makes values, of each head."""
+    both = t.reshape(c["num_attention_heads"], c["qk_nope_head_dim"] + c["v_head_dim"], c["kv_lora_rank"])
+    return {"k_b": both[:, : c["qk_nope_head_dim"]].swapaxes(1, 2).copy(), "v_b": both[:, c["qk_nope_head_dim"] :].copy()}
+
+
+def joined(c, heads):
+    return np.concatenate([heads["k_b"].swapaxes(1, 2), heads["v_b"]], 1).reshape(-1, c["kv_lora_rank"])
+
+
+def add_deepseek_keys(w, c, apart):
+    import gguf
+    rope, latent = c["qk_rope_head_dim"], c["kv_lora_rank"]
+    key, value = c["qk_nope_head_dim"] + rope, c["v_head_dim"]
+    w.add_head_count_kv(1 if apart else c["num_attention_heads"])
+    w.add_key_length(latent + rope if apart else key)
+    w.add_value_length(latent if apart else value)
+    if apart:
+        w.add_key_length_mla(key)
+        w.add_value_length_mla(value)
+    if c["q_lora_rank"]:
+        w.add_q_lora_rank(c["q_lora_rank"])
+    w.add_kv_lora_rank(latent)
+    w.add_rope_dimension_count(rope)
+    w.add_leading_dense_block_count(c["first_k_dense_replace"])
+    w.add_expert_count(c["n_routed_experts"])
+    w.add_expert_used_count(c["num_experts_per_tok"])
+    w.add_expert_shared_count(c["n_shared_experts"])
+    w.add_expert_group_count(c["n_group"])
+    w.add_expert_group_used_count(c["topk_group"])
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    w.add_expert_weights_norm(c["norm_topk_prob"])
+    if apart:  # older files do not say it
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType[c["scoring_func"].upper()])
+    if c["rope_scaling"]:
+        w.add_rope_scaling_yarn_log_mul(0.1 * c["rope_scaling"]["mscale_all_dim"])
+
+
 def gguf_name(hf_name, arch):
     flat = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "model.norm.bias": "output_norm.bias",
             "lm_head.weight": "output.weight"}
@@ -326,7 +396,11 @@ def gguf_name(hf_name, arch):
     _, _, layer, rest = hf_name.split(".", 3)
     if rest == "self_attn.sinks":
         return f"blk.{layer}.attn_sinks.weight"
+    if rest == "mlp.gate.e_score_correction_bias":
+        return f"blk.{layer}.exp_probs_b.bias"
     stem, kind = rest.rsplit(".", 1)
+    if stem in DEEPSEEK_NAMES:
+        return f"blk.{layer}.{DEEPSEEK_NAMES[stem]}.{kind}"
     norms = GGUF_NORMS.get(arch, {"post_attention_layernorm": "ffn_norm"})
     return f"blk.{layer}.{GGUF_NAMES.get(stem) or norms[stem]}.{kind}"
 
@@ -373,9 +447,13 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
     w.add_embedding_length(c["hidden_size"])
     w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(c["num_attention_heads"])
-    w.add_head_count_kv(c["num_key_value_heads"])
-    w.add_key_length(head_dim)
-    w.add_value_length(head_dim)
+    apart = arch == "deepseek2" and (types is not None or c["q_lora_rank"] is not None)
+    if arch == "deepseek2":
+        add_deepseek_keys(w, c, apart)
+    else:
+        w.add_head_count_kv(c["num_key_value_heads"])
+        w.add_key_length(head_dim)
+        w.add_value_length(head_dim)
     if arch in ("starcoder2", "command-r", "cohere2"):
         w.add_layer_norm_eps(c.get("norm_epsilon", c.get("layer_norm_eps")))
     else:
@@ -436,6 +514,20 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
         if experts_of(hf_name, t):
             continue
         a = t.numpy().copy()
+        if apart and "kv_b_proj" in hf_name:
+            heads = heads_of(c, a)
+            for part, of_part in heads.items():
+                target = f"blk.{hf_name.split('.')[2]}.attn_{part}.weight"
+                if types is None:
+                    w.add_tensor(target, of_part.astype(np.float16))
+                    continue
+                q = gguf.GGMLQuantizationType[types[matrices % len(types)]]
+                matrices += 1
+                packed = gguf.quantize(of_part, q)
+                w.add_tensor(target, packed, raw_dtype=q)
+                heads[part] = gguf.dequantize(packed, q).reshape(of_part.shape)
+            used[hf_name] = torch.from_numpy(joined(c, heads).astype(np.float32))
+            continue
         if "shared_expert_gate" in hf_name or ".mlp.gate." in hf_name or ".mlp.router.weight" in hf_name:  # routers stay f32
             w.add_tensor(gguf_name(hf_name, arch), (a[0] if a.shape[0] == 1 else a).astype(np.float32))
             continue
@@ -498,6 +590,18 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
             used[hf_name] = torch.from_numpy(np.array(out[hf_name].astype(mx.float32)))
             continue
         o = overrides.get(hf_name.removesuffix(".weight"), {})
+        if config["model_type"].startswith("deepseek") and hf_name.endswith("mlp.gate.weight"):  # no product in mlx-lm
+            out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
+            continue
+        if config["model_type"] == "deepseek_v3" and "kv_b_proj" in hf_name:  # as its mlx-lm converter leaves it
+            heads = heads_of(config, t.numpy())
+            for part, stem in {"k_b": "embed_q", "v_b": "unembed_out"}.items():
+                target = hf_name.replace("kv_b_proj", stem)
+                q, s, z = mx.quantize(mx.array(heads[part]).astype(mlx_dtype), group_size=group, bits=bits)
+                out[target], out[target[:-6] + "scales"], out[target[:-6] + "biases"] = q, s, z
+                heads[part] = np.array(mx.dequantize(q, s.astype(mx.float32), z.astype(mx.float32), group_size=group, bits=bits))
+            used[hf_name] = torch.from_numpy(joined(config, heads))
+            continue
         b, g = o.get("bits", bits), o.get("group_size", group)
         if t.shape[-1] % g != 0:  # mlx-lm leaves such matrices alone
             out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)

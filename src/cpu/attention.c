@@ -44,7 +44,7 @@ static void chunks_of(const struct cpu_attn_tile *t, size_t *begin, size_t *end)
 static float *out_row(const struct cpu_attn_tile *t, size_t query) {
     size_t group = t->a->heads / t->a->kv->kv_heads, q = t->first + query;
     size_t row = t->seq->first_row + q / group, head = t->kv_head * group + q % group;
-    return t->a->out + row * t->a->out_stride + head * t->a->kv->head_dim;
+    return t->a->out + row * t->a->out_stride + head * cpu_value_dim(t->a->kv);
 }
 
 struct tile_state {
@@ -73,9 +73,8 @@ static void merge(const struct cpu_table *table, struct tile_state sum, struct t
     table->attn_merge(&sum.s[q], sum.o + q * d_pad, &part.s[q], part.o + q * d_pad, d_pad);
 }
 
-static void finish(const struct cpu_table *table, const struct cpu_attn_tile *t, struct tile_state sum, size_t d,
-                   size_t d_pad) {
-    size_t group = t->a->heads / t->a->kv->kv_heads;
+static void finish(const struct cpu_table *table, const struct cpu_attn_tile *t, struct tile_state sum, size_t d_pad) {
+    size_t group = t->a->heads / t->a->kv->kv_heads, d = cpu_value_dim(t->a->kv);
     for (size_t q = 0; q < t->count; q++) {
         struct cpu_attn_state *s = &sum.s[q];
         if (t->a->sinks != NULL) s->l += expf(t->a->sinks[t->kv_head * group + (t->first + q) % group] - s->m);
@@ -87,7 +86,7 @@ static void whole_worker(void *arg, int index, int count) {
     (void)count;
     struct attn_job *j = arg;
     const struct cpu_table *table = j->c->table;
-    size_t d = j->a->kv->head_dim, d_pad = cpu_head_pad(d), at, unused, chunk, end;
+    size_t d_pad = cpu_head_pad(j->a->kv->head_dim), at, unused, chunk, end;
     float *scratch = cpu_thread_scratch(j->c, index);
     struct tile_state sum = state_at(scratch, d_pad), part = state_at(scratch + j->unit, d_pad);
     while (cpu_take(j->c, 1, j->tiles, &at, &unused)) {
@@ -97,7 +96,7 @@ static void whole_worker(void *arg, int index, int count) {
             chunk_states(table, &t, chunk, part, d_pad, scratch + 2 * j->unit);
             for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
         }
-        finish(table, &t, sum, d, d_pad);
+        finish(table, &t, sum, d_pad);
     }
 }
 
@@ -105,7 +104,7 @@ static void split_worker(void *arg, int index, int count) {
     (void)count;
     struct attn_job *j = arg;
     const struct cpu_table *table = j->c->table;
-    size_t d = j->a->kv->head_dim, d_pad = cpu_head_pad(d), at, unused;
+    size_t d_pad = cpu_head_pad(j->a->kv->head_dim), at, unused;
     void *scratch = cpu_thread_scratch(j->c, index);
     while (cpu_take(j->c, 1, j->tiles * j->chunks_max, &at, &unused)) {
         struct cpu_attn_tile t = tile_at(j->a, at / j->chunks_max);
@@ -122,7 +121,7 @@ static void merge_worker(void *arg, int index, int count) {
     (void)count;
     struct attn_job *j = arg;
     const struct cpu_table *table = j->c->table;
-    size_t d = j->a->kv->head_dim, d_pad = cpu_head_pad(d), first, unused;
+    size_t d_pad = cpu_head_pad(j->a->kv->head_dim), first, unused;
     while (cpu_take(j->c, 1, j->tiles, &first, &unused)) {
         struct cpu_attn_tile t = tile_at(j->a, first);
         size_t chunk, end;
@@ -132,7 +131,7 @@ static void merge_worker(void *arg, int index, int count) {
             struct tile_state part = state_at(j->c->space.partial + (first * j->chunks_max + chunk) * j->unit, d_pad);
             for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
         }
-        finish(table, &t, sum, d, d_pad);
+        finish(table, &t, sum, d_pad);
     }
 }
 

@@ -47,9 +47,10 @@ static size_t kv_slot(const struct cpu_attn_tile *t, size_t tok) {
     return (size_t)t->seq->pages[tok / page] * page + tok % page;
 }
 
-/* Tokens [begin, end) of a group starting at t0, one KV head, into group[ATTN_GROUP][d_pad]; other slots are zeroed. */
+/* d numbers of each of tokens [begin, end) of a group starting at t0, one KV head, into group[ATTN_GROUP][d_pad]; other
+ * slots are zeroed. */
 static void load_group(const struct cpu_attn_tile *t, const void *side, size_t t0, size_t begin, size_t end, float *group,
-                       size_t d_pad) {
+                       size_t d, size_t d_pad) {
     const struct pl_cpu_kv *kv = t->a->kv;
     const size_t row = kv->head_dim * pl_dtype_info(kv->dtype)->block_bytes;
     for (size_t i = 0; i < ATTN_GROUP; i++) {
@@ -64,7 +65,7 @@ static void load_group(const struct cpu_attn_tile *t, const void *side, size_t t
                 (const unsigned char *)side + (kv_slot(t, tok + ATTN_GROUP) * kv->kv_heads + t->kv_head) * row;
             for (size_t b = 0; b < row; b += 64) __builtin_prefetch(next + b);
         }
-        widen(side, kv->dtype, (slot * kv->kv_heads + t->kv_head) * kv->head_dim, group + i * d_pad, kv->head_dim, d_pad);
+        widen(side, kv->dtype, (slot * kv->kv_heads + t->kv_head) * kv->head_dim, group + i * d_pad, d, d_pad);
     }
 }
 
@@ -256,7 +257,7 @@ static void attn_scores(const struct cpu_attn_tile *t, const struct attn_scratch
         size_t first, last;
         group_queries(s, t->count, g, &first, &last);
         if (first == last) continue;
-        load_group(t, t->a->kv->k, t0 + g, lo, hi, s->group, d_pad);
+        load_group(t, t->a->kv->k, t0 + g, lo, hi, s->group, t->a->kv->head_dim, d_pad);
         turn_group(s->group, d_pad, s->turned);
         dot_group(s->q + first * d_pad, last - first, s->turned, d_pad, s->scores + first * ATTN_CHUNK + g);
     }
@@ -269,7 +270,7 @@ static void attn_values(const struct cpu_attn_tile *t, const struct attn_scratch
         size_t first, last;
         group_queries(s, t->count, g, &first, &last);
         if (first == last) continue;
-        load_group(t, t->a->kv->v, t0 + g, lo, hi, s->group, d_pad);
+        load_group(t, t->a->kv->v, t0 + g, lo, hi, s->group, cpu_value_dim(t->a->kv), d_pad);
         for (size_t q = first, n; q < last; q += n) {
             size_t b = PL_MAX((size_t)s->begin[q], g) - g, e = PL_MIN((size_t)s->end[q], g + ATTN_GROUP) - g;
             n = same_span(s, q, last, g);
@@ -293,7 +294,7 @@ static void attn_chunk(const struct cpu_attn_tile *t, size_t chunk, struct cpu_a
         states[q] = softmax_chunk(t, s.begin[q], s.end[q], s.scores + q * ATTN_CHUNK);
         memset(o + q * o_stride, 0, d_pad * sizeof *o);
     }
-    attn_values(t, &s, t0, d_pad, o, o_stride);
+    attn_values(t, &s, t0, cpu_head_pad(cpu_value_dim(t->a->kv)), o, o_stride);
 }
 
 static void attn_merge(struct cpu_attn_state *s, float *o, const struct cpu_attn_state *s2, const float *o2, size_t n) {

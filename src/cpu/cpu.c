@@ -174,6 +174,7 @@ void pl_cpu_destroy(struct pl_cpu *c) {
     pl_pool_destroy(c->pool);
     space_free(&c->space);
     cpu_moe_free(c->moe);
+    cpu_heads_free(c->heads);
     pl_free(c);
 }
 

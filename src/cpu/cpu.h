@@ -164,6 +164,7 @@ struct pl_cpu_kv {
     size_t page_tokens; /* S */
     size_t kv_heads;    /* G */
     size_t head_dim;    /* D */
+    size_t value_dim;   /* not 0: v is k, of which so many numbers count as values, and out has so many of each head */
 };
 /* One sequence's part of a step. */
 struct pl_cpu_seq {
@@ -188,6 +189,38 @@ struct pl_cpu_rope_append {
     const struct pl_cpu_kv *kv;
 };
 void pl_cpu_rope_append(struct pl_cpu *c, const struct pl_cpu_rope_append *a);
+
+/* y[r, h] = w[h] x[r, h] for every head h: of x_head numbers from x + h * x_head on the first w->in, likewise y. */
+struct pl_cpu_heads {
+    size_t rows, heads;
+    const struct pl_cpu_weight *const *w; /* [heads], of one shape */
+    const float *x;
+    size_t x_stride, x_head;
+    float *y;
+    size_t y_stride, y_head;
+};
+/* Scratch for so many heads of so many inputs and outputs. */
+enum pl_status pl_cpu_heads_reserve(struct pl_cpu *c, size_t heads, size_t in, size_t out, size_t rows,
+                                    struct pl_err *err) PL_MUST_CHECK;
+/* Returns the bytes of the weights that were read. */
+size_t pl_cpu_heads_linear(struct pl_cpu *c, const struct pl_cpu_heads *p);
+
+/* Latent attention: of each row the first value_dim numbers of `latent` normed, the other ones rotated, into the cache; the
+ * last rotated numbers of each head of q, rotated, into the last of each head of qa. */
+struct pl_cpu_latent_append {
+    size_t seq_count;
+    const struct pl_cpu_seq *seqs;
+    size_t heads, q_head; /* numbers of a head of q */
+    const float *q, *latent;
+    float *qa;
+    size_t q_stride, latent_stride, qa_stride;
+    const float *norm; /* [value_dim] */
+    float norm_eps;
+    const float *cos_sin;
+    bool halves;
+    const struct pl_cpu_kv *kv;
+};
+void pl_cpu_latent_append(struct pl_cpu *c, const struct pl_cpu_latent_append *a);
 
 /* out [rows, H*D] = softmax(mask(softcap(q k^T * scale))) v. Causal; a row at position p sees tokens
  * (p-window, p] when window > 0, else [0, p]. The step's own k and v are in the cache already. */

@@ -59,6 +59,7 @@ struct pl_cpu {
     struct cpu_space space;
     size_t group_cap, scratch_each, partial_floats;
     struct cpu_moe_scratch *moe;
+    struct cpu_heads_scratch *heads;
     _Atomic size_t next;            /* unit of work to be taken next */
     _Atomic size_t near[CPU_NODES]; /* the same for work that is shared out by memory node */
     size_t later_bytes;             /* weights of at least so many packed bytes wait for their second product */
@@ -68,6 +69,9 @@ struct pl_cpu {
 
 /* moe.c */
 void cpu_moe_free(struct cpu_moe_scratch *s);
+
+/* latent.c */
+void cpu_heads_free(struct cpu_heads_scratch *s);
 
 static inline void *cpu_thread_scratch(const struct pl_cpu *c, int index) {
     return c->space.scratch + c->scratch_each * (size_t)index;

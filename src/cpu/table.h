@@ -66,5 +66,6 @@ extern const struct cpu_table cpu_table_scalar, cpu_table_avx2, cpu_table_avx_vn
     cpu_table_i8mm;
 
 static inline size_t cpu_head_pad(size_t d) { return (d + 15) & ~(size_t)15; }
+static inline size_t cpu_value_dim(const struct pl_cpu_kv *kv) { return kv->value_dim > 0 ? kv->value_dim : kv->head_dim; }
 
 #endif

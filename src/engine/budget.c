@@ -108,6 +108,7 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
                                        .page_tokens = page,
                                        .kv_heads = e->config.kv_heads,
                                        .head_dim = e->config.head_dim,
+                                       .value_dim = e->config.latent,
                                        .dtype = dtype};
     if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");
     PL_TRY(limit_kv(e, err));

@@ -13,7 +13,8 @@ struct pl_layer {
     struct pl_weight *mlp_norm, *gate, *up, *down, *gate_bias, *up_bias, *down_bias, *post_mlp_norm;
     struct pl_weight *router, *gate_experts, *up_experts, *down_experts;
     struct pl_weight *router_bias, *gate_experts_bias, *up_experts_bias, *down_experts_bias, *sinks;
-    struct pl_weight *shared_gate, *shared_up, *shared_down, *shared_router;
+    struct pl_weight *shared_gate, *shared_up, *shared_down, *shared_router, *router_choice;
+    struct pl_weight *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *k_heads, *v_heads; /* latent attention */
 };
 
 struct pl_model {
@@ -22,7 +23,7 @@ struct pl_model {
     struct pl_ops *ops;
     uint32_t max_rows, max_logits, max_context;
     uint64_t bytes_owned;
-    void **repacked; /* matrices that the file keeps in another order of bytes */
+    void **repacked; /* matrices that the file keeps in another order */
     size_t repacked_count, repacked_cap;
 
     struct pl_weight *embed, *out_norm, *out_norm_bias;
@@ -34,6 +35,7 @@ struct pl_model {
     struct pl_activation *x, *h, *q, *k, *v, *a, *g, *u;
     struct pl_activation *x_out, *a_out, *logits;   /* logit rows only */
     struct pl_activation *router, *sg, *su, *share; /* NULL without experts: their logits, the shared one's MLP and gate */
+    struct pl_activation *ql, *qa, *latent; /* latent attention: query rank, queries and results in the latents' terms */
 };
 
 enum pl_dim {
@@ -50,7 +52,12 @@ enum pl_dim {
     PL_DIM_ONE,
     PL_DIM_H,
     PL_DIM_XFX, /* one row of each expert: of its MLP width, */
-    PL_DIM_XE   /* of the model's */
+    PL_DIM_XE,  /* of the model's */
+    PL_DIM_HQ,  /* latent attention: heads x numbers of a query, */
+    PL_DIM_HV,  /* of a value, */
+    PL_DIM_QL,  /* rank of queries, */
+    PL_DIM_KL,  /* of keys and values: the latents, */
+    PL_DIM_KR   /* those and what rotates */
 };
 enum pl_need {
     PL_NEED_ALWAYS,
@@ -59,7 +66,11 @@ enum pl_need {
     PL_NEED_O_BIAS,
     PL_NEED_MLP_BIAS,
     PL_NEED_DENSE,
-    PL_NEED_MOE
+    PL_NEED_MOE,
+    PL_NEED_SHARED,      /* an expert that always counts */
+    PL_NEED_CHOICE_BIAS, /* of the router */
+    PL_NEED_QUERY_RANK,
+    PL_NEED_NO_QUERY_RANK
 };
 
 /* Where a weight lies in one that a file keeps fused: queries, keys, values in this order; gate, then up. */
@@ -124,6 +135,7 @@ struct pl_arch_def {
     bool shared_expert;                    /* and one expert counts always, by a gate of its own */
     bool mxfp4;                            /* safetensors may hold experts as blocks and scales */
     bool yarn_smooth;                      /* GGUF: the ramp's ends are not rounded */
+    bool latent;                           /* latent attention */
     struct pl_arch_bias biases[2];
     const struct pl_arch_field *fields;
     size_t field_count;
@@ -137,6 +149,7 @@ struct pl_arch_def {
     enum pl_status (*finish)(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                              struct pl_activation *x);
 };
+extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
     pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,

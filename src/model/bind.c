@@ -26,6 +26,11 @@ uint64_t pl_bind_dim(const struct pl_model_config *c, enum pl_dim d) {
     case PL_DIM_H: return c->heads;
     case PL_DIM_XFX: return (uint64_t)c->experts * c->expert_width;
     case PL_DIM_XE: return (uint64_t)c->experts * c->width;
+    case PL_DIM_HQ: return (uint64_t)c->heads * (c->nope_dim + c->rope_dim);
+    case PL_DIM_HV: return (uint64_t)c->heads * c->value_dim;
+    case PL_DIM_QL: return c->query_rank;
+    case PL_DIM_KL: return c->latent;
+    case PL_DIM_KR: return (uint64_t)c->latent + c->rope_dim;
     }
     return 0;
 }
@@ -44,7 +49,12 @@ const char *pl_bind_dim_text(enum pl_dim d) {
                                        "one",
                                        "heads",
                                        "experts x width of an expert",
-                                       "experts x width"};
+                                       "experts x width",
+                                       "heads x query size",
+                                       "heads x value size",
+                                       "query rank",
+                                       "latent size",
+                                       "latent and rotated size"};
     return text[d];
 }
 
@@ -57,6 +67,10 @@ static bool is_needed(const struct pl_model_config *c, enum pl_need need, uint32
     case PL_NEED_MLP_BIAS: return c->mlp_bias;
     case PL_NEED_DENSE: return !c->layer_moe[layer];
     case PL_NEED_MOE: return c->layer_moe[layer];
+    case PL_NEED_SHARED: return c->layer_moe[layer] && c->shared_width > 0;
+    case PL_NEED_CHOICE_BIAS: return c->layer_moe[layer] && c->experts_bias;
+    case PL_NEED_QUERY_RANK: return c->query_rank > 0;
+    case PL_NEED_NO_QUERY_RANK: return c->query_rank == 0;
     }
     return false;
 }
@@ -139,6 +153,16 @@ enum pl_status pl_bind_find(struct binder *d, const struct pl_binding *b, uint32
             pl_arch_name(d->m->cfg.arch));
 }
 
+enum pl_status pl_bind_remember(struct binder *d, void *p) {
+    struct pl_model *m = d->m;
+    if (p == NULL || pl_grow(&m->repacked, &m->repacked_cap, m->repacked_count + 1, sizeof *m->repacked) != PL_OK) {
+        pl_free(p);
+        PL_FAIL(d->err, PL_NO_MEMORY, "no memory for weights in another order");
+    }
+    m->repacked[m->repacked_count++] = p;
+    return PL_OK;
+}
+
 /* The weight made of n tensors takes its place; what it copied need not stay in memory. */
 void pl_bind_keep(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_weight *w,
                   const struct pl_tensor *from, size_t n) {
@@ -158,6 +182,7 @@ static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uin
     struct pl_model *m = d->m;
     if (!is_needed(&m->cfg, b->need, layer)) return PL_OK;
     if (b->use == PL_WEIGHT_EXPERTS) return pl_bind_experts(d, b, layer);
+    if (b->use == PL_WEIGHT_HEADS) return pl_bind_heads(d, b, layer);
     if (b->cols == PL_DIM_XFX || b->cols == PL_DIM_XE) return pl_bind_experts_bias(d, b, layer);
     const struct pl_tensor *t = NULL;
     struct pl_tensor part;

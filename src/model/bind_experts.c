@@ -63,16 +63,6 @@ static enum pl_status find_each(struct binder *d, const struct pl_binding *b, ui
 
 /* --- MXFP4 as published: [experts, rows, columns / 32, 16] bytes, two neighbours a byte, and as many scales --- */
 
-static enum pl_status remember(struct binder *d, void *p) {
-    struct pl_model *m = d->m;
-    if (p == NULL || pl_grow(&m->repacked, &m->repacked_cap, m->repacked_count + 1, sizeof *m->repacked) != PL_OK) {
-        pl_free(p);
-        PL_FAIL(d->err, PL_NO_MEMORY, "no memory for experts of layer weights in MXFP4");
-    }
-    m->repacked[m->repacked_count++] = p;
-    return PL_OK;
-}
-
 /* 16 bytes of neighbours to 16 bytes of element i and i + 16. */
 static void repack_block(const unsigned char *from, unsigned char scale, unsigned char *to) {
     unsigned char e[MXFP4_ELEMS];
@@ -140,7 +130,7 @@ static enum pl_status find_blocks(struct binder *d, const struct pl_binding *b, 
     if (!pl_mul_u64(rows * units, MXFP4_BYTES, &each) || !pl_mul_u64(each, c->experts, &all))
         PL_FAIL(d->err, PL_LIMIT, "tensor %s is larger than any memory", blocks->name);
     unsigned char *data = pl_alloc(all, 1);
-    PL_TRY(remember(d, data));
+    PL_TRY(pl_bind_remember(d, data));
     repack(blocks, scales, first, step, data);
     d->m->bytes_owned += all;
     for (uint32_t i = 0; i < c->experts; i++)

@@ -35,6 +35,12 @@ enum pl_status pl_bind_find(struct binder *d, const struct pl_binding *b, uint32
 void pl_bind_keep(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_weight *w,
                   const struct pl_tensor *from, size_t n);
 
+/* Memory of the model's own, to go with it; p NULL: there was none. */
+enum pl_status pl_bind_remember(struct binder *d, void *p) PL_MUST_CHECK;
+
+/* bind_heads.c: the halves of kv_b for each head, as latent attention multiplies them: part K turned, part V as it is. */
+enum pl_status pl_bind_heads(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
+
 /* bind_experts.c */
 enum pl_status pl_bind_experts(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
 /* One row of each expert, as one vector. */

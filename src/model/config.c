@@ -29,6 +29,8 @@ static const struct {
     [PL_ARCH_MIXTRAL] = {"mixtral", &pl_mixtral_def},
     [PL_ARCH_OLMOE] = {"olmoe", &pl_olmoe_def},
     [PL_ARCH_GPT_OSS] = {"gpt_oss", &pl_gpt_oss_def},
+    [PL_ARCH_DEEPSEEK_V2] = {"deepseek_v2", &pl_deepseek_v2_def},
+    [PL_ARCH_DEEPSEEK_V3] = {"deepseek_v3", &pl_deepseek_v3_def},
 };
 _Static_assert(PL_COUNT_OF(archs) == PL_ARCH_COUNT, "a new architecture needs its row above and its name below");
 
@@ -36,7 +38,7 @@ const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? 
 const char *pl_arch_list(void) {
     return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
-           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss";
+           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3";
 }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);
@@ -79,6 +81,13 @@ static enum pl_status check_experts(const struct pl_model_config *c, struct pl_e
     if (c->experts == 0 || c->experts_used == 0 || c->experts_used > c->experts || c->expert_width == 0)
         PL_FAIL(err, PL_FORMAT, "%u of %u experts of width %u: at least one, and no more than there are, was expected",
                 c->experts_used, c->experts, c->expert_width);
+    if (!is_positive(c->experts_scale))
+        PL_FAIL(err, PL_FORMAT, "experts weighted by %g: a positive number was expected", (double)c->experts_scale);
+    if (c->expert_groups == 0) return PL_OK;
+    if (c->experts % c->expert_groups != 0 || c->groups_used == 0 || c->groups_used > c->expert_groups ||
+        c->experts_used > c->experts / c->expert_groups * c->groups_used)
+        PL_FAIL(err, PL_FORMAT, "%u experts of %u of %u groups of %u experts: there are not so many", c->experts_used,
+                c->groups_used, c->expert_groups, c->experts);
     return PL_OK;
 }
 
@@ -112,7 +121,8 @@ enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_con
                                 .rope_attn_factor = 1,
                                 .rope_beta_fast = 32,
                                 .rope_beta_slow = 1,
-                                .rope_truncate = true};
+                                .rope_truncate = true,
+                                .experts_scale = 1};
     enum pl_status st = pl_file_kind(f) == PL_FILE_GGUF ? pl_config_read_gguf(f, &c, err) : pl_config_read_hf(f, &c, err);
     if (st == PL_OK) st = check_shape(&c, err);
     if (st == PL_OK) st = check_rope(&c, err);

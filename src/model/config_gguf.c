@@ -16,7 +16,7 @@ static const struct {
     {"olmo2", PL_ARCH_OLMO2},        {"starcoder2", PL_ARCH_STARCODER2}, {"command-r", PL_ARCH_COHERE},
     {"cohere2", PL_ARCH_COHERE2},    {"chatglm", PL_ARCH_GLM},           {"glm4", PL_ARCH_GLM4},
     {"qwen2moe", PL_ARCH_QWEN2_MOE}, {"qwen3moe", PL_ARCH_QWEN3_MOE},    {"olmoe", PL_ARCH_OLMOE},
-    {"gpt-oss", PL_ARCH_GPT_OSS},
+    {"gpt-oss", PL_ARCH_GPT_OSS},    {"deepseek2", PL_ARCH_DEEPSEEK_V2},
 };
 
 struct reader {
@@ -76,12 +76,33 @@ static enum pl_status read_arch(struct reader *r, enum pl_arch *out) {
             name.data, pl_arch_list());
 }
 
+/* Latent attention. Newer files say the sizes of a head apart (key_length_mla) from those of the one key that all share. */
+static enum pl_status read_latent(struct reader *r, struct pl_model_config *c) {
+    bool found;
+    uint32_t key = 0;
+    PL_TRY(read_u32(r, "attention.q_lora_rank", 0, PL_WIDTH_MAX, &c->query_rank, &found));
+    PL_TRY(read_u32(r, "attention.kv_lora_rank", 1, PL_HEAD_MAX, &c->latent, NULL));
+    PL_TRY(read_u32(r, "rope.dimension_count", 2, PL_HEAD_MAX, &c->rope_dim, NULL));
+    PL_TRY(read_u32(r, "attention.key_length_mla", 1, PL_HEAD_MAX, &key, &found));
+    if (!found) PL_TRY(read_u32(r, "attention.key_length", 1, PL_HEAD_MAX, &key, NULL));
+    if (key <= c->rope_dim || c->latent + c->rope_dim > PL_HEAD_MAX)
+        PL_FAIL(r->err, PL_FORMAT, "keys of %u, of which %u rotate, from latents of %u: that cannot be", key, c->rope_dim,
+                c->latent);
+    c->nope_dim = key - c->rope_dim;
+    PL_TRY(read_u32(r, "attention.value_length_mla", 1, PL_HEAD_MAX, &c->value_dim, &found));
+    if (!found) PL_TRY(read_u32(r, "attention.value_length", 1, PL_HEAD_MAX, &c->value_dim, NULL));
+    c->kv_heads = 1;
+    c->head_dim = c->latent + c->rope_dim;
+    return PL_OK;
+}
+
 static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, "block_count", 1, PL_MODEL_LAYERS_MAX, &c->layers, NULL));
     PL_TRY(read_u32(r, "embedding_length", 1, PL_WIDTH_MAX, &c->width, NULL));
     PL_TRY(read_u32(r, "feed_forward_length", 1, PL_MLP_MAX, &c->mlp_width, NULL));
     PL_TRY(read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL));
     PL_TRY(read_u32(r, "attention.head_count", 1, PL_HEADS_MAX, &c->heads, NULL));
+    if (r->def->latent) return read_latent(r, c);
     bool found;
     PL_TRY(read_u32(r, "attention.head_count_kv", 1, c->heads, &c->kv_heads, &found));
     if (!found) c->kv_heads = c->heads;
@@ -120,11 +141,48 @@ static enum pl_status read_vocab(struct reader *r, struct pl_model_config *c) {
 
 static bool has(const struct pl_file *f, const char *tensor) { return pl_file_tensor(f, tensor) != NULL; }
 
+/* A sigmoid makes it a V3: its groups are judged by their two best experts, V2's by the best. */
+static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_config *c) {
+    bool found;
+    uint32_t dense = 0, shared = 0, gating = 0;
+    PL_TRY(read_u32(r, "expert_count", 1, PL_EXPERTS_MAX, &c->experts, NULL));
+    PL_TRY(read_u32(r, "expert_used_count", 1, PL_EXPERTS_MAX, &c->experts_used, NULL));
+    PL_TRY(read_u32(r, "expert_feed_forward_length", 1, PL_MLP_MAX, &c->expert_width, NULL));
+    PL_TRY(read_u32(r, "expert_shared_count", 0, PL_EXPERTS_MAX, &shared, &found));
+    PL_TRY(read_u32(r, "leading_dense_block_count", 0, UINT32_MAX, &dense, &found));
+    PL_TRY(read_u32(r, "expert_group_count", 0, PL_EXPERTS_MAX, &c->expert_groups, &found));
+    PL_TRY(read_u32(r, "expert_group_used_count", 0, PL_EXPERTS_MAX, &c->groups_used, &found));
+    PL_TRY(read_u32(r, "expert_gating_func", 0, UINT32_MAX, &gating, &found));
+    enum pl_status st = pl_gguf_bool(r->f, key_of(r, "expert_weights_norm"), &c->experts_renormalise, r->err);
+    if (st != PL_OK && st != PL_NOT_FOUND) return st;
+    float scale = 0;
+    PL_TRY(read_f32(r, "expert_weights_scale", &scale));
+    if (scale != 0) c->experts_scale = scale;
+    if (gating > 2)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "experts with gating function %u: 1 (softmax) and 2 (sigmoid) are implemented",
+                gating);
+    if ((uint64_t)shared * c->expert_width > PL_MLP_MAX)
+        PL_FAIL(r->err, PL_FORMAT, "%u shared experts of width %u: together at most %u was expected", shared,
+                c->expert_width, PL_MLP_MAX);
+    c->shared_width = shared * c->expert_width;
+    c->experts_sigmoid = gating == 2;
+    if (c->experts_sigmoid) c->arch = PL_ARCH_DEEPSEEK_V3;
+    r->def = pl_arch_def(c->arch);
+    if (c->expert_groups <= 1) c->expert_groups = 0;
+    c->expert_group_top = c->experts_sigmoid ? 2 : 1;
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = l >= dense;
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.exp_probs_b.bias", PL_MIN(dense, c->layers - 1));
+    c->experts_bias = has(r->f, name);
+    return PL_OK;
+}
+
 /* Mixtral is a llama with experts. */
 static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) {
     bool found;
     float scale = 0;
     uint32_t gating = 0;
+    if (r->def->latent) return read_deepseek_experts(r, c);
     PL_TRY(read_u32(r, "expert_count", 0, PL_EXPERTS_MAX, &c->experts, &found));
     if (c->experts > 0 && c->arch == PL_ARCH_LLAMA) {
         c->arch = PL_ARCH_MIXTRAL;
@@ -188,6 +246,10 @@ static enum pl_status read_yarn(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_f32(r, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
     PL_TRY(read_f32(r, "rope.scaling.attn_factor", &factor));
     PL_TRY(read_f32(r, "rope.scaling.yarn_attn_factor", &magnitude)); /* attention_factor of config.json: all of it */
+    float log_multiplier = 0; /* a tenth of mscale_all_dim, which divides the magnitude: with an equal mscale, 1 is left */
+    if (r->def->latent) PL_TRY(read_f32(r, "rope.scaling.yarn_log_multiplier", &log_multiplier));
+    c->mscale_all = 10 * log_multiplier;
+    if (log_multiplier != 0 && magnitude == 0) magnitude = 1;
     if (magnitude == 0) magnitude = c->rope_factor > 1 ? 1.0f + 0.1f * logf(c->rope_factor) : 1.0f;
     c->rope_attn_factor = factor * magnitude;
     return PL_OK;
@@ -268,6 +330,7 @@ static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) 
     c->layer_norm = d->layer_norm;
     PL_TRY(read_f32(r, d->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", &c->norm_eps));
     if (c->norm_eps < 0) PL_FAIL(r->err, PL_FORMAT, "metadata key %s is missing or negative", r->key);
+    c->latent_eps = c->norm_eps;
     c->rope_base = d->rope_base_gguf > 0 ? d->rope_base_gguf : 1e4f;
     PL_TRY(read_f32(r, "rope.freq_base", &c->rope_base));
     c->rope_base_local = d->rope_base_local > 0 ? d->rope_base_local : c->rope_base;

@@ -37,6 +37,8 @@ static const struct hf_arch {
     {"qwen3_moe", PL_ARCH_QWEN3_MOE, 151936, 2048, 6144, 24, 32, 4, 0, 32768, 1e-6, 1e4, false, false},
     {"mixtral", PL_ARCH_MIXTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-5, 1e6, false, false},
     {"olmoe", PL_ARCH_OLMOE, 50304, 2048, 2048, 16, 16, 0, 0, 4096, 1e-5, 1e4, false, false},
+    {"deepseek_v2", PL_ARCH_DEEPSEEK_V2, 102400, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
+    {"deepseek_v3", PL_ARCH_DEEPSEEK_V3, 129280, 7168, 18432, 61, 128, 0, 0, 4096, 1e-6, 1e4, false, false},
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
     {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
 };
@@ -208,6 +210,26 @@ static enum pl_status read_rotary_part(struct reader *r, struct pl_model_config 
     return PL_OK;
 }
 
+/* Sizes of latent attention: one key a token for all heads. */
+static enum pl_status read_latent(struct reader *r, struct pl_model_config *c) {
+    const json_t *rank = json_object_get(r->root, "q_lora_rank"); /* null is none, absent the default */
+    if (field(r->root, "index_topk") != NULL)
+        PL_FAIL(r->err, PL_UNSUPPORTED,
+                "config.json: attention to the tokens that an indexer picks (index_topk) is not implemented");
+    PL_TRY(read_u32(r, r->root, "q_lora_rank", 0, PL_WIDTH_MAX, rank == NULL ? 1536 : 0, &c->query_rank));
+    PL_TRY(read_u32(r, r->root, "kv_lora_rank", 1, PL_HEAD_MAX, 512, &c->latent));
+    PL_TRY(read_u32(r, r->root, "qk_nope_head_dim", 1, PL_HEAD_MAX, 128, &c->nope_dim));
+    PL_TRY(read_u32(r, r->root, "qk_rope_head_dim", 2, PL_HEAD_MAX, 64, &c->rope_dim));
+    PL_TRY(read_u32(r, r->root, "v_head_dim", 1, PL_HEAD_MAX, 128, &c->value_dim));
+    if (c->latent + c->rope_dim > PL_HEAD_MAX)
+        PL_FAIL(r->err, PL_FORMAT, "config.json: kv_lora_rank %u and qk_rope_head_dim %u: together at most %u was expected",
+                c->latent, c->rope_dim, PL_HEAD_MAX);
+    c->kv_heads = 1;
+    c->head_dim = c->latent + c->rope_dim;
+    c->latent_eps = 1e-6f; /* of those norms, whatever rms_norm_eps is */
+    return PL_OK;
+}
+
 static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     const struct hf_arch *d = r->hf;
     PL_TRY(read_u32(r, r->root, "num_hidden_layers", 1, PL_MODEL_LAYERS_MAX, d->layers, &c->layers));
@@ -216,6 +238,7 @@ static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, r->root, "vocab_size", 1, PL_VOCAB_MAX, d->vocab, &c->vocab));
     PL_TRY(read_u32(r, r->root, "max_position_embeddings", 1, PL_CONTEXT_MAX, d->context, &c->context_train));
     PL_TRY(read_u32(r, r->root, "num_attention_heads", 1, PL_HEADS_MAX, d->heads, &c->heads));
+    if (r->def->latent) return read_latent(r, c);
     uint32_t kv_heads = d->kv_heads > 0 && d->kv_heads <= c->heads ? d->kv_heads : c->heads;
     PL_TRY(read_u32(r, r->root, "num_key_value_heads", 1, c->heads, kv_heads, &c->kv_heads));
     uint32_t derived = c->width % c->heads == 0 && c->width / c->heads <= PL_HEAD_MAX ? c->width / c->heads : 0;
@@ -238,8 +261,58 @@ static enum pl_status read_moe_layers(struct reader *r, struct pl_model_config *
     return PL_OK;
 }
 
+/* How DeepSeek's routers choose: V2 by softmax, of the groups with the best experts; V3 by sigmoid with a bias, of those
+ * whose two best are best together. */
+static enum pl_status read_router(struct reader *r, struct pl_model_config *c) {
+    bool v3 = c->arch == PL_ARCH_DEEPSEEK_V3;
+    const json_t *method = field(r->root, "topk_method"), *scoring = field(r->root, "scoring_func");
+    const char *how = json_is_string(method) ? json_string_value(method) : v3 ? "noaux_tc" : "greedy";
+    const char *score = json_is_string(scoring) ? json_string_value(scoring) : v3 ? "sigmoid" : "softmax";
+    bool grouped = v3 || strcmp(how, "group_limited_greedy") == 0;
+    if (strcmp(score, v3 ? "sigmoid" : "softmax") != 0 ||
+        (v3 ? strcmp(how, "noaux_tc") != 0 : !grouped && strcmp(how, "greedy") != 0))
+        PL_FAIL(r->err, PL_UNSUPPORTED,
+                "config.json: topk_method '%.32s' with scoring_func '%.32s' is not implemented for %s; known: greedy and "
+                "group_limited_greedy with softmax for deepseek_v2, noaux_tc with sigmoid for deepseek_v3",
+                how, score, r->hf->model_type);
+    PL_TRY(read_bool(r, r->root, "norm_topk_prob", v3, &c->experts_renormalise));
+    if (!v3 && c->experts_renormalise)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: norm_topk_prob is true, which is not implemented for %s",
+                r->hf->model_type);
+    PL_TRY(read_f32(r, r->root, "routed_scaling_factor", v3 ? 2.5 : 1, &c->experts_scale));
+    c->experts_sigmoid = c->experts_bias = v3;
+    if (!grouped) return PL_OK;
+    PL_TRY(read_u32(r, r->root, "n_group", 1, PL_EXPERTS_MAX, v3 ? 8 : 0, &c->expert_groups));
+    PL_TRY(read_u32(r, r->root, "topk_group", 1, PL_EXPERTS_MAX, v3 ? 4 : 0, &c->groups_used));
+    c->expert_group_top = v3 ? 2 : 1;
+    if (c->expert_groups == 1) c->expert_groups = 0;
+    return PL_OK;
+}
+
+static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_config *c) {
+    bool v3 = c->arch == PL_ARCH_DEEPSEEK_V3;
+    uint32_t dense, freq, shared;
+    PL_TRY(read_u32(r, r->root, "n_routed_experts", 1, PL_EXPERTS_MAX, v3 ? 256 : 64, &c->experts));
+    PL_TRY(read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, v3 ? 8 : 0, &c->experts_used));
+    PL_TRY(read_u32(r, r->root, "moe_intermediate_size", 1, PL_MLP_MAX, v3 ? 2048 : 1407, &c->expert_width));
+    bool none = json_is_null(json_object_get(r->root, "n_shared_experts"));
+    PL_TRY(read_u32(r, r->root, "n_shared_experts", 0, PL_EXPERTS_MAX, none ? 0 : v3 ? 1 : 2, &shared));
+    PL_TRY(read_u32(r, r->root, "first_k_dense_replace", 0, UINT32_MAX, v3 ? 3 : 0, &dense));
+    PL_TRY(read_u32(r, r->root, "moe_layer_freq", 1, UINT32_MAX, 1, &freq));
+    if (freq != 1)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: moe_layer_freq is %u; experts in every layer, 1, are implemented",
+                freq);
+    if ((uint64_t)shared * c->expert_width > PL_MLP_MAX)
+        PL_FAIL(r->err, PL_FORMAT, "config.json: %u shared experts of width %u: together at most %u was expected", shared,
+                c->expert_width, PL_MLP_MAX);
+    c->shared_width = shared * c->expert_width; /* together they are one */
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = l >= dense;
+    return read_router(r, c);
+}
+
 static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) {
     const struct pl_arch_def *d = r->def;
+    if (d->latent) return read_deepseek_experts(r, c);
     bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
     if (!d->moe) return PL_OK;
     bool local = c->arch == PL_ARCH_MIXTRAL || c->arch == PL_ARCH_GPT_OSS;
@@ -348,6 +421,7 @@ static enum pl_status read_yarn(struct reader *r, const json_t *o, struct pl_mod
     PL_TRY(read_f64(r, o, "mscale", 0, &mscale));
     PL_TRY(read_f64(r, o, "mscale_all_dim", 0, &mscale_all));
     PL_TRY(read_bool(r, o, "truncate", true, &c->rope_truncate));
+    c->mscale_all = (float)mscale_all;
     if (fast != 0) c->rope_beta_fast = (float)fast;
     if (slow != 0) c->rope_beta_slow = (float)slow;
     if (attention != 0)
@@ -425,7 +499,9 @@ static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
     const json_t *global = object_field(parameters, "full_attention"),
                  *local = object_field(parameters, "sliding_attention");
     if (global == NULL && local == NULL) global = parameters;
-    c->rope_halves = !r->def->hf_pairs;
+    bool pairs = r->def->hf_pairs;
+    if (r->def->latent) PL_TRY(read_bool(r, r->root, "rope_interleave", true, &pairs));
+    c->rope_halves = !pairs;
     double theta, theta_local;
     PL_TRY(read_f64(r, r->root, "rope_theta", r->hf->rope_theta, &theta));
     PL_TRY(read_f32(r, global, "rope_theta", theta, &c->rope_base));

@@ -84,9 +84,15 @@ enum pl_status pl_layer_finish_sandwich(struct pl_model *m, const struct pl_laye
 }
 
 struct pl_moe pl_layer_moe(const struct pl_model *m, const struct pl_layer *w) {
-    return (struct pl_moe){.used = m->cfg.experts_used,
-                           .renormalise = m->cfg.experts_renormalise,
-                           .scale = 1,
+    const struct pl_model_config *c = &m->cfg;
+    return (struct pl_moe){.used = c->experts_used,
+                           .router = c->experts_sigmoid ? PL_ROUTER_SIGMOID : PL_ROUTER_SOFTMAX,
+                           .renormalise = c->experts_renormalise,
+                           .scale = c->experts_scale,
+                           .groups = c->expert_groups,
+                           .groups_used = c->groups_used,
+                           .group_top = c->expert_group_top,
+                           .choice_bias = w->router_choice,
                            .act = m->cfg.mlp_act,
                            .gate = w->gate_experts,
                            .up = w->up_experts,
@@ -96,10 +102,14 @@ struct pl_moe pl_layer_moe(const struct pl_model *m, const struct pl_layer *w) {
                            .down_bias = w->down_experts_bias};
 }
 
-/* x += sigmoid(m->h shared_router^T) mlp(m->h) */
+/* x += mlp(m->h), times sigmoid(m->h shared_router^T) where there is one. */
 static enum pl_status shared_expert(struct pl_model *m, const struct pl_layer *w, struct pl_activation *x) {
     const struct pl_weight *in[] = {w->shared_gate, w->shared_up, w->shared_router};
     struct pl_activation *out[] = {m->sg, m->su, m->share};
+    if (w->shared_router == NULL) {
+        PL_TRY(pl_ops_gated(m->ops, in, NULL, m->cfg.mlp_act, m->h, out));
+        return pl_ops_linear_add(m->ops, w->shared_down, m->sg, x);
+    }
     PL_TRY(pl_ops_linear(m->ops, 3, in, NULL, m->h, out));
     PL_TRY(pl_ops_glu(m->ops, m->cfg.mlp_act, m->sg, m->su, m->sg));
     PL_TRY(pl_ops_gate_rows(m->ops, m->sg, m->share));
@@ -114,5 +124,5 @@ enum pl_status pl_layer_finish_moe(struct pl_model *m, const struct pl_layer *w,
     PL_TRY(pl_layer_norm(m, x, w->mlp_norm, w->mlp_norm_bias, m->h));
     PL_TRY(pl_layer_project(m, w->router, w->router_bias, m->h, m->router));
     PL_TRY(pl_ops_moe(m->ops, &moe, m->router, m->h, x));
-    return w->shared_router != NULL ? shared_expert(m, w, x) : PL_OK;
+    return w->shared_down != NULL ? shared_expert(m, w, x) : PL_OK;
 }

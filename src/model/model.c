@@ -14,26 +14,38 @@ struct activation_plan {
     size_t rows, cols;
 };
 
-enum { ACTIVATIONS = 15 };
+enum { ACTIVATIONS = 18 };
 
 static void plan_activations(const struct pl_model_config *c, size_t rows, size_t logits,
                              struct activation_plan plan[ACTIVATIONS]) {
-    size_t hd = (size_t)c->heads * c->head_dim, gd = (size_t)c->kv_heads * c->head_dim;
+    size_t hd = (size_t)c->heads * c->head_dim, gd = (size_t)c->kv_heads * c->head_dim, vd = gd, ad = hd;
+    size_t ql = 0, qa = 0, latent = 0;
+    if (c->latent > 0) {
+        qa = hd;
+        hd = (size_t)c->heads * (c->nope_dim + c->rope_dim);
+        vd = 0;
+        ad = (size_t)c->heads * c->value_dim;
+        ql = c->query_rank;
+        latent = (size_t)c->heads * c->latent;
+    }
     const struct activation_plan all[ACTIVATIONS] = {{offsetof(struct pl_model, x), rows, c->width},
                                                      {offsetof(struct pl_model, h), rows, c->width},
                                                      {offsetof(struct pl_model, q), rows, hd},
                                                      {offsetof(struct pl_model, k), rows, gd},
-                                                     {offsetof(struct pl_model, v), rows, gd},
-                                                     {offsetof(struct pl_model, a), rows, hd},
+                                                     {offsetof(struct pl_model, v), rows, vd},
+                                                     {offsetof(struct pl_model, a), rows, ad},
                                                      {offsetof(struct pl_model, g), rows, c->mlp_width},
                                                      {offsetof(struct pl_model, u), rows, c->mlp_width},
                                                      {offsetof(struct pl_model, x_out), logits, c->width},
-                                                     {offsetof(struct pl_model, a_out), logits, hd},
+                                                     {offsetof(struct pl_model, a_out), logits, ad},
                                                      {offsetof(struct pl_model, logits), logits, c->vocab},
                                                      {offsetof(struct pl_model, router), rows, c->experts},
                                                      {offsetof(struct pl_model, sg), rows, c->shared_width},
                                                      {offsetof(struct pl_model, su), rows, c->shared_width},
-                                                     {offsetof(struct pl_model, share), rows, c->shared_width > 0 ? 1 : 0}};
+                                                     {offsetof(struct pl_model, share), rows, c->shared_width > 0 ? 1 : 0},
+                                                     {offsetof(struct pl_model, ql), rows, ql},
+                                                     {offsetof(struct pl_model, qa), rows, qa},
+                                                     {offsetof(struct pl_model, latent), rows, latent}};
     memcpy(plan, all, sizeof all);
 }
 
@@ -73,6 +85,12 @@ static enum pl_status reserve_experts(struct pl_model *m, struct pl_err *err) {
     return PL_OK;
 }
 
+static enum pl_status reserve_heads(struct pl_model *m, struct pl_err *err) {
+    if (m->cfg.latent == 0) return PL_OK; /* all layers have the same shapes */
+    PL_TRY(pl_ops_heads_reserve(m->ops, m->layers[0].k_heads, m->max_rows, err));
+    return pl_ops_heads_reserve(m->ops, m->layers[0].v_heads, m->max_rows, err);
+}
+
 static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,
                            struct pl_err *err) {
     m->max_rows = or_default(opt->max_rows, 512);
@@ -83,6 +101,7 @@ static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const st
     PL_TRY(pl_model_bind(m, f, opt, err));
     PL_TRY(pl_model_make_ropes(m, f, err));
     PL_TRY(make_activations(m, err));
+    PL_TRY(reserve_heads(m, err));
     return reserve_experts(m, err);
 }
 
@@ -167,6 +186,12 @@ enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_co
             !pl_add_u64(b.weight_bytes_resident, owned > 0 ? owned : t->bytes, &b.weight_bytes_resident))
             PL_FAIL(err, PL_LIMIT, "the weights overflow");
     }
+    /* Latent attention: a copy of what kv_b makes of keys, turned, in f32 at most. */
+    uint64_t turned = 0;
+    if (!pl_mul_u64((uint64_t)c->layers * c->heads * sizeof(float), (uint64_t)c->nope_dim * c->latent, &turned) ||
+        !pl_add_u64(b.weight_bytes_owned, turned, &b.weight_bytes_owned) ||
+        !pl_add_u64(b.weight_bytes_resident, turned, &b.weight_bytes_resident))
+        PL_FAIL(err, PL_LIMIT, "the weights overflow");
     if (kv != NULL) b.kv_bytes = pl_kv_shape_bytes(kv);
     if (kv != NULL && b.kv_bytes == 0)
         PL_FAIL(err, PL_LIMIT, "a KV cache of %zu pages of %zu tokens is larger than any memory", kv->page_count,

@@ -32,6 +32,8 @@ enum pl_arch {
     PL_ARCH_MIXTRAL,
     PL_ARCH_OLMOE,
     PL_ARCH_GPT_OSS,
+    PL_ARCH_DEEPSEEK_V2,
+    PL_ARCH_DEEPSEEK_V3,
     PL_ARCH_COUNT /* the last: one line each */
 };
 
@@ -67,6 +69,13 @@ struct pl_model_config {
     bool experts_renormalise;                                   /* weights of the chosen ones add up to 1 */
     float swiglu_limit;                                         /* of gpt-oss's experts; 0: the file does not say */
     bool layer_moe[PL_MODEL_LAYERS_MAX];
+    bool experts_sigmoid, experts_bias;                    /* scores; a bias that counts for the choice alone */
+    float experts_scale;                                   /* of their weights; 1: none */
+    uint32_t expert_groups, groups_used, expert_group_top; /* struct pl_moe; 0: none */
+    /* Latent attention (MLA). latent > 0: G = 1, D = latent + rope_dim, and a key's first `latent` numbers are its value. */
+    uint32_t latent, query_rank;  /* query_rank 0: queries by one product */
+    uint32_t nope_dim, value_dim; /* of a head: what does not rotate, what its values have */
+    float latent_eps, mscale_all; /* of the norms on the ranks; YaRN: attention scales by its square as well, 0: not */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
 };
 

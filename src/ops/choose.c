@@ -38,6 +38,10 @@ static size_t cpu_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
         out[n++] = PL_IMPL_BY_EXPERT;
         return n;
     }
+    if (op == PL_OP_heads_linear || op == PL_OP_latent_append) { /* likewise; plain C */
+        out[n++] = PL_IMPL_PORTABLE;
+        return n;
+    }
     for (int isa = PL_ISA_COUNT - 1; isa >= 0; isa--) out[n++] = (enum pl_impl)(PL_IMPL_ISA + isa);
     if (op == PL_OP_linear) out[n++] = PL_IMPL_WIDENED; /* types without a packed form; never asked for by name */
     return n;

@@ -10,7 +10,7 @@
 struct pl_weight {
     enum pl_weight_use use;
     uint64_t rows, cols; /* vector: 1, n */
-    size_t experts;      /* PL_WEIGHT_EXPERTS: how many of rows x cols */
+    size_t experts;      /* PL_WEIGHT_EXPERTS, PL_WEIGHT_HEADS: how many of rows x cols */
 };
 struct pl_activation {
     size_t rows_max, cols;
@@ -80,6 +80,14 @@ struct pl_ops_impl {
     enum pl_status (*gate_rows)(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate);
     enum pl_status (*moe)(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
                           const struct pl_activation *x, struct pl_activation *y);
+    enum pl_status (*heads_linear)(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                   struct pl_activation *y);
+    enum pl_status (*latent_append)(struct pl_ops *o, const struct pl_latent *p, const struct pl_activation *q,
+                                    const struct pl_activation *kv, struct pl_activation *qa);
+    /* With heads_linear, else NULL. heads_reserve: optional. */
+    enum pl_status (*heads_create)(struct pl_ops *o, const struct pl_tensor *heads, size_t count, struct pl_weight **out,
+                                   struct pl_err *err);
+    enum pl_status (*heads_reserve)(struct pl_ops *o, const struct pl_weight *w, size_t rows, struct pl_err *err);
     /* With moe, else NULL. */
     enum pl_status (*experts_create)(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
                                      struct pl_err *err);

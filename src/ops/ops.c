@@ -129,6 +129,26 @@ enum pl_status pl_ops_experts_create(struct pl_ops *o, const struct pl_tensor *e
     return PL_OK;
 }
 
+enum pl_status pl_ops_heads_create(struct pl_ops *o, const struct pl_tensor *heads, size_t count, struct pl_weight **out,
+                                   struct pl_err *err) {
+    if (pl_ops_port(PL_OP_heads_linear, o->impl->backend) == PL_PORT_NONE)
+        PL_FAIL(err, PL_UNSUPPORTED,
+                "latent attention of %zu heads: backend %s has no port of heads_linear; the cpu backend has", count,
+                pl_backend_name(o->impl->backend));
+    struct pl_weight *w;
+    PL_TRY(o->impl->heads_create(o, heads, count, &w, err));
+    w->use = PL_WEIGHT_HEADS;
+    w->experts = count;
+    w->rows = heads[0].shape[0];
+    w->cols = heads[0].shape[1];
+    *out = w;
+    return PL_OK;
+}
+
+enum pl_status pl_ops_heads_reserve(struct pl_ops *o, const struct pl_weight *w, size_t rows, struct pl_err *err) {
+    return o->impl->heads_reserve != NULL ? o->impl->heads_reserve(o, w, rows, err) : PL_OK;
+}
+
 void pl_ops_weight_destroy(struct pl_ops *o, struct pl_weight *w) {
     if (w != NULL) o->impl->weight_destroy(o, w);
 }
@@ -170,7 +190,7 @@ size_t pl_kv_shape_bytes(const struct pl_kv_shape *s) {
     size_t n = pl_dtype_info(s->dtype)->block_bytes, bytes;
     bool fits = pl_mul_size(n, s->head_dim, &bytes) && pl_mul_size(bytes, s->kv_heads, &bytes) &&
                 pl_mul_size(bytes, s->page_tokens, &bytes) && pl_mul_size(bytes, s->page_count, &bytes) &&
-                pl_mul_size(bytes, s->layers, &bytes) && pl_mul_size(bytes, 2, &bytes);
+                pl_mul_size(bytes, s->layers, &bytes) && pl_mul_size(bytes, pl_kv_sides(s), &bytes);
     return fits ? bytes : 0;
 }
 
@@ -178,7 +198,7 @@ enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shap
                                 struct pl_err *err) {
     if (shape->dtype != PL_F16 && shape->dtype != PL_BF16 && shape->dtype != PL_F32)
         PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: f16, bf16 and f32 are known", pl_dtype_name(shape->dtype));
-    if (pl_kv_shape_bytes(shape) == 0)
+    if (pl_kv_shape_bytes(shape) == 0 || shape->value_dim > shape->head_dim)
         PL_FAIL(err, PL_INVALID, "KV cache of %zu layers, %zu pages of %zu tokens, %zu heads of %zu: empty, or too large",
                 shape->layers, shape->page_count, shape->page_tokens, shape->kv_heads, shape->head_dim);
     struct pl_kv_store *kv;
@@ -392,6 +412,7 @@ enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     PL_ASSERT(o->batch != NULL);
     const struct pl_kv_shape *s = &o->kv->shape;
     PL_ASSERT(p->layer < s->layers && q->cols == p->heads * s->head_dim && p->heads % s->kv_heads == 0);
+    PL_ASSERT(s->value_dim == 0);
     PL_ASSERT(k->cols == s->kv_heads * s->head_dim && v->cols == k->cols);
     PL_ASSERT(q->rows == o->batch->rows && k->rows == q->rows && v->rows == q->rows);
     PL_ASSERT(p->q_norm == NULL || is_vector(p->q_norm, s->head_dim));
@@ -402,11 +423,31 @@ enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     return q->rows > 0 ? RUN(rope_append, o->impl->rope_append(o, p, q, k, v)) : PL_OK;
 }
 
+enum pl_status pl_ops_latent_append(struct pl_ops *o, const struct pl_latent *p, const struct pl_activation *q,
+                                    const struct pl_activation *kv, struct pl_activation *qa) {
+    PL_ASSERT(o->batch != NULL);
+    const struct pl_kv_shape *s = &o->kv->shape;
+    PL_ASSERT(p->layer < s->layers && s->kv_heads == 1 && s->value_dim > 0 && s->value_dim < s->head_dim);
+    PL_ASSERT(kv->cols == s->head_dim && qa->cols == p->heads * s->head_dim && is_vector(p->norm, s->value_dim));
+    PL_ASSERT(q->cols % p->heads == 0 && p->rope->dim == s->head_dim - s->value_dim && p->rope->dim < q->cols / p->heads);
+    PL_ASSERT(q->rows == o->batch->rows && kv->rows == q->rows && q != qa);
+    for (uint32_t i = 0; i < o->batch->seq_count; i++)
+        if ((uint64_t)o->batch->seqs[i].past + o->batch->seqs[i].rows > p->rope->positions) return PL_LIMIT;
+    return take_rows(qa, q->rows, qa->cols) ? RUN(latent_append, o->impl->latent_append(o, p, q, kv, qa)) : PL_OK;
+}
+
+enum pl_status pl_ops_heads_linear(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                   struct pl_activation *y) {
+    PL_ASSERT(w->use == PL_WEIGHT_HEADS && x->cols % w->experts == 0 && y->cols % w->experts == 0 && x != y);
+    PL_ASSERT(x->cols / w->experts >= w->cols && y->cols / w->experts >= w->rows);
+    return take_rows(y, x->rows, y->cols) ? RUN(heads_linear, o->impl->heads_linear(o, w, x, y)) : PL_OK;
+}
+
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out) {
     PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.layers && q->cols == p->heads * o->kv->shape.head_dim);
     PL_ASSERT(q->rows == o->batch->rows && q != out && (p->sinks == NULL || is_vector(p->sinks, p->heads)));
-    if (!take_rows(out, q->rows, q->cols)) return PL_OK;
+    if (!take_rows(out, q->rows, p->heads * pl_kv_value_dim(&o->kv->shape))) return PL_OK;
     uint64_t counted = o->attention_totals.layer_steps;
     enum pl_status st = RUN(attention, o->impl->attention(o, p, q, out));
     if (st != PL_OK && o->attention_totals.layer_steps == counted)

@@ -24,14 +24,16 @@ const char *pl_backend_name(enum pl_backend b); /* "cpu", "metal", "cuda", "rocm
 bool pl_backend_from_name(const char *name, enum pl_backend *out);
 
 /* --- ports: per operation and backend either an implementation or an explicit "no port" --- */
-#define PL_OP_LIST(X) \
-    X(embed)          \
-    X(norm)           \
-    X(add_norm)       \
-    X(layer_norm)     \
-    X(add)            \
-    X(linear)         \
-    X(linear_add) X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe) X(argmax) X(draw)
+#define PL_OP_LIST(X)                                                                                                     \
+    X(embed)                                                                                                              \
+    X(norm)                                                                                                               \
+    X(add_norm)                                                                                                           \
+    X(layer_norm)                                                                                                         \
+    X(add)                                                                                                                \
+    X(linear)                                                                                                             \
+    X(linear_add)                                                                                                         \
+    X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe) X(heads_linear) X(latent_append) \
+        X(argmax) X(draw)
 enum pl_op {
 #define PL_OP_ENUM(name) PL_OP_##name,
     PL_OP_LIST(PL_OP_ENUM)
@@ -87,12 +89,13 @@ const char *pl_ops_failure(const struct pl_ops *o);
 
 /* --- handles --- */
 enum pl_weight_use {
-    PL_WEIGHT_MATRIX, /* right side of linear */
-    PL_WEIGHT_VECTOR, /* norm weight or bias, converted to f32 */
-    PL_WEIGHT_EMBED,  /* row lookup */
-    PL_WEIGHT_HEAD,   /* right side of the output product: what it rounds, every logit shows */
-    PL_WEIGHT_TIED,   /* embed and head in one */
-    PL_WEIGHT_EXPERTS /* one matrix of every expert of a layer, made by pl_ops_experts_create */
+    PL_WEIGHT_MATRIX,  /* right side of linear */
+    PL_WEIGHT_VECTOR,  /* norm weight or bias, converted to f32 */
+    PL_WEIGHT_EMBED,   /* row lookup */
+    PL_WEIGHT_HEAD,    /* right side of the output product: what it rounds, every logit shows */
+    PL_WEIGHT_TIED,    /* embed and head in one */
+    PL_WEIGHT_EXPERTS, /* one matrix of every expert of a layer, made by pl_ops_experts_create */
+    PL_WEIGHT_HEADS    /* one matrix of every head, made by pl_ops_heads_create */
 };
 /* t's bytes must outlive the weight: it may stay a view. */
 enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
@@ -111,6 +114,10 @@ static inline struct pl_tensor pl_expert_of(const struct pl_tensor *t, uint64_t 
 /* One matrix of each of `count` experts, all [out, in]. PL_UNSUPPORTED, naming the backend, where it has no port of moe. */
 enum pl_status pl_ops_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
                                      struct pl_err *err) PL_MUST_CHECK;
+/* One matrix [out, in] of each of `count` heads, one after the other, for pl_ops_heads_linear. PL_UNSUPPORTED, naming the
+ * backend, where it has no port of it. */
+enum pl_status pl_ops_heads_create(struct pl_ops *o, const struct pl_tensor *heads, size_t count, struct pl_weight **out,
+                                   struct pl_err *err) PL_MUST_CHECK;
 /* Where true is returned, large weights created from now on are copied when they are used for the second time, and
  * when_packed is told of each weight whose tensor is not read any more; t and user must live as long as o. */
 bool pl_ops_pack_later(struct pl_ops *o, void (*when_packed)(void *user, const struct pl_tensor *t), void *user);
@@ -128,7 +135,12 @@ enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activati
 struct pl_kv_shape {
     size_t layers, page_count, page_tokens, kv_heads, head_dim;
     enum pl_dtype dtype; /* f16, bf16, f32 */
+    size_t value_dim;    /* not 0: a token has no values of its own, they are the first value_dim numbers of each key */
 };
+/* Buffers of a layer: keys and values, or keys that hold their values. */
+static inline size_t pl_kv_sides(const struct pl_kv_shape *s) { return s->value_dim > 0 ? 1 : 2; }
+/* What attention gives for each head. */
+static inline size_t pl_kv_value_dim(const struct pl_kv_shape *s) { return s->value_dim > 0 ? s->value_dim : s->head_dim; }
 enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shape, struct pl_kv_store **out,
                                 struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_kv_destroy(struct pl_ops *o, struct pl_kv_store *kv);
@@ -200,10 +212,25 @@ struct pl_qkv {
     float norm_eps, norm_offset;
     const struct pl_rope *rope; /* NULL: none */
 };
-/* Head norms and rotation of q and k in place, then append of k and v to the layer's pages. After the attention of that
- * layer q holds nothing of use: a backend may do both at once. */
+/* Head norms and rotation of q and k in place, then append of k and v to the layer's pages (whose values are their own).
+ * After the attention of that layer q holds nothing of use: a backend may do both at once. */
 enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
                                   struct pl_activation *v);
+/* Multi-head latent attention: all heads share one key a token, c then r: c = norm(first value_dim numbers of kv), r = the
+ * others, rotated. Of every head of q [nope + r numbers] the last are rotated into the last of the head in qa [c + r
+ * numbers], whose first ones a product of the heads has made or will make. Appends the keys to the layer's pages. */
+struct pl_latent {
+    uint32_t layer, heads;
+    const struct pl_weight *norm; /* [value_dim] */
+    float norm_eps;
+    const struct pl_rope *rope; /* its dim is r */
+};
+enum pl_status pl_ops_latent_append(struct pl_ops *o, const struct pl_latent *p, const struct pl_activation *q,
+                                    const struct pl_activation *kv, struct pl_activation *qa);
+/* For each head h: y[r, h, 0 .. out) = w[h] x[r, h, 0 .. in). A head of x has x->cols / heads numbers, of which the first
+ * `in` count, one of y likewise; the others of y stay. */
+enum pl_status pl_ops_heads_linear(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                   struct pl_activation *y);
 struct pl_attention {
     uint32_t layer, heads;
     float scale, softcap;          /* softcap 0: none */
@@ -228,6 +255,10 @@ enum pl_status pl_ops_scale(struct pl_ops *o, struct pl_activation *x, float sca
 
 /* x[r] *= sigmoid(gate[r]); gate has one column. */
 enum pl_status pl_ops_gate_rows(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate);
+
+/* What steps of up to `rows` rows need of heads_linear. Before the first step, for every weight. */
+enum pl_status pl_ops_heads_reserve(struct pl_ops *o, const struct pl_weight *w, size_t rows,
+                                    struct pl_err *err) PL_MUST_CHECK;
 
 /* A mixture of experts. Each has a score: its logit's part in the softmax over all, or the sigmoid of its logit. Of each row
  * the `used` experts with the largest score (plus choice_bias, which counts for the choice alone) are mixed, of equals the

@@ -29,7 +29,7 @@ struct cpu_weight {
     struct pl_cpu_weight *matrix;   /* NULL for vectors and pure lookups */
     struct pl_tensor table;         /* lookups read the file */
     float *vector;                  /* NULL for matrices */
-    struct pl_cpu_weight **experts; /* [base.experts], or NULL */
+    struct pl_cpu_weight **experts; /* [base.experts], of experts or heads, or NULL */
     size_t expert_count;
     char fine_kernel[2][48]; /* of the output product, for one row and for more */
 };
@@ -41,7 +41,7 @@ struct cpu_activation {
 struct cpu_kv {
     struct pl_kv_store base;
     char *data;
-    size_t side_bytes; /* one side of one layer */
+    size_t side_bytes; /* one side of one layer; side_bytes x sides of a layer follow each other */
 };
 struct cpu_rope {
     struct pl_rope base;
@@ -239,7 +239,7 @@ static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, s
         PL_FAIL(err, PL_NO_MEMORY, "no memory for a KV cache of %zu bytes: ask for a smaller context", bytes);
     }
     kv->data = data;
-    kv->side_bytes = bytes / s->layers / 2;
+    kv->side_bytes = bytes / s->layers / pl_kv_sides(s);
     *out = &kv->base;
     return PL_OK;
 }
@@ -270,24 +270,26 @@ static void share(struct pl_ops *o, size_t units, void (*fn)(void *arg, size_t u
     pl_pool_run_any(pl_cpu_pool(cpu_of(o)->cpu), share_worker, &j);
 }
 
-/* One layer's pages: the layers follow each other, K before V. */
+/* One layer's pages: the layers follow each other, K before V, where it is not a part of K. */
 static struct pl_cpu_kv layer_kv(const struct pl_kv_store *store, size_t layer) {
     const struct cpu_kv *kv = (const struct cpu_kv *)store;
     const struct pl_kv_shape *s = &store->shape;
-    char *k = kv->data + 2 * layer * kv->side_bytes;
+    size_t sides = pl_kv_sides(s);
+    char *k = kv->data + sides * layer * kv->side_bytes;
     return (struct pl_cpu_kv){.k = k,
-                              .v = k + kv->side_bytes,
+                              .v = k + (sides - 1) * kv->side_bytes,
                               .dtype = s->dtype,
                               .page_tokens = s->page_tokens,
                               .kv_heads = s->kv_heads,
-                              .head_dim = s->head_dim};
+                              .head_dim = s->head_dim,
+                              .value_dim = s->value_dim};
 }
 
 static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
     (void)o;
     struct cpu_kv *kv = (struct cpu_kv *)store;
     size_t page_bytes = kv->side_bytes / store->shape.page_count;
-    for (size_t side = 0; side < 2 * store->shape.layers; side++) {
+    for (size_t side = 0; side < pl_kv_sides(&store->shape) * store->shape.layers; side++) {
         char *base = kv->data + side * kv->side_bytes;
         memcpy(base + to * page_bytes, base + from * page_bytes, page_bytes);
     }
@@ -471,6 +473,51 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     return PL_OK;
 }
 
+static enum pl_status latent_append(struct pl_ops *o, const struct pl_latent *p, const struct pl_activation *q,
+                                    const struct pl_activation *latent, struct pl_activation *qa) {
+    const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
+    const struct cpu_rope *rope = (const struct cpu_rope *)p->rope;
+    struct pl_cpu_latent_append a = {.seq_count = o->batch->seq_count,
+                                     .seqs = cpu_of(o)->seqs,
+                                     .heads = p->heads,
+                                     .q_head = q->cols / p->heads,
+                                     .q = data_of(q)->data,
+                                     .latent = data_of(latent)->data,
+                                     .qa = data_of(qa)->data,
+                                     .q_stride = data_of(q)->stride,
+                                     .latent_stride = data_of(latent)->stride,
+                                     .qa_stride = data_of(qa)->stride,
+                                     .norm = weight_of(p->norm)->vector,
+                                     .norm_eps = p->norm_eps,
+                                     .cos_sin = rope->cos_sin,
+                                     .halves = rope->base.halves,
+                                     .kv = &kv};
+    pl_cpu_latent_append(cpu_of(o)->cpu, &a);
+    count(o, PL_OP_latent_append, latent->rows * latent->cols * pl_dtype_info(kv.dtype)->block_bytes);
+    return PL_OK;
+}
+
+static enum pl_status heads_linear(struct pl_ops *o, const struct pl_weight *weight, const struct pl_activation *x,
+                                   struct pl_activation *y) {
+    const struct cpu_weight *w = weight_of(weight);
+    struct pl_cpu_heads p = {.rows = x->rows,
+                             .heads = w->base.experts,
+                             .w = (const struct pl_cpu_weight *const *)w->experts,
+                             .x = data_of(x)->data,
+                             .x_stride = data_of(x)->stride,
+                             .x_head = x->cols / w->base.experts,
+                             .y = data_of(y)->data,
+                             .y_stride = data_of(y)->stride,
+                             .y_head = y->cols / w->base.experts};
+    size_t bytes = pl_cpu_heads_linear(cpu_of(o)->cpu, &p);
+    pl_ops_count(o, PL_OP_heads_linear, pl_cpu_weight_kernel(cpu_of(o)->cpu, w->experts[0], x->rows), 1, bytes);
+    return PL_OK;
+}
+
+static enum pl_status heads_reserve(struct pl_ops *o, const struct pl_weight *w, size_t rows, struct pl_err *err) {
+    return pl_cpu_heads_reserve(cpu_of(o)->cpu, w->experts, w->cols, w->rows, rows, err);
+}
+
 /* Cached tokens that the rows of one sequence read, each once. */
 static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
     uint64_t all = (uint64_t)s->past + s->rows, seen = (uint64_t)window + s->rows - 1;
@@ -495,7 +542,7 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     pl_cpu_attention(cpu_of(o)->cpu, &a);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    uint64_t bytes = 2 * tokens * kv.kv_heads * kv.head_dim * pl_dtype_info(kv.dtype)->block_bytes;
+    uint64_t bytes = pl_kv_sides(&o->kv->shape) * tokens * kv.kv_heads * kv.head_dim * pl_dtype_info(kv.dtype)->block_bytes;
     if (pl_fault("gathered"))
         pl_ops_count(o, PL_OP_attention, "composed/gather", 1, bytes);
     else
@@ -635,6 +682,10 @@ static const struct pl_ops_impl cpu_impl = {
     .moe = moe,
     .experts_create = experts_create,
     .moe_reserve = moe_reserve,
+    .heads_linear = heads_linear,
+    .latent_append = latent_append,
+    .heads_create = experts_create, /* a matrix of each, likewise */
+    .heads_reserve = heads_reserve,
 };
 
 #define ISA_NAME(name, text) ", " text

@@ -52,7 +52,8 @@ static struct world world_make(const struct setup *p) {
     uint64_t s = 77 + p->d * 131 + p->r * 7 + p->page;
     world_pages(&w, &s);
     size_t total = w.page_count * p->page * p->g * p->d, longest = 0;
-    w.kv = (struct pl_cpu_kv){malloc(total * elem(p->dtype)), malloc(total * elem(p->dtype)), p->dtype, p->page, p->g, p->d};
+    w.kv =
+        (struct pl_cpu_kv){malloc(total * elem(p->dtype)), malloc(total * elem(p->dtype)), p->dtype, p->page, p->g, p->d, 0};
     memset(w.kv.k, 0xFF, total * elem(p->dtype)); /* NaN in all three types: what was not written must not be read */
     memset(w.kv.v, 0xFF, total * elem(p->dtype));
     for (size_t i = 0; i < p->seqs; i++) {

@@ -63,6 +63,7 @@ static inline void rig_open_with(struct rig *r, const struct pl_ops_options *oo,
                                 .page_tokens = GOLD_PAGE,
                                 .kv_heads = c->kv_heads,
                                 .head_dim = c->head_dim,
+                                .value_dim = c->latent,
                                 .dtype = kv_dtype};
     RIG_OK(pl_ops_kv_create(r->ops, &shape, &r->kv, &err), err);
     for (uint32_t i = 0; i < GOLD_PAGES; i++) r->pages[i] = (i * 37 + 11) % GOLD_PAGES;

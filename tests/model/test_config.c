@@ -280,6 +280,37 @@ static void gemma_3(void **state) {
     assert_true(c.layer_windowed[0] && !c.layer_windowed[1]);
 }
 
+static void deepseek(void **state) {
+    (void)state;
+    struct pl_model_config c =
+        must_read("{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"attention_bias\":false,\"aux_loss_alpha\":0.001,"
+                  "\"first_k_dense_replace\":1,\"hidden_act\":\"silu\",\"hidden_size\":2048,\"intermediate_size\":10944,"
+                  "\"kv_lora_rank\":512,\"max_position_embeddings\":163840,\"model_type\":\"deepseek_v2\","
+                  "\"moe_intermediate_size\":1408,\"moe_layer_freq\":1,\"n_group\":1,\"n_routed_experts\":64,"
+                  "\"n_shared_experts\":2,\"norm_topk_prob\":false,\"num_attention_heads\":16,\"num_experts_per_tok\":6,"
+                  "\"num_hidden_layers\":27,\"num_key_value_heads\":16,\"q_lora_rank\":null,\"qk_nope_head_dim\":128,"
+                  "\"qk_rope_head_dim\":64,\"rms_norm_eps\":1e-06,\"rope_scaling\":{\"beta_fast\":32,\"beta_slow\":1,"
+                  "\"factor\":40,\"mscale\":0.707,\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":4096,"
+                  "\"type\":\"yarn\"},\"rope_theta\":10000,\"routed_scaling_factor\":1.0,\"scoring_func\":\"softmax\","
+                  "\"topk_group\":1,\"topk_method\":\"greedy\",\"v_head_dim\":128,\"vocab_size\":102400}");
+    assert_int_equal(c.head_dim, 576);
+    assert_int_equal(c.kv_heads, 1);
+    assert_int_equal(c.latent, 512);
+    assert_int_equal(c.shared_width, 2816);
+    assert_true(c.query_rank == 0 && !c.layer_moe[0] && c.layer_moe[1] && !c.experts_sigmoid && c.expert_groups == 0);
+    ASSERT_NEAR(c.attn_scale, 0.1147215);
+    ASSERT_NEAR(c.rope_attn_factor, 1);
+    c = must_read("{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\",\"rope_scaling\":{"
+                  "\"beta_fast\":32,\"beta_slow\":1,\"factor\":40,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
+                  "\"original_max_position_embeddings\":4096,\"type\":\"yarn\"},\"num_nextn_predict_layers\":1,"
+                  "\"max_position_embeddings\":163840}"); /* what is left out equals the defaults */
+    assert_true(c.layers == 61 && c.heads == 128 && c.query_rank == 1536 && c.experts == 256 && c.experts_used == 8);
+    assert_true(c.experts_sigmoid && c.experts_bias && c.experts_renormalise && !c.rope_halves && !c.layer_moe[2]);
+    assert_true(c.expert_groups == 8 && c.groups_used == 4 && c.expert_group_top == 2 && c.layer_moe[3]);
+    ASSERT_NEAR(c.experts_scale, 2.5);
+    ASSERT_NEAR(c.attn_scale, 0.1352337);
+}
+
 /* --- refusals: one change to a sound configuration each --- */
 
 #define SOUND \
@@ -289,7 +320,16 @@ static const struct {
     enum pl_status status;
 } refused[] = {
     {"{\"model_type\":\"gpt_neox\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
-    {"{\"model_type\":\"deepseek_v3\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
+    {"{\"model_type\":\"deepseek_v32\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
+    {"{\"model_type\":\"deepseek_v3\",\"index_topk\":2048," SOUND "}", "an indexer picks", PL_UNSUPPORTED},
+    {"{\"model_type\":\"deepseek_v3\",\"topk_method\":\"greedy\"," SOUND "}", "noaux_tc with sigmoid", PL_UNSUPPORTED},
+    {"{\"model_type\":\"deepseek_v3\",\"n_group\":3," SOUND "}", "4 of 3 groups of 256 experts", PL_FORMAT},
+    {"{\"model_type\":\"deepseek_v3\",\"attention_bias\":true," SOUND "}", "biases", PL_UNSUPPORTED},
+    {"{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":1024," SOUND "}", "together at most 1024", PL_FORMAT},
+    {"{\"model_type\":\"deepseek_v2\",\"num_experts_per_tok\":6,\"norm_topk_prob\":true," SOUND "}", "norm_topk_prob",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"deepseek_v2\",\"num_experts_per_tok\":6,\"moe_layer_freq\":2," SOUND "}", "moe_layer_freq is 2",
+     PL_UNSUPPORTED},
     {"{\"model_type\":\"llama\",\"num_experts\":4," SOUND "}", "mixture of experts, which is not implemented for llama",
      PL_UNSUPPORTED},
     {"{\"model_type\":\"mixtral\",\"num_local_experts\":4,\"num_experts_per_tok\":5," SOUND "}", "5 of 4 experts",
@@ -373,6 +413,7 @@ int main(void) {
         cmocka_unit_test(qwen3),
         cmocka_unit_test(families_of_2024_and_2025),
         cmocka_unit_test(gemma_3),
+        cmocka_unit_test(deepseek),
         cmocka_unit_test(refusals_name_the_field),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -123,7 +123,7 @@ static void product(struct pl_ops *o, const struct pl_tensor *t, char kernel[64]
     float *values = test_malloc(3 * in * sizeof *values);
     for (size_t i = 0; i < 3 * in; i++) values[i] = (float)(i % 7) - 3.0f;
     struct pl_tensor e = {.name = "e", .dtype = PL_F32, .ndim = 2, .shape = {3, in, 1, 1}, .data = values, .bytes = 12 * in};
-    struct pl_kv_shape s = {1, 1, 16, 1, 32, PL_F32};
+    struct pl_kv_shape s = {1, 1, 16, 1, 32, PL_F32, 0};
     uint32_t tokens[3] = {0, 1, 2}, page = 0;
     struct pl_batch_seq q = {0, 3, 0, 0};
     struct pl_batch b = {
