@@ -24,16 +24,17 @@ const char *pl_backend_name(enum pl_backend b); /* "cpu", "metal", "cuda", "rocm
 bool pl_backend_from_name(const char *name, enum pl_backend *out);
 
 /* --- ports: per operation and backend either an implementation or an explicit "no port" --- */
-#define PL_OP_LIST(X)                                                                                                     \
-    X(embed)                                                                                                              \
-    X(norm)                                                                                                               \
-    X(add_norm)                                                                                                           \
-    X(layer_norm)                                                                                                         \
-    X(add)                                                                                                                \
-    X(linear)                                                                                                             \
-    X(linear_add)                                                                                                         \
-    X(rope_append) X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe) X(heads_linear) X(latent_append) \
-        X(argmax) X(draw)
+#define PL_OP_LIST(X)                                                                                                \
+    X(embed)                                                                                                         \
+    X(norm)                                                                                                          \
+    X(add_norm)                                                                                                      \
+    X(layer_norm)                                                                                                    \
+    X(add)                                                                                                           \
+    X(linear)                                                                                                        \
+    X(linear_add)                                                                                                    \
+    X(rope_append)                                                                                                   \
+    X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe) X(heads_linear) X(latent_append) X(argmax) \
+        X(draw)
 enum pl_op {
 #define PL_OP_ENUM(name) PL_OP_##name,
     PL_OP_LIST(PL_OP_ENUM)

@@ -42,7 +42,7 @@ static bool open_rig(struct rig *r, bool uncounted) {
         .name = "t", .dtype = PL_F32, .ndim = 2, .shape = {ROWS, COLS, 1, 1}, .data = rows, .bytes = sizeof rows};
     struct pl_tensor n = {
         .name = "n", .dtype = PL_F32, .ndim = 1, .shape = {COLS, 1, 1, 1}, .data = weight, .bytes = sizeof weight};
-    struct pl_kv_shape s = {1, 1, 16, 1, 32, PL_F32};
+    struct pl_kv_shape s = {1, 1, 16, 1, 32, PL_F32, 0};
     assert_int_equal(pl_ops_weight_create(r->o, &t, PL_WEIGHT_EMBED, &r->table, &err), PL_OK);
     assert_int_equal(pl_ops_weight_create(r->o, &n, PL_WEIGHT_VECTOR, &r->w, &err), PL_OK);
     assert_int_equal(pl_ops_activation_create(r->o, ROWS, COLS, &r->x, &err), PL_OK);
