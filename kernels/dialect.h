@@ -17,6 +17,8 @@
  *   count_launch                  the witness: one thread of the launch adds one to a counter. All threads pass it, before
  *                                 they read what another launch wrote: where launches may overlap (sm_90 and up) it is
  *                                 also the wait for the launch before this one
+ *   count_launch_late             the same, but the next launch begins only when all groups have come here: it may read what
+ *                                 the launch before this one wrote before it waits itself
  * GROUP, and TEAM where used, are specialisation values: powers of two. */
 #ifndef PL_DIALECT_H
 #define PL_DIALECT_H
@@ -159,14 +161,25 @@ FN void f16_store(u16 *p, f32 v) { *(_Float16 *)p = (_Float16)v; }
 #else
 #define PL_AFTER_LAST() ((void)0)
 #endif
-FN void count_launch(GLOBAL u32 *counter) {
-    PL_AFTER_LAST();
+FN void pl_count(GLOBAL u32 *counter) {
 #ifdef PL_UNCOUNTED /* only to measure what counting costs */
     (void)counter;
 #else
     if (LOCAL_X + GROUP_X + GROUP_Y + GROUP_Z == 0) COUNTER_ADD(counter);
 #endif
 }
+FN void count_launch(GLOBAL u32 *counter) {
+    PL_AFTER_LAST();
+    pl_count(counter);
+}
+#ifdef PL_TARGET_CUDA
+FN void count_launch_late(u32 *counter) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    pl_count(counter);
+}
+#endif
 
 FN f32 bf16_load(GLOBAL const u16 *p) { return bits_f32((u32)*p << 16); }
 FN u32 bf16_bits(f32 v) {

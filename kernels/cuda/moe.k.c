@@ -9,15 +9,9 @@
  * Rounded are the inputs alone, to 11 bits of the largest of their 256. Order of sums fixed by GROUP: bitwise repeatable. */
 #include "dialect.h"
 #include "args/args.h"
-#include "cuda/strip_math.h"
+#include "cuda/moe_math.h"
 
 #define WARPS (GROUP / 32u)
-
-#ifdef ACT_GELU_TANH
-FN f32 gated(f32 g, f32 u) { return 0.5f * g * (1.0f + TANH(0.7978845608028654f * g * (1.0f + 0.044715f * g * g))) * u; }
-#else
-FN f32 gated(f32 g, f32 u) { return __fdividef(g, 1.0f + __expf(-g)) * u; }
-#endif
 
 struct tile {
     u32 expert, first, rows;
@@ -47,93 +41,7 @@ FN u32 slot_at(const u32 *list, u32 place) {
 #endif
 }
 
-/* The inputs of one block as this lane meets them: 16 bytes of each word of row lane / 4, `step` bytes apart, its sums of 32;
- * magnitudes of rows 2 t and 2 t + 1. */
-struct inputs {
-    const u8 *words;
-    u32 step, sums;
-    bool live;
-    f32 top0, top1;
-};
-#define AHEAD 4u /* words fetched at once */
-/* acc += 16 outputs times 256 inputs of eight rows. */
-FN void multiply(const struct strip *s, const struct inputs *in, f32 *acc) {
-    f32 p[4] = {0.0f, 0.0f, 0.0f, 0.0f}, q[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    struct factors f;
-    factors_of(s, &f);
-#pragma unroll
-    for (u32 w0 = 0; w0 < 8u; w0 += AHEAD) {
-        uint4 e[AHEAD];
-#pragma unroll
-        for (u32 w = 0; w < AHEAD; w++) {
-            e[w] = make_uint4(0u, 0u, 0u, 0u);
-            if (in->live) e[w] = *(const uint4 *)(in->words + (w0 + w) * in->step);
-        }
-#pragma unroll
-        for (u32 w = 0; w < AHEAD; w++) {
-            u32 a[4], b[4];
-            unpack(s, &f, w0 + w, a, b);
-            mma16(p, a, e[w].x, e[w].y);
-            mma16(q, b, e[w].z, e[w].w);
-        }
-    }
-#pragma unroll
-    for (u32 i = 0; i < 4u; i++) p[i] += q[i];
-#ifdef WTYPE_Q6_K
-    f32 d0 = h2_low(s->d), d1 = h2_high(s->d);
-    f32 v[4] = {d0 * p[0], d0 * p[1], d1 * p[2], d1 * p[3]};
-#else
-    f32 d0 = h2_low(s->d.x), d1 = h2_low(s->d.y), m0 = h2_high(s->d.x), m1 = h2_high(s->d.y), sums[4];
-    mma8(sums, f.min, in->sums);
-    f32 v[4] = {d0 * p[0] - m0 * sums[0], d0 * p[1] - m0 * sums[1], d1 * p[2] - m1 * sums[2], d1 * p[3] - m1 * sums[3]};
-#endif
-    acc[0] = FMA(in->top0, v[0], acc[0]);
-    acc[1] = FMA(in->top1, v[1], acc[1]);
-    acc[2] = FMA(in->top0, v[2], acc[2]);
-    acc[3] = FMA(in->top1, v[3], acc[3]);
-}
-
-FN void load8(const f32 *p, f32 *v) {
-    float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
-    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-}
-/* A warp makes 256 f32 of one row ready, eight a lane: words of 16 bytes at `words` (word w, quarter t: 16 * (step w + t)),
- * sums of 32 at `sums`, the magnitude is returned. As in prepare.k.c. */
-FN f32 ready(const f32 *row, u8 *words, u32 step, u32 *sums) {
-    u32 lane = LOCAL_X % 32u, t = lane >> 3, m = lane & 7u, h[4];
-    f32 v[8], top = 0.0f, sum = 0.0f;
-    load8(row + 8u * lane, v);
-#pragma unroll
-    for (u32 i = 0; i < 8u; i++) top = FMAX(top, FABS(v[i]));
-#pragma unroll
-    for (u32 x = 16u; x > 0u; x >>= 1) top = FMAX(top, lane_xor(top, x));
-    if (top < 1.0e-37f) top = 0.0f; /* its inverse would not be a number */
-    f32 inverse = top > 0.0f ? 1.0f / top : 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < 4u; i++) { /* elements 0,2 then 1,3 of each four */
-        u32 at = 4u * (i >> 1) + (i & 1u);
-        h[i] = h2_make(v[at] * inverse, v[at + 2u] * inverse);
-        sum += h2_low(h[i]) + h2_high(h[i]);
-    }
-    u8 *to = words + 16u * (step * (2u * (m & 3u)) + t) + 8u * (m >> 2);
-    *(uint2 *)to = make_uint2(h[0], h[1]);
-    *(uint2 *)(to + 16u * step) = make_uint2(h[2], h[3]);
-    sum += lane_xor(sum, 1);
-    sum += lane_xor(sum, 2);
-    f32 other = lane_xor(sum, 4);
-    if (m == 0u) sums[t] = h2_make(sum, other);
-    return top;
-}
-
 #ifdef ROUTED
-/* As in kernels/moe_route.k.c: larger is better, NaN 1, taken 0. */
-FN u32 key_of(f32 v) {
-    u32 b = f32_bits(v);
-    if ((b & 0x7FFFFFFFu) > 0x7F800000u) return 1u;
-    if (b == 0x80000000u) b = 0u; /* -0 equals 0 */
-    return (b >> 31) != 0u ? ~b : b | 0x80000000u;
-}
-FN f32 value_of(u32 key) { return key == 1u ? bits_f32(0x7FC00000u) : bits_f32((key >> 31) != 0u ? key & 0x7FFFFFFFu : ~key); }
 /* The row's slot-th expert, by every warp for itself; one group of threads for each slot leaves it and its weight for later. */
 FN u32 choose(const f32 *logits, u32 slot, bool leave, u32 *ids, f32 *weights, u32 flags, f32 scale) {
     u32 lane = LOCAL_X % 32u, key[ROUTED / 32u], expert = 0u;

@@ -15,7 +15,13 @@ enum {
     DENSE_STAGE_BYTES = 32768,
     FMA_GROUP = 256,
     FMA_GROUP_FEW = 64,
-    FMA_TILE = 64
+    FMA_TILE = 64,
+    ONE_INPUT = 544, /* of a block of inputs, as kernels/cuda/moe_one.k.c has it */
+    ONE_STATIC = 16384,
+    ONE_BLOCKS_MAX = 64,
+    ONE_UNITS_MAX = 128,
+    ROUTER_GROUP = 128,
+    ROUTER_IN_MAX = 8192
 };
 
 static uint32_t groups(uint64_t n, uint32_t size) { return (uint32_t)((n + size - 1) / size); }
@@ -121,6 +127,88 @@ enum pl_status pl_launch_moe_mma(struct pl_kernels *ks, struct pl_kernel *k, enu
     if (which == PL_MOE_MMA_MIX) tiles = (uint32_t)m->rows;
     if (which == PL_MOE_MMA_DOWN) strips = groups(strips, k->group / 32);
     return pl_kernel_launch(ks, k, strips, tiles, 0, args, n);
+}
+
+/* --- one row on sm_90 --- */
+
+static const uint32_t one_groups[PL_MOE_ONE_COUNT] = {128, 384};
+static uint32_t one_shared(const struct pl_device_weight *w, enum pl_moe_one which, size_t used) {
+    uint32_t blocks = (uint32_t)(w->cols / 256), strip = (uint32_t)(pl_strips_bytes(w) / (w->rows / 16 * blocks));
+    if (which == PL_MOE_ONE_MIX) return (uint32_t)used * blocks * (strip + (uint32_t)sizeof(uint64_t));
+    return blocks * (2 * strip + ONE_INPUT + (uint32_t)sizeof(uint64_t));
+}
+const char *pl_moe_one_declines(const struct pl_kernels *ks, const struct pl_device_weight *up,
+                                const struct pl_device_weight *down, const struct pl_launch_route *r, size_t experts,
+                                size_t used) {
+    uint32_t most = pl_device_info(ks->device)->shared_optin_bytes - ONE_STATIC;
+    if (pl_cuda_capability(ks) < 90) return "no copies by the engine of sm_90, or no compiler";
+    if (pl_moe_routed_declines(r, experts, used) != NULL) return pl_moe_routed_declines(r, experts, used);
+    if (up->cols / 256 > ONE_BLOCKS_MAX || used * (down->cols / 256) > ONE_UNITS_MAX)
+        return "input too wide for shared memory";
+    bool fits = one_shared(up, PL_MOE_ONE_UP, used) <= most && one_shared(down, PL_MOE_ONE_MIX, used) <= most;
+    return fits ? NULL : "input too wide for shared memory";
+}
+
+enum pl_status pl_kernel_moe_one(struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_one which, int act,
+                                 uint32_t experts, uint32_t used, struct pl_kernel *out, struct pl_err *err) {
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/moe_one.k.c", .entry = "pk_moe_one"};
+    pl_jit_set_u32(&s, "GROUP", one_groups[which]);
+    if (which == PL_MOE_ONE_UP) pl_jit_set(&s, "MOE_UP", "1");
+    pl_jit_set_u32(&s, "EXPERTS", experts);
+    pl_jit_set_u32(&s, "USED", used);
+    if (act == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    pl_jit_set_weight(&s, w);
+    snprintf(name, sizeof name, "moe_route+%s/one/%s/x%u", which == PL_MOE_ONE_UP ? "up" : "mix", pl_dtype_name(w->dtype),
+             experts);
+    return pl_kernel_make(ks, &s, one_groups[which], name, out, err);
+}
+
+enum pl_status pl_launch_moe_one(struct pl_kernels *ks, struct pl_kernel *k, enum pl_moe_one which,
+                                 const struct pl_moe_room *room, const struct pl_launch_route *r,
+                                 const struct pl_launch_moe_mma *m) {
+    struct pl_args_moe a = args_of(m->w, m->experts, 1, m->used, room);
+    f32 scale = r->scale;
+    size_t n = 0;
+    struct pl_device_arg args[8];
+    PL_ASSERT(m->rows == 1 && m->used <= room->slots);
+    a.flags = r->renormalise ? PL_ROUTE_RENORMALISE : 0u;
+    args[n++] = PL_ARG_BUFFER(&m->w->data);
+    if (which == PL_MOE_ONE_UP) args[n++] = PL_ARG_BUFFER(&m->up->data);
+    args[n++] = PL_ARG_BUFFER(m->x);
+    args[n++] = PL_ARG_BUFFER(r->logits);
+    args[n++] = PL_ARG_BUFFER(m->y);
+    args[n++] = PL_ARG_BUFFER(&k->counter);
+    args[n++] = PL_ARG_VALUE(a);
+    if (which == PL_MOE_ONE_MIX) args[n++] = PL_ARG_VALUE(scale);
+    uint32_t slots = which == PL_MOE_ONE_UP ? (uint32_t)m->used : 1;
+    return pl_kernel_launch(ks, k, a.out / 16, slots, one_shared(m->w, which, m->used), args, n);
+}
+
+const char *pl_router_declines(const struct pl_kernels *ks, const struct pl_device_weight *w) {
+    if (pl_cuda_capability(ks) < 90) return "no launches that overlap, or no compiler";
+    if (w->dtype != PL_F32) return "weight type";
+    return w->cols % 256 != 0 || w->cols > ROUTER_IN_MAX || w->rows > PL_FMA_OUT_FEW ? "width" : NULL;
+}
+enum pl_status pl_kernel_router(struct pl_kernels *ks, struct pl_kernel *out, struct pl_err *err) {
+    struct pl_jit_spec s = {.file = "cuda/moe_router.k.c", .entry = "pk_moe_router"};
+    pl_jit_set_u32(&s, "GROUP", ROUTER_GROUP);
+    return pl_kernel_make(ks, &s, ROUTER_GROUP, "norm+fma/f32/r1", out, err);
+}
+enum pl_status pl_launch_router(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_router *r) {
+    static const struct pl_device_buffer none;
+    struct pl_args_stream a = {.in = (u32)r->in,
+                               .flags = r->bias != NULL ? PL_LINEAR_BIAS : 0u,
+                               .out0 = (u32)r->experts,
+                               .grid = groups(r->experts, ROUTER_GROUP / 32),
+                               .value = r->eps,
+                               .offset = r->offset};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(r->x),      PL_ARG_BUFFER(r->norm),
+                                   PL_ARG_BUFFER(r->w),      PL_ARG_BUFFER(r->bias != NULL ? r->bias : &none),
+                                   PL_ARG_BUFFER(r->h),      PL_ARG_BUFFER(r->ready != NULL ? r->ready : &none),
+                                   PL_ARG_BUFFER(r->logits), PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, a.grid, 1, a.in * (uint32_t)sizeof(float), args, PL_COUNT_OF(args));
 }
 
 /* --- many rows --- */

@@ -35,6 +35,27 @@ enum pl_status pl_kernel_moe_routed(struct pl_kernels *ks, const struct pl_devic
 enum pl_status pl_launch_moe_routed(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room,
                                     const struct pl_launch_route *r, const struct pl_launch_moe_mma *m) PL_MUST_CHECK;
 
+/* --- one row on sm_90: both products choose for themselves (kernels/cuda/moe_one.k.c), after norm and logits in one launch
+ * (moe_router.k.c). up is followed by mix with no launch between them. --- */
+enum pl_moe_one { PL_MOE_ONE_UP, PL_MOE_ONE_MIX, PL_MOE_ONE_COUNT };
+const char *pl_moe_one_declines(const struct pl_kernels *ks, const struct pl_device_weight *up,
+                                const struct pl_device_weight *down, const struct pl_launch_route *r, size_t experts,
+                                size_t used);
+enum pl_status pl_kernel_moe_one(struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_one which, int act,
+                                 uint32_t experts, uint32_t used, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_launch_moe_one(struct pl_kernels *ks, struct pl_kernel *k, enum pl_moe_one which,
+                                 const struct pl_moe_room *room, const struct pl_launch_route *r,
+                                 const struct pl_launch_moe_mma *m) PL_MUST_CHECK;
+
+struct pl_launch_router {
+    pl_buffer_in *x, *norm, *w, *bias, *h, *ready, *logits; /* bias and ready may be NULL; ready: one row, for few rows */
+    size_t in, experts;
+    float eps, offset;
+};
+const char *pl_router_declines(const struct pl_kernels *ks, const struct pl_device_weight *w);
+enum pl_status pl_kernel_router(struct pl_kernels *ks, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_launch_router(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_router *r) PL_MUST_CHECK;
+
 /* --- many rows --- */
 struct pl_moe_dense {
     struct pl_kernel pack;

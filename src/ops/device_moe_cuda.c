@@ -170,12 +170,60 @@ enum pl_status dev_moe_mma(struct pl_ops *o, struct pl_moe_route *k, const struc
     return direct ? PL_OK : dev_moe_combine(o, k, y);
 }
 
+/* Both products in a launch of their own that chooses: true where they can. */
+static bool takes_one(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p) {
+    return pl_moe_one_declines(&d->ks, &weight_of(p->gate)->w, &weight_of(p->down)->w, r, p->gate->experts, p->used) == NULL;
+}
+static enum pl_status one_kernel(struct dev_ops *d, const struct pl_weight *weight, enum pl_moe_one which, int act,
+                                 uint32_t used, struct pl_kernel **out) {
+    struct dev_format *f = weight_of(weight)->format;
+    struct pl_kernel *k = &f->moe_one[which];
+    uint32_t experts = (uint32_t)weight->experts;
+    *out = k;
+    if (k->jit != NULL && f->one_experts[which] == experts && f->one_used[which] == used) return PL_OK;
+    PL_TRY(dev_report(d, pl_kernel_moe_one(&d->ks, &weight_of(weight)->w, which, act, experts, used, k, &d->ks.err)));
+    f->one_experts[which] = experts;
+    f->one_used[which] = used;
+    return PL_OK;
+}
+static enum pl_status one_row(struct pl_ops *o, const struct pl_launch_route *r, const struct pl_moe *p, bool ready,
+                              struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *up_kernel = NULL, *mix_kernel = NULL;
+    uint32_t used = (uint32_t)p->used;
+    PL_TRY(one_kernel(d, p->gate, PL_MOE_ONE_UP, (int)p->act, used, &up_kernel));
+    PL_TRY(one_kernel(d, p->down, PL_MOE_ONE_MIX, 0, used, &mix_kernel));
+    const struct pl_launch_moe_mma up = {.w = &weight_of(p->gate)->w,
+                                         .up = &weight_of(p->up)->w,
+                                         .x = ready ? &d->mma.x : &d->moe.ready.x,
+                                         .y = &d->moe.room.h,
+                                         .experts = p->gate->experts,
+                                         .rows = 1,
+                                         .used = used,
+                                         .direct = true};
+    const struct pl_launch_moe_mma mix = {.w = &weight_of(p->down)->w,
+                                          .x = &d->moe.room.h,
+                                          .y = data_of(y),
+                                          .experts = p->down->experts,
+                                          .rows = 1,
+                                          .used = used,
+                                          .direct = true};
+    enum pl_status st = pl_launch_moe_one(&d->ks, up_kernel, PL_MOE_ONE_UP, &d->moe.room, r, &up);
+    PL_TRY(dev_done(o, PL_OP_moe, up_kernel, 2 * used * weight_of(p->gate)->bytes, st));
+    st = pl_launch_moe_one(&d->ks, mix_kernel, PL_MOE_ONE_MIX, &d->moe.room, r, &mix);
+    return dev_done(o, PL_OP_moe, mix_kernel, used * weight_of(p->down)->bytes, st);
+}
+
 enum pl_status dev_moe_routed(struct pl_ops *o, const struct pl_launch_route *r, const struct pl_moe *p,
                               const struct pl_activation *x, bool ready, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
     struct dev_format *f = weight_of(p->gate)->format;
     uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
     enum pl_status st = d->ks.planning ? note_others(d, p) : PL_OK;
+    if (st == PL_OK && takes_one(d, r, p)) {
+        if (!ready) PL_TRY(make_ready(o, x));
+        return one_row(o, r, p, ready, y);
+    }
     if (st == PL_OK && (f->moe_routed.jit == NULL || f->routed_experts != experts || f->routed_used != used))
         st = pl_kernel_moe_routed(&d->ks, &f->w, (int)p->act, experts, used, &f->moe_routed, &d->ks.err);
     if (st != PL_OK) return dev_report(d, st);
@@ -194,6 +242,39 @@ enum pl_status dev_moe_routed(struct pl_ops *o, const struct pl_launch_route *r,
     PL_TRY(dev_done(o, PL_OP_moe, &f->moe_routed, 2 * used * weight_of(p->gate)->bytes, st));
     struct pl_launch_moe_mma down = {.x = &d->moe.room.h, .y = data_of(y), .rows = 1, .used = used, .direct = true};
     return product(o, p->down, PL_MOE_MMA_MIX, 0, &down);
+}
+
+/* --- the router --- */
+
+bool dev_takes_router(const struct dev_ops *d, const struct pl_weight *w, const struct pl_activation *x,
+                      struct pl_activation *y) {
+    return x->rows == 1 && pl_router_declines(&d->ks, &weight_of(w)->w) == NULL && dev_takes_norm(d, 1, x, &y);
+}
+enum pl_status dev_router(struct pl_ops *o, const struct pl_weight *w, const struct pl_weight *bias,
+                          const struct pl_activation *x, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_norm n = d->norm_waits;
+    bool prepares = d->strips && dev_prepares(d, 1, x->cols);
+    enum pl_status st = d->router.jit != NULL ? PL_OK : pl_kernel_router(&d->ks, &d->router, &d->ks.err);
+    struct pl_launch_router r = {.x = data_of(n.x),
+                                 .norm = &weight_of(n.w)->w.data,
+                                 .w = &weight_of(w)->w.data,
+                                 .bias = bias_of(bias),
+                                 .h = data_of(x),
+                                 .ready = prepares ? &d->mma.x : NULL,
+                                 .logits = data_of(y),
+                                 .in = x->cols,
+                                 .experts = y->cols,
+                                 .eps = n.eps,
+                                 .offset = n.offset};
+    d->norm_waits = (struct dev_norm){0};
+    d->prepared = NULL;
+    if (st == PL_OK) st = pl_launch_router(&d->ks, &d->router, &r);
+    if (st != PL_OK) return dev_report(d, st);
+    pl_ops_count(o, PL_OP_linear, d->router.name, 1, weight_of(w)->bytes);
+    pl_ops_count(o, PL_OP_norm, d->router.name, 1, 0); /* one launch, counted under all that it does */
+    if (prepares) d->prepared = x, d->prepared_as = PL_INPUTS_FEW;
+    return PL_OK;
 }
 
 /* --- many rows --- */

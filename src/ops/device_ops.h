@@ -22,8 +22,9 @@ struct dev_format {
         stream[PL_STREAM_KINDS];
     struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2];       /* in order, by slot */
     struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][2]; /* likewise */
-    struct pl_kernel moe_unpack, moe_routed;
+    struct pl_kernel moe_unpack, moe_routed, moe_one[PL_MOE_ONE_COUNT];
     uint32_t routed_experts, routed_used; /* of moe_routed */
+    uint32_t one_experts[PL_MOE_ONE_COUNT], one_used[PL_MOE_ONE_COUNT];
     char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48], stream_name[48];
 };
 struct dev_weight {
@@ -98,7 +99,7 @@ struct dev_ops {
     struct pl_kernels ks;
     struct pl_kernel elementwise[PL_EW_COUNT], norm, add_norm, layer_norm[2]; /* without and with bias: made when used */
     struct dev_choice choice;
-    struct pl_kernel fma[PL_FMA_KERNELS];
+    struct pl_kernel fma[PL_FMA_KERNELS], router;
     struct dev_format *formats;
     struct pl_device_buffer step;
     uint32_t *staging, stride, longest; /* longest sequence of the step, in tokens */
@@ -131,6 +132,7 @@ struct dev_ops {
     struct pl_device_buffer loading; /* a weight as the file has it, before it is rearranged; gone with the first step */
     uint64_t mma_cols, mma_outputs;  /* widest input, most outputs of rearranged weights; 0: there are none */
     uint64_t streams;                /* weights that PL_IMPL_STREAM could take */
+    uint64_t routers;                /* weights of f32 that one launch takes with the norm before them */
     struct dev_norm norm_waits;
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
@@ -152,6 +154,11 @@ enum pl_status dev_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t 
 enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
                        const struct pl_activation *x, struct pl_activation *y) PL_MUST_CHECK;
 void dev_moe_deinit(struct dev_ops *d);
+/* device_moe_cuda.c: the logits of a router with the norm before them. */
+bool dev_takes_router(const struct dev_ops *d, const struct pl_weight *w, const struct pl_activation *x,
+                      struct pl_activation *y);
+enum pl_status dev_router(struct pl_ops *o, const struct pl_weight *w, const struct pl_weight *bias,
+                          const struct pl_activation *x, struct pl_activation *y) PL_MUST_CHECK;
 
 /* Bytes of a weight to the device, by the stage where that helps. `from` may be let go of once the stream was waited for. */
 enum pl_status dev_upload(struct dev_ops *d, const struct pl_device_buffer *to, uint64_t offset, const void *from,
@@ -207,6 +214,8 @@ enum pl_status dev_stream(struct pl_ops *o, enum pl_op op, size_t count, const s
                           const struct pl_weight *const *bias, const struct pl_activation *x,
                           struct pl_activation *const *y) PL_MUST_CHECK;
 const char *dev_stream_name(struct dev_format *f);
+/* Whether the norm that waits is of x, and a product that writes y can do it. */
+bool dev_takes_norm(const struct dev_ops *d, size_t count, const struct pl_activation *x, struct pl_activation *const *y);
 bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_activation *x);
 enum pl_status dev_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
                          enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) PL_MUST_CHECK;

@@ -17,7 +17,8 @@ bool dev_streams_strips(const struct dev_ops *d) {
 }
 
 bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n) {
-    if (d->streams == 0 || n->x->rows != 1 || n->x->cols % 8 != 0 || n->x == n->y || asked(d, PL_OP_norm)) return false;
+    if (d->streams + d->routers == 0 || n->x->rows != 1 || n->x->cols % 8 != 0 || n->x == n->y || asked(d, PL_OP_norm))
+        return false;
     d->norm_waits = *n;
     return true;
 }
@@ -35,9 +36,7 @@ const char *dev_stream_name(struct dev_format *f) {
     return f->stream_name;
 }
 
-/* Whether the norm that waits can be done by a product of x that writes y. */
-static bool takes_norm(const struct dev_ops *d, size_t count, const struct pl_activation *x,
-                       struct pl_activation *const *y) {
+bool dev_takes_norm(const struct dev_ops *d, size_t count, const struct pl_activation *x, struct pl_activation *const *y) {
     const struct dev_norm *n = &d->norm_waits;
     if (n->y == NULL || n->y != x) return false;
     for (size_t i = 0; i < count; i++)
@@ -87,7 +86,7 @@ enum pl_status dev_stream(struct pl_ops *o, enum pl_op op, size_t count, const s
     struct dev_ops *d = dev_of(o);
     struct pl_launch_stream l = {.add = op == PL_OP_linear_add};
     uint64_t bytes = fill(&l, count, w, bias, y);
-    struct pl_stream_kind kind = {.norm = takes_norm(d, count, x, y)};
+    struct pl_stream_kind kind = {.norm = dev_takes_norm(d, count, x, y)};
     if (!kind.norm) PL_TRY(dev_settle(o));
     for (size_t i = 0; i < count; i++)
         if (y[i] == d->prepared) d->prepared = NULL;
@@ -106,7 +105,7 @@ enum pl_status dev_gated(struct pl_ops *o, const struct pl_weight *const *w, con
     struct dev_ops *d = dev_of(o);
     struct pl_launch_stream l = {0};
     uint64_t bytes = fill(&l, 2, w, bias, y);
-    struct pl_stream_kind kind = {.norm = takes_norm(d, 2, x, y), .glu = true, .gelu = act == PL_OPS_GELU_TANH};
+    struct pl_stream_kind kind = {.norm = dev_takes_norm(d, 2, x, y), .glu = true, .gelu = act == PL_OPS_GELU_TANH};
     if (!kind.norm) PL_TRY(dev_settle(o));
     d->prepared = NULL;
     return run(o, PL_OP_linear, kind, &l, weight_of(w[0])->format, x, bytes);

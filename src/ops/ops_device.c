@@ -132,6 +132,7 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
         d->mma_cols = PL_MAX(d->mma_cols, w->w.cols);
         d->mma_outputs = PL_MAX(d->mma_outputs, PL_MMA_MATRICES_MAX * w->w.rows);
     }
+    d->routers += !d->exact && pl_router_declines(&d->ks, &w->w) == NULL;
     d->streams += (dev_streams_strips(d) || !w->w.strips) && pl_stream_declines(&d->ks, &w->w, 1) == NULL;
     PL_TRY(dev_format_of(d, &w->w, &w->format, err));
     return w->w.strips ? dev_load_strips(d, t->data, t->bytes, w, err) : PL_OK;
@@ -631,6 +632,10 @@ static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, co
         n = run_of(count, w, taken, i);
         if (taken[i] == PL_IMPL_STREAM) {
             PL_TRY(dev_stream(o, op, n, w + i, b, x, y + i));
+            continue;
+        }
+        if (taken[i] == PL_IMPL_FMA && n == 1 && op == PL_OP_linear && dev_takes_router(dev_of(o), w[i], x, y[i])) {
+            PL_TRY(dev_router(o, w[i], b != NULL ? b[0] : NULL, x, y[i]));
             continue;
         }
         PL_TRY(dev_settle(o));

@@ -202,6 +202,17 @@ static void only_cuda(struct gate *g) {
         compile(g, &s);
         compile(g, &r);
     }
+    for (size_t i = 0; i < 2 * PL_COUNT_OF(strips) && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
+        struct pl_device_weight w = {.dtype = strips[i / 2]};
+        struct pl_jit_spec s = spec("cuda/moe_one.k.c", "pk_moe_one", i % 2 == 0 ? 128 : 384),
+                           r = spec("cuda/moe_router.k.c", "pk_moe_router", 128);
+        if (i % 2 == 0) pl_jit_set(&s, "MOE_UP", "1");
+        pl_jit_set_u32(&s, "EXPERTS", 128);
+        pl_jit_set_u32(&s, "USED", 8);
+        pl_jit_set_weight(&s, &w);
+        compile(g, &s);
+        if (i == 0) compile(g, &r);
+    }
     for (size_t i = 0; i < PL_COUNT_OF(strips); i++) {
         static const char *const entries[] = {"pk_moe_up", "pk_moe_mix", "pk_moe_down"};
         static const char *const parts[] = {"MOE_UP", "MOE_MIX", "MOE_DOWN"};

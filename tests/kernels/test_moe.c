@@ -500,6 +500,142 @@ static void test_routed(void **state) {
     if (cuda_ran == 0) skip();
 }
 
+/* One row from its norm on: router, up, mix. */
+struct one_case {
+    enum pl_dtype dtype, down;
+    uint32_t experts, used;
+    size_t in, inner;
+    bool renormalise, bias;
+};
+static struct pl_tensor one_expert(const struct made *m, size_t experts, size_t e) {
+    struct pl_tensor t = m->t;
+    t.shape[0] /= experts;
+    t.bytes /= experts;
+    t.data = (const char *)t.data + e * t.bytes;
+    return t;
+}
+/* wrong: the first choice is taken to be its neighbour. */
+static double one_expected(const struct one_case *c, const struct made m[3], const float *h, const float *logits,
+                           const float *y0, const float *y, bool wrong) {
+    enum { USED_MAX = 32 };
+    const struct pl_ref_route ref = {.experts = c->experts, .used = c->used, .renormalise = c->renormalise, .scale = 1.5};
+    size_t chosen[USED_MAX];
+    double weight[USED_MAX], *scratch = calloc(2 * c->experts, sizeof *scratch), worst = 0;
+    double *want = calloc(c->in, sizeof *want), *magnitude = calloc(c->in, sizeof *magnitude),
+           *mag = calloc(PL_MAX(c->in, c->inner), sizeof *mag);
+    float *g = malloc(c->inner * 4), *u = malloc(c->inner * 4), *d = malloc(c->in * 4),
+          *row = malloc(PL_MAX(c->in, c->inner) * 4 + 4);
+    pl_ref_route(&ref, logits, chosen, weight, scratch);
+    for (size_t k = 0; k < c->used; k++) {
+        size_t e = wrong && k == 0 ? (chosen[0] + 1) % c->experts : chosen[k];
+        const struct pl_tensor w[] = {one_expert(&m[0], c->experts, e), one_expert(&m[1], c->experts, e),
+                                      one_expert(&m[2], c->experts, e)};
+        CHECK(pl_ref_matmul(&w[0], NULL, h, c->in, 1, false, g, c->inner, NULL, row));
+        CHECK(pl_ref_matmul(&w[1], NULL, h, c->in, 1, false, u, c->inner, NULL, row));
+        pl_ref_glu(PL_REF_SILU, g, u, g, c->inner);
+        CHECK(pl_ref_matmul(&w[2], NULL, g, c->inner, 1, false, d, c->in, mag, row));
+        for (size_t i = 0; i < c->in; i++) {
+            want[i] += weight[k] * (double)d[i];
+            magnitude[i] += fabs(weight[k]) * mag[i];
+        }
+    }
+    for (size_t i = 0; i < c->in; i++) {
+        double sum = want[i] + (double)y0[i], off = fabs((double)y[i] - sum) / (magnitude[i] + fabs(sum) + 1e-6);
+        worst = isnan(off) ? INFINITY : fmax(worst, off);
+    }
+    free(scratch), free(want), free(magnitude), free(mag), free(g), free(u), free(d), free(row);
+    return worst;
+}
+
+static void one_row_of(const struct one_case *c) {
+    enum { AGAIN = 20 };
+    struct made m[3];
+    struct mix k = {0};
+    for (size_t i = 0; i < 3; i++) {
+        m[i] = make_tensor(i < 2 ? c->dtype : c->down, c->experts * (i < 2 ? c->inner : c->in), i < 2 ? c->in : c->inner, 0,
+                           0, PL_F32);
+        k.w[i] = upload(&m[i]);
+    }
+    to_strips(&k);
+    struct made rm = make_tensor(PL_F32, c->experts, c->in, 0, 0, PL_F32);
+    struct pl_device_weight rw = upload(&rm);
+    float *x = kit_random(c->in, 3), *norm = kit_random(c->in, 1), *bias = kit_random(c->experts, 1),
+          *y0 = kit_random(c->in, 1), *h_want = malloc(c->in * 4), *row = malloc(c->in * 4 + 4);
+    float *logits_want = calloc(c->experts, 4), *first = NULL;
+    double *mag = calloc(c->experts, sizeof *mag);
+    struct pl_device_buffer bx = kit_up(x, c->in * 4), bn = kit_up(norm, c->in * 4), bb = kit_up(bias, c->experts * 4),
+                            bh = kit_out(c->in * 4), bl = kit_out(c->experts * 4);
+    struct pl_mma_room ready = {0};
+    struct pl_kernel router = {0}, up = {0}, mix = {0};
+    const struct pl_launch_route r = {.logits = &bl, .rows = 1, .renormalise = c->renormalise, .scale = 1.5f};
+    room_open(c->used, c->inner, 1);
+    assert_null(pl_moe_one_declines(&ks, &k.w[0], &k.w[2], &r, c->experts, c->used));
+    assert_null(pl_router_declines(&ks, &rw));
+    CHECK(pl_moe_ready_room(&ks, &ready, 1, c->in, &err));
+    CHECK(pl_kernel_router(&ks, &router, &err));
+    CHECK(pl_kernel_moe_one(&ks, &k.w[0], PL_MOE_ONE_UP, 0, c->experts, c->used, &up, &err));
+    CHECK(pl_kernel_moe_one(&ks, &k.w[2], PL_MOE_ONE_MIX, 0, c->experts, c->used, &mix, &err));
+    pl_ref_rmsnorm(x, norm, c->in, 1e-5, 0.25, h_want);
+    CHECK(pl_ref_matmul(&rm.t, c->bias ? bias : NULL, h_want, c->in, 1, false, logits_want, c->experts, mag, row));
+    for (int t = 0; t < AGAIN; t++) {
+        struct pl_device_buffer by = kit_up(y0, c->in * 4);
+        const struct pl_launch_router l = {.x = &bx,
+                                           .norm = &bn,
+                                           .w = &rw.data,
+                                           .bias = c->bias ? &bb : NULL,
+                                           .h = &bh,
+                                           .ready = &ready.x,
+                                           .logits = &bl,
+                                           .in = c->in,
+                                           .experts = c->experts,
+                                           .eps = 1e-5f,
+                                           .offset = 0.25f};
+        const struct pl_launch_moe_mma a = {&k.w[0], &k.w[1], &ready.x, &room.h, c->experts, 1, c->used, true};
+        const struct pl_launch_moe_mma b = {&k.w[2], NULL, &room.h, &by, c->experts, 1, c->used, true};
+        CHECK(pl_device_fill(ks.device, ks.stream, &room.h, 0xFF, &err));
+        CHECK(pl_device_fill(ks.device, ks.stream, &bl, 0xFF, &err));
+        CHECK(pl_device_fill(ks.device, ks.stream, &ready.x, 0xFF, &err));
+        CHECK(pl_launch_router(&ks, &router, &l));
+        CHECK(pl_launch_moe_one(&ks, &up, PL_MOE_ONE_UP, &room, &r, &a));
+        CHECK(pl_launch_moe_one(&ks, &mix, PL_MOE_ONE_MIX, &room, &r, &b));
+        float *y = kit_down(&by);
+        if (t > 0) assert_memory_equal(first, y, c->in * 4), free(y);
+        if (t > 0) continue;
+        first = y;
+        float *h = fetch(&bh, c->in * 4), *logits = fetch(&bl, c->experts * 4);
+        kit_near("norm", h, h_want, c->in, 1e-5, 1e-6);
+        for (size_t e = 0; e < c->experts; e++)
+            if (!(fabs((double)logits[e] - (double)logits_want[e]) <= 3e-6 * (mag[e] + 1)))
+                fail_msg("logit %zu is %.9g, expected %.9g", e, (double)logits[e], (double)logits_want[e]);
+        double off = one_expected(c, m, h, logits, y0, y, false), wrong = one_expected(c, m, h, logits, y0, y, true);
+        if (!(off <= 1e-3 && wrong > 2e-2))
+            fail_msg("%s %s x%u/%u: off by %.3g, a wrong expert by %.3g", pl_dtype_name(c->dtype), pl_dtype_name(c->down),
+                     c->experts, c->used, off, wrong);
+        free(h), free(logits);
+    }
+    free(x), free(norm), free(bias), free(y0), free(h_want), free(row), free(logits_want), free(first), free(mag);
+    kit_drop(&bx), kit_drop(&bn), kit_drop(&bb), kit_drop(&bh), kit_drop(&bl);
+    pl_mma_deinit(&ks, &ready);
+    pl_moe_deinit(&ks, &room);
+    for (size_t i = 0; i < 3; i++) kit_drop(&k.w[i].data), free(m[i].data);
+    made_free(&rm, &rw);
+}
+static void one_rows(void) {
+    static const struct one_case cases[] = {{PL_Q4_K, PL_Q4_K, 32, 4, 512, 256, true, false},
+                                            {PL_Q4_K, PL_Q4_K, 128, 8, 2048, 768, true, true},
+                                            {PL_Q4_K, PL_Q6_K, 64, 2, 768, 1280, false, false},
+                                            {PL_Q6_K, PL_Q4_K, 96, 3, 2304, 512, true, true}};
+    if (pl_cuda_capability(&ks) < 90) return;
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) one_row_of(&cases[i]);
+    cuda_ran++;
+}
+static void test_one_row(void **state) {
+    (void)state;
+    cuda_ran = 0;
+    kit_each(one_rows);
+    if (cuda_ran == 0) skip();
+}
+
 /* f32 weights. */
 static void fma_shapes(void) {
     static const size_t shapes[][3] = {{9, 4, 1},      {64, 64, 64}, {65, 128, 130}, {200, 2052, 60},
@@ -629,10 +765,10 @@ static void test_far(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_routes),  cmocka_unit_test(test_orders),
-                                 cmocka_unit_test(test_plain),   cmocka_unit_test(test_packed),
-                                 cmocka_unit_test(test_control), cmocka_unit_test(test_repeats),
-                                 cmocka_unit_test(test_far),     cmocka_unit_test(test_cuda),
-                                 cmocka_unit_test(test_fma),     cmocka_unit_test(test_routed)};
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_routes), cmocka_unit_test(test_orders),  cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_packed), cmocka_unit_test(test_control), cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_far),    cmocka_unit_test(test_cuda),    cmocka_unit_test(test_fma),
+        cmocka_unit_test(test_routed), cmocka_unit_test(test_one_row)};
     return TEST_RUN("experts", tests);
 }
