@@ -248,6 +248,7 @@ enum pl_status dev_moe_routed(struct pl_ops *o, const struct pl_launch_route *r,
 
 bool dev_takes_router(const struct dev_ops *d, const struct pl_weight *w, const struct pl_activation *x,
                       struct pl_activation *y) {
+    if (!BY_DEFAULT && d->base.choice.forced[PL_OP_moe] == PL_IMPL_NONE) return false;
     return x->rows == 1 && pl_router_declines(&d->ks, &weight_of(w)->w) == NULL && dev_takes_norm(d, 1, x, &y);
 }
 enum pl_status dev_router(struct pl_ops *o, const struct pl_weight *w, const struct pl_weight *bias,
