@@ -33,11 +33,13 @@ FN f32 group_worth(LOCAL_PTR const f32 *score, u32 first, u32 size, u32 top) {
     return top > 1u && size > 1u ? best + second : best;
 }
 
+#define FOURS(n) (((n) + 3u) / 4u * 4u)
 /* grid: (rows) */
 KERNEL(moe_route)(GLOBAL const f32 *logits, GLOBAL const f32 *bias, GLOBAL u32 *ids, GLOBAL f32 *weights, GLOBAL u32 *witness,
                   const struct pl_args_route a) {
-    LOCAL f32 score[EXPERTS], scratch[GROUP];
-    LOCAL u32 key[EXPERTS], value[GROUP], index[GROUP], chosen[USED];
+    /* Whole 16 bytes each: compilers fetch four neighbours at once, and what of another array came with them would be a race. */
+    LOCAL f32 score[FOURS(EXPERTS)], scratch[GROUP];
+    LOCAL u32 key[FOURS(EXPERTS)], value[GROUP], index[GROUP], chosen[FOURS(USED)];
     count_launch(witness);
     GLOBAL const f32 *row = logits + (u64)GROUP_X * EXPERTS;
     bool sigmoid = (a.flags & PL_ROUTE_SIGMOID) != 0u;

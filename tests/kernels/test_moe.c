@@ -175,27 +175,48 @@ struct product_case {
     bool biases, direct;
 };
 
+static float glu_of(enum pl_ref_act act, double g, float u) {
+    float a = (float)g, y;
+    pl_ref_glu(act, &a, &u, &y, 1);
+    return y;
+}
+/* What rounding does to h = act(g) u on the way, in units of a relative rounding of the terms of g and u, whose magnitudes
+ * are mag_g and mag_u over `in` terms: those errors have no common sign, so the root of their number counts. Where g is
+ * small and its terms are not, h is far less exact than its own size says. */
+static double h_spread(enum pl_ref_act act, float g, float u, double mag_g, double mag_u, size_t in) {
+    double step = ldexp(mag_g / sqrt((double)in), -8), mid = (double)glu_of(act, (double)g, u);
+    double more = fabs((double)glu_of(act, (double)g + step, u) - mid),
+           less = fabs((double)glu_of(act, (double)g - step, u) - mid);
+    double of_u = fabs((double)glu_of(act, (double)g, u + 1) - mid) * mag_u / sqrt((double)in);
+    return fabs(mid) + ldexp(fmax(more, less), 8) + of_u;
+}
+
 /* What each slot makes, in double where it matters, and the magnitude that rounding is relative to. */
 static void expected(const struct mix *k, const struct product_case *c, const float *x, float *const bias[3],
                      const uint32_t *ids, const float *weights, float *y, double *magnitude) {
     static const enum pl_ref_act acts[] = {PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_SWIGLU_CLAMPED};
     size_t widest = PL_MAX(k->in, k->inner);
     float *g = malloc(k->inner * 4), *u = malloc(k->inner * 4), *d = malloc(k->in * 4), *row = malloc(widest * 4 + 4);
-    double *mag = malloc(widest * sizeof *mag);
+    float *spread = malloc(k->inner * 4), *ignored = malloc(k->in * 4);
+    double *mag = malloc(widest * sizeof *mag), *mag_g = malloc(k->inner * sizeof *mag),
+           *mag_u = malloc(k->inner * sizeof *mag);
     for (size_t s = 0; s < c->rows * USED; s++) {
         size_t e = ids[s], r = s / USED;
         const struct pl_tensor w[] = {expert_of(&k->m[0], e), expert_of(&k->m[1], e), expert_of(&k->m[2], e)};
         const float *bg = c->biases ? bias[0] + e * k->inner : NULL, *bu = c->biases ? bias[1] + e * k->inner : NULL;
-        CHECK(pl_ref_matmul(&w[0], bg, x + r * k->in, k->in, 1, false, g, k->inner, NULL, row));
-        CHECK(pl_ref_matmul(&w[1], bu, x + r * k->in, k->in, 1, false, u, k->inner, NULL, row));
+        CHECK(pl_ref_matmul(&w[0], bg, x + r * k->in, k->in, 1, false, g, k->inner, mag_g, row));
+        CHECK(pl_ref_matmul(&w[1], bu, x + r * k->in, k->in, 1, false, u, k->inner, mag_u, row));
+        for (size_t i = 0; i < k->inner; i++)
+            spread[i] = (float)h_spread(acts[c->act], g[i], u[i], mag_g[i], mag_u[i], k->in);
         pl_ref_glu(acts[c->act], g, u, g, k->inner);
-        CHECK(pl_ref_matmul(&w[2], c->biases ? bias[2] + e * k->in : NULL, g, k->inner, 1, false, d, k->in, mag, row));
+        CHECK(pl_ref_matmul(&w[2], c->biases ? bias[2] + e * k->in : NULL, g, k->inner, 1, false, d, k->in, NULL, row));
+        CHECK(pl_ref_matmul(&w[2], NULL, spread, k->inner, 1, false, ignored, k->in, mag, row));
         for (size_t i = 0; i < k->in; i++) {
             y[r * k->in + i] += weights[s] * d[i];
             magnitude[r * k->in + i] += fabs((double)weights[s]) * mag[i];
         }
     }
-    free(g), free(u), free(d), free(row), free(mag);
+    free(g), free(u), free(d), free(row), free(mag), free(spread), free(ignored), free(mag_g), free(mag_u);
 }
 
 static void run_products(const struct mix *k, const struct product_case *c, struct pl_moe_route *route,
@@ -522,18 +543,21 @@ static double one_expected(const struct one_case *c, const struct made m[3], con
     size_t chosen[USED_MAX];
     double weight[USED_MAX], *scratch = calloc(2 * c->experts, sizeof *scratch), worst = 0;
     double *want = calloc(c->in, sizeof *want), *magnitude = calloc(c->in, sizeof *magnitude),
-           *mag = calloc(PL_MAX(c->in, c->inner), sizeof *mag);
-    float *g = malloc(c->inner * 4), *u = malloc(c->inner * 4), *d = malloc(c->in * 4),
+           *mag = calloc(c->in, sizeof *mag), *mag_g = calloc(c->inner, sizeof *mag), *mag_u = calloc(c->inner, sizeof *mag);
+    float *g = malloc(c->inner * 4), *u = malloc(c->inner * 4), *spread = malloc(c->inner * 4), *d = malloc(c->in * 4),
           *row = malloc(PL_MAX(c->in, c->inner) * 4 + 4);
     pl_ref_route(&ref, logits, chosen, weight, scratch);
     for (size_t k = 0; k < c->used; k++) {
         size_t e = wrong && k == 0 ? (chosen[0] + 1) % c->experts : chosen[k];
         const struct pl_tensor w[] = {one_expert(&m[0], c->experts, e), one_expert(&m[1], c->experts, e),
                                       one_expert(&m[2], c->experts, e)};
-        CHECK(pl_ref_matmul(&w[0], NULL, h, c->in, 1, false, g, c->inner, NULL, row));
-        CHECK(pl_ref_matmul(&w[1], NULL, h, c->in, 1, false, u, c->inner, NULL, row));
+        CHECK(pl_ref_matmul(&w[0], NULL, h, c->in, 1, false, g, c->inner, mag_g, row));
+        CHECK(pl_ref_matmul(&w[1], NULL, h, c->in, 1, false, u, c->inner, mag_u, row));
+        for (size_t i = 0; i < c->inner; i++)
+            spread[i] = (float)h_spread(PL_REF_SILU, g[i], u[i], mag_g[i], mag_u[i], c->in);
         pl_ref_glu(PL_REF_SILU, g, u, g, c->inner);
-        CHECK(pl_ref_matmul(&w[2], NULL, g, c->inner, 1, false, d, c->in, mag, row));
+        CHECK(pl_ref_matmul(&w[2], NULL, spread, c->inner, 1, false, d, c->in, mag, row));
+        CHECK(pl_ref_matmul(&w[2], NULL, g, c->inner, 1, false, d, c->in, NULL, row));
         for (size_t i = 0; i < c->in; i++) {
             want[i] += weight[k] * (double)d[i];
             magnitude[i] += fabs(weight[k]) * mag[i];
@@ -544,6 +568,7 @@ static double one_expected(const struct one_case *c, const struct made m[3], con
         worst = isnan(off) ? INFINITY : fmax(worst, off);
     }
     free(scratch), free(want), free(magnitude), free(mag), free(g), free(u), free(d), free(row);
+    free(spread), free(mag_g), free(mag_u);
     return worst;
 }
 
