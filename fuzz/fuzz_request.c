@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "file/file.h"
 #include "serve/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -36,10 +35,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     server.null_content = server.call_args = (data[0] & 64) != 0;
     server.call_fence = (data[0] & 4) != 0;
     job.params.reply.kind = (enum pl_reply_kind)(data[0] >> 3 & 7);
-    if (pl_json_parse("body", (const char *)data + 1, size - 1, &body, &pe.err) != PL_OK || !json_is_object(body)) {
-        json_decref(body);
-        return 0;
-    }
+    struct pl_buf text = {0};
+    pl_buf_add(&text, (const char *)data + 1, size - 1);
+    enum pl_status parsed = body_parse(&text, &body, &pe);
+    pl_buf_deinit(&text);
+    checked(parsed, &pe);
+    if (parsed != PL_OK) return 0;
     enum api_kind api = (enum api_kind)(data[0] & 3);
     enum pl_status st;
     if (api == API_CHAT) {

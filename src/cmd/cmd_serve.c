@@ -17,8 +17,13 @@
 #include "device/device.h"
 #include "serve/serve.h"
 
-enum { KEYS_MAX = 256, SCORE_ROWS = 64, LISTEN_FD = 3 }; /* rows of a step that may give a prompt's log-probabilities */
-enum { GAP_AUTO = 1 << 20 };                             /* no gap was given */
+enum {
+    KEYS_MAX = 256,
+    HOSTS_MAX = 64,
+    SCORE_ROWS = 64,
+    LISTEN_FD = 3
+};                           /* rows of a step that may give a prompt's log-probabilities */
+enum { GAP_AUTO = 1 << 20 }; /* no gap was given */
 
 struct serve {
     struct pl_model_opts model;
@@ -32,6 +37,8 @@ struct serve {
     bool no_prefix_cache;
     char *keys[KEYS_MAX]; /* owned */
     size_t key_count;
+    char *hosts[HOSTS_MAX]; /* owned */
+    size_t host_count;
 };
 
 static enum pl_status add_key(void *out, const char *value, struct pl_err *err) {
@@ -44,6 +51,16 @@ static enum pl_status add_key(void *out, const char *value, struct pl_err *err) 
     return PL_OK;
 }
 
+static enum pl_status add_host(void *out, const char *value, struct pl_err *err) {
+    struct serve *s = out;
+    if (value[0] == '\0') PL_FAIL(err, PL_INVALID, "an allowed host is empty");
+    if (s->host_count == HOSTS_MAX) PL_FAIL(err, PL_LIMIT, "more than %d allowed hosts", HOSTS_MAX);
+    char *copy = pl_strdup(value);
+    if (copy == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for an allowed host");
+    s->hosts[s->host_count++] = copy;
+    return PL_OK;
+}
+
 /* One key a line; empty lines and lines that begin with # are skipped. */
 static enum pl_status read_key_file(struct serve *s, struct pl_err *err) {
     struct pl_buf text = {0};
@@ -51,6 +68,8 @@ static enum pl_status read_key_file(struct serve *s, struct pl_err *err) {
     enum pl_status st = pl_cmd_read_file(s->api_key_file, 1 << 20, &text, err);
     size_t before = s->key_count;
     char *rest = text.data;
+    if (st == PL_OK && text.len > 0 && memchr(text.data, '\0', text.len) != NULL)
+        st = pl_err_set(err, __FILE__, __LINE__, PL_INVALID, "%s holds a zero byte: it is no list of keys", s->api_key_file);
     for (char *line; st == PL_OK && rest != NULL && (line = strsep(&rest, "\r\n")) != NULL;)
         if (line[0] != '\0' && line[0] != '#') st = add_key(s, line, err);
     pl_buf_deinit(&text);
@@ -86,6 +105,9 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "metrics", NULL, PL_ARG_FLAG, &o->metrics, "serve /metrics (Prometheus); otherwise it answers 501", 0, 0, NULL},
         {0, "ceiling-gbs", "GB/S", PL_ARG_F32, &o->ceiling_gbs,
          "what memory gives here, as bench prints it: metrics then show the part reached", 0, 1e6, NULL},
+        {0, "allow-host", "NAME", PL_ARG_EACH, s,
+         "a name that this server is reached by, beside local ones; without keys others are refused; several times", 0, 0,
+         add_host},
         {0, "cors", NULL, PL_ARG_FLAG, &o->cors, "allow pages of any origin to call", 0, 0, NULL},
         {0, "threads-http", "N", PL_ARG_U32, &o->http_threads, "threads that parse requests and write answers (4)", 1, 64,
          NULL},
@@ -163,6 +185,8 @@ static enum pl_status prepare(struct serve *s, struct pl_err *err) {
     o->body_bytes_max = s->body_bytes;
     o->api_keys = (const char *const *)s->keys;
     o->api_key_count = s->key_count;
+    o->allowed_hosts = (const char *const *)s->hosts;
+    o->allowed_host_count = s->host_count;
     o->service.no_prefix_cache = s->no_prefix_cache;
     suit_backend(s);
     s->model.engine.max_sessions = o->service.max_running;
@@ -300,6 +324,7 @@ int pl_cmd_serve(int argc, char **argv) {
             code = serve(&s);
     }
     for (size_t i = 0; i < s.key_count; i++) pl_free(s.keys[i]);
+    for (size_t i = 0; i < s.host_count; i++) pl_free(s.hosts[i]);
     pl_free(made);
     pl_serve_env_free(&args); /* values are views into it */
     return code;

@@ -29,6 +29,7 @@ static const struct {
     {"TIMEOUT", "timeout", false},
     {"API_KEY_FILE", "api-key-file", false},
     {"API_KEY", "api-key", false},
+    {"ALLOW_HOST", "allow-host", false},
     {"ENDPOINT_METRICS", "metrics", true},
     {"METRICS", "metrics", true},
     {"BACKEND", "backend", false},

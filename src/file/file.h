@@ -114,6 +114,8 @@ enum pl_status pl_safetensors_open_memory(const void *data, size_t len, struct p
                                           struct pl_err *err) PL_MUST_CHECK;
 /* Bounded JSON: depth <= 64 nested levels unless told, duplicate keys refused, whole input consumed, valid UTF-8. */
 enum pl_status pl_json_parse(const char *what, const char *data, size_t len, json_t **out, struct pl_err *err) PL_MUST_CHECK;
+/* Integers beyond 64 bits, which the parser refuses, become real numbers of the same size in place. */
+void pl_json_soften_integers(char *text, size_t len);
 enum pl_status pl_json_load(const char *path, size_t max_bytes, json_t **out, struct pl_err *err) PL_MUST_CHECK;
 
 #endif

@@ -69,7 +69,7 @@ enum pl_status pl_json_parse(const char *what, const char *data, size_t len, jso
 /* Python writes integers of any size, and nearly every tokenizer_config.json has one: a model_max_length of 10^30. jansson
  * refuses what does not fit 64 bits, so such a number becomes a real one in place: its last two digits give way to "e2".
  * Positions in later messages stay true. Where an integer is needed the reader of that field still refuses a real. */
-static void soften_big_integers(char *s, size_t len) {
+void pl_json_soften_integers(char *s, size_t len) {
     bool in_string = false;
     for (size_t i = 0; i < len; i++) {
         if (s[i] == '"') in_string = !in_string;
@@ -89,7 +89,7 @@ static void soften_big_integers(char *s, size_t len) {
 enum pl_status pl_json_load(const char *path, size_t max_bytes, json_t **out, struct pl_err *err) {
     struct pl_buf text = {0};
     enum pl_status status = pl_read_file(path, max_bytes, &text, err);
-    if (status == PL_OK && text.len > 0) soften_big_integers(text.data, text.len);
+    if (status == PL_OK && text.len > 0) pl_json_soften_integers(text.data, text.len);
     if (status == PL_OK) status = pl_json_parse(path, pl_buf_cstr(&text), text.len, out, err);
     pl_buf_deinit(&text);
     return status;

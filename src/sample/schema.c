@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "sample/schema_merge.h"
 #include "sample/schema_number.h"
 #include "sample/schema_text.h"
 
@@ -115,7 +116,8 @@ static enum pl_status check_keywords(struct builder *b, const json_t *s) {
                                         "minimum",
                                         "maximum",
                                         "exclusiveMinimum",
-                                        "exclusiveMaximum"};
+                                        "exclusiveMaximum",
+                                        "multipleOf"};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)s, key, value) {
@@ -336,21 +338,7 @@ static enum pl_status ref_rule(struct builder *b, const json_t *ref, struct pl_b
         pl_buf_add_c(rule, json_string_value(known));
         return PL_OK;
     }
-    const json_t *at = b->document;
-    for (const char *p = path + 1; *p == '/' && at != NULL;) {
-        struct pl_buf part = {0};
-        for (p++; *p != '\0' && *p != '/'; p++) {
-            bool tilde = p[0] == '~' && (p[1] == '0' || p[1] == '1');
-            pl_buf_add_char(&part, tilde ? (p[1] == '0' ? '~' : '/') : *p);
-            p += tilde;
-        }
-        int64_t index = 0;
-        if (json_is_array(at))
-            at = pl_parse_i64(pl_buf_cstr(&part), 0, INT32_MAX, &index) ? json_array_get(at, (size_t)index) : NULL;
-        else
-            at = json_object_get(at, pl_buf_cstr(&part));
-        pl_buf_deinit(&part);
-    }
+    const json_t *at = pl_schema_resolve(b->document, path);
     if (at == NULL) PL_FAIL(b->err, PL_INVALID, "the schema's $ref '%.100s' leads nowhere", path);
     char name[96];
     PL_TRY(fresh_name(b, name));
@@ -364,6 +352,9 @@ static enum pl_status typed(struct builder *b, const json_t *s, const char *type
     if (strcmp(type, "object") == 0) return object_rule(b, s, rule, depth);
     if (strcmp(type, "array") == 0) return array_rule(b, s, rule, depth);
     if (strcmp(type, "string") == 0) return string_rule(b, s, rule);
+    bool number = strcmp(type, "integer") == 0 || strcmp(type, "number") == 0;
+    if (number && json_object_get(s, "multipleOf") != NULL)
+        return pl_schema_multiple(s, strcmp(type, "integer") == 0, rule, b->err);
     if (strcmp(type, "integer") == 0) return pl_schema_integer(s, rule, b->err);
     if (strcmp(type, "number") == 0) return pl_schema_number(s, rule, b->err);
     if (strcmp(type, "boolean") != 0 && strcmp(type, "null") != 0)
@@ -395,28 +386,107 @@ static enum pl_status types(struct builder *b, const json_t *s, const json_t *li
     return PL_OK;
 }
 
+/* A keyword beside `key` that says more than an annotation does; NULL: there is none. */
+static const char *sibling(const json_t *s, const char *key, const char *but) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)s, name, value) {
+        (void)value;
+        if (!is_annotation(name) && strcmp(name, key) != 0 && strcmp(name, but) != 0) return name;
+    }
+    return NULL;
+}
+
+/* What holds together becomes one schema first. */
+static enum pl_status merged(struct builder *b, const json_t *s, struct pl_buf *rule, uint32_t depth) {
+    json_t *one = NULL;
+    PL_TRY(pl_schema_merge(b->document, s, &one, b->err));
+    enum pl_status st = sub(b, one, rule, depth);
+    json_decref(one);
+    return st;
+}
+
+static enum pl_status any_of(struct builder *b, const json_t *s, const char *key, struct pl_buf *rule, uint32_t depth) {
+    const json_t *list = json_object_get(s, key);
+    if (sibling(s, key, key) == NULL || json_array_size(list) == 0) return alternatives(b, list, rule, depth);
+    json_t *rest = json_copy((json_t *)(uintptr_t)s);
+    json_object_del(rest, key);
+    enum pl_status st = PL_OK;
+    for (size_t i = 0; i < json_array_size(list) && st == PL_OK; i++) { /* what stands beside them holds for each */
+        json_t *both = json_pack("{s:[O, O]}", "allOf", rest, json_array_get(list, i));
+        if (i > 0) pl_buf_add_c(rule, " | ");
+        st = both == NULL ? pl_err_set(b->err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the schema")
+                          : merged(b, both, rule, depth);
+        json_decref(both);
+    }
+    json_decref(rest);
+    return st;
+}
+
+static bool is_of_type(const json_t *v, const json_t *type) {
+    for (size_t i = 0; i < json_array_size(type); i++)
+        if (is_of_type(v, json_array_get(type, i))) return true;
+    const char *word = json_string_value(type);
+    if (type == NULL) return true;
+    if (word == NULL) return false;
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return strcmp(word, "object") == 0;
+    case JSON_ARRAY: return strcmp(word, "array") == 0;
+    case JSON_STRING: return strcmp(word, "string") == 0;
+    case JSON_INTEGER: return strcmp(word, "integer") == 0 || strcmp(word, "number") == 0;
+    case JSON_REAL: return strcmp(word, "number") == 0;
+    case JSON_TRUE:
+    case JSON_FALSE: return strcmp(word, "boolean") == 0;
+    case JSON_NULL: break;
+    }
+    return strcmp(word, "null") == 0;
+}
+
+/* The values of an enum (a const is one of one) that the type beside it allows. */
+static enum pl_status values(struct builder *b, const json_t *s, const char *key, struct pl_buf *rule) {
+    const json_t *list = json_object_get(s, key), *type = json_object_get(s, "type");
+    const char *other = sibling(s, key, "type");
+    if (other != NULL) PL_FAIL(b->err, PL_INVALID, "the schema keyword '%.60s' beside '%s' is not supported", other, key);
+    json_t *kept = json_array();
+    if (strcmp(key, "const") == 0 && is_of_type(list, type)) json_array_append(kept, (json_t *)(uintptr_t)list);
+    for (size_t i = 0; strcmp(key, "enum") == 0 && i < json_array_size(list); i++)
+        if (is_of_type(json_array_get(list, i), type)) json_array_append(kept, json_array_get(list, i));
+    enum pl_status st = literals(b, kept, rule);
+    json_decref(kept);
+    return st;
+}
+
+/* Where no type is given what is said of numbers or texts tells it; the schema would allow others too. */
+static const char *implied_type(const json_t *s) {
+    static const char *const numbers[] = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+                             *const texts[] = {"minLength", "maxLength", "pattern"},
+                             *const lists[] = {"items", "prefixItems", "minItems", "maxItems"};
+    if (json_object_get(s, "properties") || json_object_get(s, "required") || json_object_get(s, "additionalProperties"))
+        return "object";
+    for (size_t i = 0; i < PL_COUNT_OF(lists); i++)
+        if (json_object_get(s, lists[i]) != NULL) return "array";
+    for (size_t i = 0; i < PL_COUNT_OF(texts); i++)
+        if (json_object_get(s, texts[i]) != NULL) return "string";
+    for (size_t i = 0; i < PL_COUNT_OF(numbers); i++)
+        if (json_object_get(s, numbers[i]) != NULL) return "number";
+    return NULL;
+}
+
 static enum pl_status body(struct builder *b, const json_t *s, struct pl_buf *rule, uint32_t depth) {
-    const json_t *v;
-    if ((v = json_object_get(s, "$ref")) != NULL) return ref_rule(b, v, rule, depth);
-    if ((v = json_object_get(s, "const")) != NULL) return value_literal(b, rule, v);
-    if ((v = json_object_get(s, "enum")) != NULL) return literals(b, v, rule);
-    if ((v = json_object_get(s, "anyOf")) != NULL || (v = json_object_get(s, "oneOf")) != NULL) {
-        if (json_object_get(s, "properties") != NULL)
-            PL_FAIL(b->err, PL_INVALID,
-                    "properties beside anyOf or oneOf are not supported: write them into each alternative");
-        return alternatives(b, v, rule, depth);
-    }
-    if ((v = json_object_get(s, "allOf")) != NULL) {
-        if (json_array_size(v) != 1 || json_object_get(s, "properties") != NULL)
-            PL_FAIL(b->err, PL_INVALID,
-                    "the schema keyword 'allOf' is supported with one entry and no properties beside it");
-        return alternatives(b, v, rule, depth);
-    }
+    const json_t *all = json_object_get(s, "allOf"), *ref = json_object_get(s, "$ref"), *v;
+    if (all != NULL && json_array_size(all) == 1 && sibling(s, "allOf", "allOf") == NULL)
+        return alternatives(b, all, rule, depth);
+    if (all != NULL || (ref != NULL && sibling(s, "$ref", "$ref") != NULL)) return merged(b, s, rule, depth);
+    if (ref != NULL) return ref_rule(b, ref, rule, depth);
+    if (json_object_get(s, "const") != NULL) return values(b, s, "const", rule);
+    if (json_object_get(s, "enum") != NULL) return values(b, s, "enum", rule);
+    if (json_object_get(s, "anyOf") != NULL) return any_of(b, s, "anyOf", rule, depth);
+    if (json_object_get(s, "oneOf") != NULL) return any_of(b, s, "oneOf", rule, depth);
     v = json_object_get(s, "type");
     if (json_is_string(v)) return typed(b, s, json_string_value(v), rule, depth);
     if (v != NULL) return types(b, s, v, rule, depth);
-    if (json_object_get(s, "properties") || json_object_get(s, "required")) return object_rule(b, s, rule, depth);
-    if (json_object_get(s, "items") || json_object_get(s, "prefixItems")) return array_rule(b, s, rule, depth);
+    const char *type = implied_type(s);
+    if (type != NULL) return typed(b, s, type, rule, depth);
     pl_buf_add_c(rule, "js-value");
     return PL_OK;
 }

@@ -1,11 +1,11 @@
 /* schema - JSON schema to GBNF rules (grammar.h). Every text the rules accept is valid under the schema.
  *
  * Enforced: type (one or a list), properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum,
- * const, anyOf, oneOf (as anyOf), allOf of one, $ref into the same document, minLength, maxLength, pattern, the formats
- * date, time, date-time, duration, uuid, ipv4, ipv6, hostname and email (schema_text.h), minimum, maximum, exclusiveMinimum,
- * exclusiveMaximum (schema_number.h). Objects list their properties in the schema's order. Annotations (title, description,
- * default, examples, other formats, ..) are passed over; every other keyword is refused by name, as are schemas beyond the
- * limits.
+ * const, anyOf, oneOf (as anyOf), allOf (schema_merge.h), $ref into the same document, minLength, maxLength, pattern, the
+ * formats date, time, date-time, duration, uuid, ipv4, ipv6, hostname and email (schema_text.h), minimum, maximum,
+ * exclusiveMinimum, exclusiveMaximum, multipleOf (schema_number.h). Objects list their properties in the schema's order.
+ * Annotations (title, description, default, examples, other formats, ..) are passed over; every other keyword is refused by
+ * name, as are schemas beyond the limits.
  */
 #ifndef PL_SAMPLE_SCHEMA_H
 #define PL_SAMPLE_SCHEMA_H

@@ -116,8 +116,37 @@ static bool ends_with_answer(const json_t *messages) {
     return role != NULL && strcmp(role, "assistant") == 0 && json_array_size(json_object_get(last, "tool_calls")) == 0;
 }
 
+/* {"format": a schema for the answer, "effort": a word for templates that know efforts}. */
+static enum pl_status read_output(json_t *config, struct chat_request *q, struct param_error *pe) {
+    static const char *const efforts[] = {"low", "medium", "high", "xhigh", "max"};
+    const char *key, *word = json_string_value(json_object_get(config, "effort"));
+    json_t *value, *format = json_object_get(config, "format");
+    if (config != NULL && !json_is_object(config))
+        return param_bad(pe, "output_config", PL_INVALID, "output_config is no object");
+    json_object_foreach(config, key, value) if (strcmp(key, "format") != 0 && strcmp(key, "effort") != 0) return param_bad(
+        pe, "output_config", PL_INVALID, "unknown parameter 'output_config.%.60s'", key);
+    if (format != NULL && !json_is_null(format)) {
+        if (strcmp(type_of(format), "json_schema") != 0)
+            return param_bad(pe, "output_config", PL_INVALID,
+                             "output_config.format is of type '%.40s', expected json_schema", type_of(format));
+        q->response_format = json_incref(format);
+    }
+    value = json_object_get(config, "effort");
+    if (value == NULL || json_is_null(value)) return PL_OK;
+    size_t i = 0;
+    while (word != NULL && i < PL_COUNT_OF(efforts) && strcmp(word, efforts[i]) != 0) i++;
+    if (word == NULL || i == PL_COUNT_OF(efforts))
+        return param_bad(pe, "output_config", PL_INVALID,
+                         "output_config.effort is none of low, medium, high, xhigh and max");
+    if (q->extra == NULL) q->extra = json_object();
+    return json_object_set(q->extra, "reasoning_effort", value) == 0
+               ? PL_OK
+               : param_bad(pe, "output_config", PL_NO_MEMORY, "no memory for the request");
+}
+
 static enum pl_status request_read(struct exchange *x, struct job *j, json_t *body, bool generates, struct param_error *pe) {
     struct chat_request q = {0};
+    json_t *output = take(body, "output_config");
     json_t *messages = take(body, "messages"), *system = take(body, "system"), *tools = take(body, "tools"),
            *choice = take(body, "tool_choice"), *stops = take(body, "stop_sequences");
     /* What the model writes in <think> comes as a thinking block; templates that can be told not to think are told. */
@@ -126,8 +155,8 @@ static enum pl_status request_read(struct exchange *x, struct job *j, json_t *bo
     json_object_del(body, "thinking");
     json_object_del(body, "stop");
     if (stops != NULL) json_object_set(body, "stop", stops);
-    enum pl_status st = PL_OK;
-    if (generates && !json_is_integer(json_object_get(body, "max_tokens")))
+    enum pl_status st = read_output(output, &q, pe);
+    if (st == PL_OK && generates && !json_is_integer(json_object_get(body, "max_tokens")))
         st = param_bad(pe, "max_tokens", PL_INVALID, "max_tokens is missing or no integer");
     if (st == PL_OK && stops != NULL && !json_is_array(stops))
         st = param_bad(pe, "stop_sequences", PL_INVALID, "stop_sequences is no list of strings");
@@ -144,6 +173,7 @@ static enum pl_status request_read(struct exchange *x, struct job *j, json_t *bo
     json_decref(tools);
     json_decref(choice);
     json_decref(stops);
+    json_decref(output);
     return st;
 }
 
@@ -176,7 +206,8 @@ static const char *stop_reason(const struct job *j, const struct choice *c) {
 }
 
 static json_t *stop_sequence(const struct job *j, const struct choice *c) {
-    return c->stop_index < 0 ? json_null() : json_string(j->params.stops.text[c->stop_index]);
+    const struct pl_stops *s = &j->params.stops;
+    return c->stop_index < 0 ? json_null() : json_stringn(s->text[c->stop_index], s->len[c->stop_index]);
 }
 
 /* Tokens read from the cache are counted apart, as documented. */

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -18,12 +19,41 @@ static json_t *model_object(const struct pl_server *s) {
                      "n_vocab", (int)e->config.vocab, "n_ctx", (int)e->context, "n_ctx_train", (int)e->config.context_train);
 }
 
+/* As Anthropic lists them, to clients that send its header. */
+static bool is_anthropic(const struct exchange *x) {
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "anthropic-version") != NULL;
+}
+
+static json_t *anthropic_model(const struct pl_server *s) {
+    char when[32] = "";
+    struct tm t;
+    time_t at = (time_t)s->started_unix;
+    if (gmtime_r(&at, &t) != NULL) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &t);
+    return json_pack("{s:s, s:s, s:s, s:s}", "type", "model", "id", s->model_name, "display_name", s->model_name,
+                     "created_at", when);
+}
+
+/* Of a list of one nothing comes before or after it. */
+static enum MHD_Result anthropic_models(struct exchange *x) {
+    static const char *const cursors[] = {"after_id", "before_id"};
+    bool none = false;
+    for (size_t i = 0; i < PL_COUNT_OF(cursors); i++)
+        none |= MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, cursors[i]) != NULL;
+    const char *id = none ? NULL : x->server->model_name;
+    json_t *list = json_array();
+    if (!none) json_array_append_new(list, anthropic_model(x->server));
+    return answer_json(x, 200,
+                       json_pack("{s:o, s:b, s:s?, s:s?}", "data", list, "has_more", 0, "first_id", id, "last_id", id));
+}
+
 enum MHD_Result handle_models(struct exchange *x) {
+    if (is_anthropic(x)) return anthropic_models(x);
     return answer_json(x, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_object(x->server)));
 }
 
 enum MHD_Result handle_model(struct exchange *x, const char *id) {
-    if (strcmp(id, x->server->model_name) == 0) return answer_json(x, 200, model_object(x->server));
+    if (strcmp(id, x->server->model_name) == 0)
+        return answer_json(x, 200, is_anthropic(x) ? anthropic_model(x->server) : model_object(x->server));
     return answer_error(x, 404, NULL, "model", "there is no model '%.100s', this server has '%s'", id,
                         x->server->model_name);
 }

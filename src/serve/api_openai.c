@@ -138,9 +138,10 @@ static size_t count_chars(const char *s, size_t len) {
 /* How many bytes of the prompt's text token i stands for: none for those that were put before it, and a space that the
  * tokenizer added is none of the text's. */
 static size_t prompt_bytes(const struct job *j, const struct choice *c, size_t i) {
-    const char *rest = j->prompt_texts[c->prompt] + c->offset_bytes;
+    const struct pl_buf *text = &j->prompt_texts[c->prompt];
+    const char *rest = pl_buf_cstr(text) + c->offset_bytes;
     struct pl_str p = piece(j, c->tokens[i].id);
-    size_t left = strlen(rest);
+    size_t left = text->len - c->offset_bytes;
     if (p.len <= left && memcmp(rest, p.data, p.len) == 0) return p.len;
     if (p.len > 0 && p.len - 1 <= left && p.data[0] == ' ' && memcmp(rest, p.data + 1, p.len - 1) == 0) return p.len - 1;
     return pl_tokenizer_is_special(j->server->tokenizer, c->tokens[i].id) ? 0 : PL_MIN(p.len, left);
@@ -152,7 +153,7 @@ static size_t text_offset(const struct job *j, struct choice *c, size_t token) {
         size_t i = c->offset_token;
         if (i < c->scored) {
             size_t n = prompt_bytes(j, c, i);
-            c->offset_chars += count_chars(j->prompt_texts[c->prompt] + c->offset_bytes, n);
+            c->offset_chars += count_chars(pl_buf_cstr(&j->prompt_texts[c->prompt]) + c->offset_bytes, n);
             c->offset_bytes += n;
         } else if (!pl_tokenizer_is_special(j->server->tokenizer, c->tokens[i].id)) {
             struct pl_str p = piece(j, c->tokens[i].id);
@@ -372,9 +373,9 @@ static void completion_chunk(struct job *j, uint32_t index, const char *text, si
 /* The prompt goes out first, with its log-probabilities as soon as there is something after them. */
 static void stream_echo(struct job *j, struct choice *c, uint32_t index) {
     if (!j->params.echo || c->echoed) return;
-    const char *text = j->prompt_texts[c->prompt];
+    const struct pl_buf *text = &j->prompt_texts[c->prompt];
     c->echoed = true;
-    completion_chunk(j, index, text, strlen(text), c, NULL, c->scored);
+    completion_chunk(j, index, pl_buf_cstr(text), text->len, c, NULL, c->scored);
     c->token_sent = c->scored;
 }
 
@@ -393,7 +394,8 @@ static void completion_stream_end(struct job *j) { chunk_usage(j, "text_completi
 
 static json_t *completion_text(const struct job *j, const struct choice *c) {
     struct pl_buf b = {0};
-    if (j->params.echo) pl_buf_add_c(&b, j->prompt_texts[c->prompt]);
+    const struct pl_buf *prompt = &j->prompt_texts[c->prompt];
+    if (j->params.echo) pl_buf_add(&b, pl_buf_cstr(prompt), prompt->len);
     pl_buf_add(&b, pl_buf_cstr(&c->text), c->text.len);
     json_t *v = pl_buf_ok(&b) ? text_value(pl_buf_cstr(&b), b.len) : NULL;
     pl_buf_deinit(&b);
@@ -462,12 +464,14 @@ enum MHD_Result handle_chat(struct exchange *x, json_t *body) {
     return finish_start(x, j, chat_read(x, j, body, &pe), &pe);
 }
 
-static enum pl_status prompt_from_ids(const json_t *list, struct pl_ids *out, struct pl_err *err) {
+static enum pl_status prompt_from_ids(const json_t *list, uint32_t vocab, struct pl_ids *out, struct pl_err *err) {
     size_t i;
     json_t *v;
     json_array_foreach((json_t *)(uintptr_t)list, i, v) {
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > UINT32_MAX)
-            PL_FAIL(err, PL_INVALID, "prompt token %zu is no token id", i);
+        if (!json_is_integer(v)) PL_FAIL(err, PL_INVALID, "prompt token %zu is no token id", i);
+        if (json_integer_value(v) < 0 || json_integer_value(v) >= vocab)
+            PL_FAIL(err, PL_INVALID, "prompt token %zu is %lld, the vocabulary has %u", i, (long long)json_integer_value(v),
+                    vocab);
         if (pl_grow(&out->data, &out->cap, out->len + 1, sizeof *out->data) != PL_OK)
             PL_FAIL(err, PL_NO_MEMORY, "no memory for the prompt");
         out->data[out->len++] = (uint32_t)json_integer_value(v);
@@ -478,21 +482,18 @@ static enum pl_status prompt_from_ids(const json_t *list, struct pl_ids *out, st
 /* A completion prompt is the caller's own raw text: special tokens written in it are meant. */
 static enum pl_status read_prompt(struct exchange *x, struct job *j, uint32_t i, const json_t *v, struct pl_err *err) {
     if (json_is_array(v))
-        PL_TRY(prompt_from_ids(v, &j->prompts[i], err));
+        PL_TRY(prompt_from_ids(v, x->server->engine->config.vocab, &j->prompts[i], err));
     else if (!json_is_string(v))
         PL_FAIL(err, PL_INVALID, "prompt is no string, list of strings or list of token ids");
     if (json_is_string(v)) {
         struct pl_encode_options o = {.add_special = true, .parse_special = true};
         PL_TRY(
             pl_tokenizer_encode(x->server->tokenizer, json_string_value(v), json_string_length(v), &o, &j->prompts[i], err));
-        j->prompt_texts[i] = pl_strdup(json_string_value(v));
+        pl_buf_add(&j->prompt_texts[i], json_string_value(v), json_string_length(v));
     } else {
-        struct pl_buf text = {0};
-        PL_TRY(pl_tokenizer_decode(x->server->tokenizer, j->prompts[i].data, j->prompts[i].len, true, &text));
-        j->prompt_texts[i] = pl_strdup(pl_buf_cstr(&text));
-        pl_buf_deinit(&text);
+        PL_TRY(pl_tokenizer_decode(x->server->tokenizer, j->prompts[i].data, j->prompts[i].len, true, &j->prompt_texts[i]));
     }
-    if (j->prompt_texts[i] == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the prompt");
+    if (!pl_buf_ok(&j->prompt_texts[i])) PL_FAIL(err, PL_NO_MEMORY, "no memory for the prompt");
     if (j->prompts[i].len == 0)
         PL_FAIL(err, PL_INVALID, "the prompt is empty and this model has no token that begins a text");
     return PL_OK;
@@ -531,6 +532,7 @@ static enum pl_status completion_read(struct exchange *x, struct job *j, json_t 
     if (st == PL_OK && j->params.max_tokens == 0) j->params.max_tokens = 16; /* the documented default of this endpoint */
     if (st == PL_OK) st = params_rest(API_COMPLETION, body, pe);
     if (st == PL_OK) st = read_prompts(x, j, prompt, pe);
+    if (st == PL_OK) st = params_check_choices(x->server, j->prompt_count, &j->params, pe);
     if (st == PL_OK && !json_is_null(grammar)) st = answer_grammar(NULL, grammar, j, pe);
     json_decref(prompt);
     json_decref(grammar);

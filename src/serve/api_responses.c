@@ -173,6 +173,7 @@ static enum pl_status request_read(struct exchange *x, struct job *j, json_t *bo
     if (st == PL_OK) st = read_tools(tools, choice, text, &q, pe);
     if (st == PL_OK && j->params.n != 1) st = param_bad(pe, "n", PL_INVALID, "n is not known here");
     if (st == PL_OK) st = chat_request_prepare(x->server, &q, j, pe);
+    if (st != PL_OK && strcmp(pe->param, "messages") == 0) snprintf(pe->param, sizeof pe->param, "input");
     chat_request_deinit(&q);
     json_decref(input);
     json_decref(instructions);

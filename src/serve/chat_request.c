@@ -46,6 +46,26 @@ static void tell_effort(struct chat_request *q, json_t *effort) {
     q->extra = told;
 }
 
+/* What the template is given by this server: a request does not replace it. */
+static enum pl_status check_kwargs(const json_t *extra, struct param_error *pe) {
+    static const char *const own[] = {"messages",  "tools",    "add_generation_prompt", "bos_token", "eos_token",
+                                      "unk_token", "pad_token"};
+    if (extra != NULL && !json_is_object(extra))
+        return param_bad(pe, "chat_template_kwargs", PL_INVALID, "chat_template_kwargs is no object");
+    for (size_t i = 0; i < PL_COUNT_OF(own); i++)
+        if (json_object_get(extra, own[i]) != NULL)
+            return param_bad(pe, "chat_template_kwargs", PL_INVALID,
+                             "chat_template_kwargs may not hold '%s': it is a parameter of its own or the model's", own[i]);
+    return PL_OK;
+}
+
+static bool known_effort(const char *word) {
+    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    for (size_t i = 0; word != NULL && i < PL_COUNT_OF(known); i++)
+        if (strcmp(word, known[i]) == 0) return true;
+    return false;
+}
+
 enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct param_error *pe) {
     q->messages = take(body, "messages");
     q->tools = take(body, "tools");
@@ -68,17 +88,20 @@ enum pl_status chat_request_take(json_t *body, struct chat_request *q, struct pa
         (name == NULL || (strcmp(name, "none") != 0 && strcmp(name, "auto") != 0 && strcmp(name, "deepseek") != 0));
     q->single_call = json_is_false(parallel);
     q->no_reasoning = name != NULL && strcmp(name, "none") == 0;
-    bool told = effort == NULL || json_is_string(effort);
+    bool told = effort == NULL || known_effort(json_string_value(effort));
+    enum pl_status kwargs = check_kwargs(q->extra, pe);
     if (told && effort != NULL && (q->extra == NULL || json_is_object(q->extra))) tell_effort(q, effort);
     json_decref(parallel);
     json_decref(format);
     json_decref(effort);
-    if (!told) return param_bad(pe, "reasoning_effort", PL_INVALID, "reasoning_effort is no string");
+    PL_TRY(kwargs);
+    if (!told)
+        return param_bad(pe, "reasoning_effort", PL_INVALID,
+                         "reasoning_effort is none of none, minimal, low, medium, high, xhigh; what else a template "
+                         "knows goes into chat_template_kwargs");
     if (wrong) return param_bad(pe, "parallel_tool_calls", PL_INVALID, "parallel_tool_calls is no boolean");
     if (unknown)
         return param_bad(pe, "reasoning_format", PL_INVALID, "reasoning_format is none of 'none', 'auto', 'deepseek'");
-    if (q->extra != NULL && !json_is_object(q->extra))
-        return param_bad(pe, "chat_template_kwargs", PL_INVALID, "chat_template_kwargs is no object");
     return PL_OK;
 }
 
@@ -185,10 +208,11 @@ static enum pl_status describe_tools(struct chat_request *q) {
                           "answer in plain text.";
     struct pl_buf b = {0};
     json_t *first = json_array_get(q->messages, 0);
-    const char *role = json_string_value(json_object_get(first, "role")),
-               *system = json_string_value(json_object_get(first, "content"));
-    bool has = role != NULL && strcmp(role, "system") == 0 && system != NULL;
-    if (has) pl_buf_printf(&b, "%s\n\n", system);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    const json_t *system = json_object_get(first, "content");
+    bool has = role != NULL && strcmp(role, "system") == 0 && json_is_string(system);
+    if (has) pl_buf_add(&b, json_string_value(system), json_string_length(system));
+    if (has) pl_buf_add_c(&b, "\n\n");
     pl_buf_add_c(&b, before);
     for (size_t i = 0; i < json_array_size(q->tools); i++) {
         char *text = json_dumps(json_object_get(json_array_get(q->tools, i), "function"), JSON_COMPACT);
@@ -254,8 +278,8 @@ static enum pl_status continue_final(const struct chat_request *q, struct pl_ren
     const json_t *last = json_array_get(q->messages, json_array_size(q->messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role")),
                *content = json_string_value(json_object_get(last, "content"));
-    size_t len = content == NULL ? 0 : strlen(content);
-    while (len > 0 && strchr(" \n\r\t", content[len - 1]) != NULL) len--; /* templates trim it */
+    size_t len = content == NULL ? 0 : json_string_length(json_object_get(last, "content"));
+    while (len > 0 && memchr(" \n\r\t", content[len - 1], 4) != NULL) len--; /* templates trim it */
     if (strcmp(role, "assistant") != 0 || len == 0 || json_object_get(last, "tool_calls") != NULL)
         return param_bad(pe, "continue_final_message", PL_INVALID,
                          "the last message is no assistant's with text, there is nothing to continue");

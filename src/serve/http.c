@@ -17,7 +17,12 @@
 
 /* ---------- answers ---------- */
 
-static bool is_messages(const struct exchange *x) { return strncmp(x->path, "/v1/messages", 12) == 0; }
+/* Anthropic's paths, and those it shares when its clients ask. */
+static bool is_messages(const struct exchange *x) {
+    return strncmp(x->path, "/v1/messages", 12) == 0 ||
+           (strncmp(x->path, "/v1/models", 10) == 0 &&
+            MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "anthropic-version") != NULL);
+}
 static const char *request_id(const struct exchange *x) { return x->job != NULL ? x->job->id : x->id; }
 
 static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Response *r, const char *type) {
@@ -60,6 +65,7 @@ enum MHD_Result answer_json(struct exchange *x, unsigned status, json_t *steals)
 static const char *anthropic_type(unsigned status) {
     switch (status) {
     case 401: return "authentication_error";
+    case 403: return "permission_error";
     case 404: return "not_found_error";
     case 413: return "request_too_large";
     case 429: return "rate_limit_error";
@@ -179,15 +185,9 @@ static const struct route {
 };
 
 static enum MHD_Result call_post(struct exchange *x, const struct route *r) {
-    struct pl_err err = {0};
+    struct param_error pe = {0};
     json_t *body = NULL;
-    if (x->body.len == 0) return answer_error(x, 400, NULL, NULL, "the request has no body, expected a JSON object");
-    if (pl_json_parse("request body", x->body.data, x->body.len, &body, &err) != PL_OK)
-        return answer_error(x, 400, NULL, NULL, "%s", err.text);
-    if (!json_is_object(body)) {
-        json_decref(body);
-        return answer_error(x, 400, NULL, NULL, "the request body is no JSON object");
-    }
+    if (body_parse(&x->body, &body, &pe) != PL_OK) return answer_status(x, &pe.err, pe.param);
     enum MHD_Result ok = r->post(x, body);
     json_decref(body);
     if (!x->server->opt.log_bodies) pl_buf_deinit(&x->body);
@@ -197,6 +197,7 @@ static enum MHD_Result call_post(struct exchange *x, const struct route *r) {
 static enum MHD_Result dispatch(struct exchange *x) {
     const struct route *same_path = NULL;
     bool head = strcmp(x->method, "HEAD") == 0;
+    if (x->cut_path) return answer_error(x, 404, NULL, NULL, "there is no endpoint of such a length");
     for (size_t i = 0; i < PL_COUNT_OF(routes); i++) {
         if (strcmp(routes[i].path, x->path) != 0) continue;
         same_path = &routes[i];
@@ -239,6 +240,11 @@ static enum MHD_Result route(struct exchange *x) {
         return answer_error(x, 413, NULL, NULL, "the request body is larger than %zu bytes", x->server->opt.body_bytes_max);
     if (!pl_buf_ok(&x->body)) return answer_error(x, 503, NULL, NULL, "no memory for the request body");
     if (strcmp(x->method, "OPTIONS") == 0 && x->server->opt.cors) return preflight(x);
+    if (x->foreign)
+        return answer_error(x, 403, "permission_error", NULL,
+                            "requests from '%.100s' are refused: without an API key this server answers its own page, local "
+                            "names and --allow-host only, unless --cors lets any page call it",
+                            x->came_from);
     if (!authorised(x)) return answer_error(x, 401, NULL, NULL, "the API key is missing or wrong");
     return dispatch(x);
 }
@@ -264,9 +270,10 @@ static enum MHD_Result headers_are_in(struct exchange *x) {
     }
     const char *length = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
     x->too_large = length != NULL && strtoull(length, NULL, 10) > x->server->opt.body_bytes_max;
+    x->foreign = request_is_foreign(x, &x->came_from);
     x->unauthorised = !(strcmp(x->method, "OPTIONS") == 0 && x->server->opt.cors) && !authorised(x);
     bool waits = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT) != NULL;
-    return waits && (x->too_large || x->unauthorised) ? route(x) : MHD_YES;
+    return waits && (x->too_large || x->unauthorised || x->foreign) ? route(x) : MHD_YES;
 }
 
 static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
@@ -279,6 +286,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
         if (x == NULL) return MHD_NO;
         *x = (struct exchange){.server = s, .connection = c, .started_ns = pl_clock_ns(), .key_index = -1};
         snprintf(x->path, sizeof x->path, "%s", url);
+        x->cut_path = strlen(url) >= sizeof x->path;
         snprintf(x->method, sizeof x->method, "%s", method);
         snprintf(x->id, sizeof x->id, "req_%08llx%08llx", (unsigned long long)(s->started_ns & 0xFFFFFFFFu),
                  (unsigned long long)(++s->next_id));
@@ -292,7 +300,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
         if (pl_clock_ns() - x->started_ns > (uint64_t)s->opt.body_timeout_s * 1000000000u) return MHD_NO;
         /* Past the limit bytes are read and dropped, so that the client gets its answer. */
         if (x->body.len + *data_size > s->opt.body_bytes_max) x->too_large = true;
-        if (!x->too_large && !x->unauthorised) pl_buf_add(&x->body, data, *data_size);
+        if (!x->too_large && !x->unauthorised && !x->foreign) pl_buf_add(&x->body, data, *data_size);
         *data_size = 0;
         return MHD_YES;
     }
@@ -367,11 +375,25 @@ static enum pl_status resolve_address(const struct pl_serve_options *o, struct s
     PL_FAIL(err, PL_INVALID, "host '%.60s' is no IP address: use 127.0.0.1, 0.0.0.0, ::1 or ::", o->host);
 }
 
+/* Paths are C strings: "%00" stays as it is written, so that nothing behind it is lost. */
+static size_t unescape(void *cls, struct MHD_Connection *c, char *text) {
+    (void)cls, (void)c;
+    return strstr(text, "%00") != NULL ? strlen(text) : MHD_http_unescape(text);
+}
+
+static bool is_loopback(const struct sockaddr_storage *a) {
+    if (a->ss_family == AF_INET) return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
+    return a->ss_family != AF_INET6 || IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+}
+
 static void daemon_log(void *cls, const char *fmt, va_list ap) { (void)cls, (void)fmt, (void)ap; }
 
 static enum pl_status start_daemon(struct pl_server *s, struct pl_err *err) {
     struct sockaddr_storage addr;
+    socklen_t len = sizeof addr;
     PL_TRY(resolve_address(&s->opt, &addr, err));
+    if (s->opt.listen_fd > 0) (void)getsockname(s->opt.listen_fd, (struct sockaddr *)&addr, &len);
+    s->opt.loopback = is_loopback(&addr);
     unsigned flags = MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     if (addr.ss_family == AF_INET6) flags |= MHD_USE_IPv6;
     s->daemon = MHD_start_daemon(
@@ -379,8 +401,9 @@ static enum pl_status start_daemon(struct pl_server *s, struct pl_err *err) {
         &addr, MHD_OPTION_THREAD_POOL_SIZE, s->opt.http_threads, MHD_OPTION_CONNECTION_LIMIT, s->opt.connections_max,
         MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, watch_connection, s,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max, MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u,
-        s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, s->opt.listen_fd, MHD_OPTION_END);
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, s, MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max,
+        MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u, s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END,
+        s->opt.listen_fd, MHD_OPTION_END);
     if (s->daemon == NULL)
         PL_FAIL(err, PL_IO, "cannot listen on %s port %u: %s (is another server running there? try --port)", s->opt.host,
                 s->opt.port, strerror(errno));

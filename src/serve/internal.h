@@ -24,7 +24,7 @@ struct server_counts {
         _Atomic uint64_t sum_ns, bucket[PL_TIME_BUCKETS];
     } ttft, gap, queue;
 };
-enum { WITNESS_KEPT = 256 };
+enum { WITNESS_KEPT = 256, QUEUE_DEFAULT = 256 }; /* the latter as the service has it */
 struct witness_record;
 
 struct pl_server {
@@ -134,8 +134,8 @@ struct job {
         uint32_t index;
     } * choice_refs;
     uint32_t choice_count;
-    struct pl_ids *prompts; /* [prompt_count] */
-    char **prompt_texts;    /* for echo; may be NULL */
+    struct pl_ids *prompts;      /* [prompt_count] */
+    struct pl_buf *prompt_texts; /* for echo; may be NULL */
     uint32_t prompt_count;
     /* under lock */
     uint32_t prompt_tokens, cached_tokens, generated_tokens, reasoning_tokens;
@@ -165,9 +165,10 @@ struct exchange {
     uint64_t started_ns;
     unsigned http_status;
     int key_index;
-    const char *allow;            /* of a 405 */
-    bool too_large, unauthorised; /* nothing of the body is kept then */
-    bool routed;
+    const char *allow;                     /* of a 405 */
+    bool too_large, unauthorised, foreign; /* nothing of the body is kept then */
+    const char *came_from;                 /* foreign: the header's value */
+    bool routed, cut_path;
     char path[160];
     char method[12];
     char id[32]; /* of the request, where no job gives it one */
@@ -183,14 +184,23 @@ unsigned http_status(const struct pl_server *s, enum pl_status st);
 enum MHD_Result answer_status(struct exchange *x, const struct pl_err *err, const char *param);
 json_t *error_object(enum api_kind api, unsigned status, const char *type, const char *param, const char *message);
 
+/* --- every request (body.c) --- */
+/* It comes from a page of somebody else; what names the header's value that says so. */
+bool request_is_foreign(const struct exchange *x, const char **what);
+
 /* --- parameters (params.c) --- */
 /* Reads the parameters shared by the APIs out of body, removing what it knows. On failure param names the culprit. */
 struct param_error {
     char param[64];
     struct pl_err err;
 };
+/* The body's JSON object. It may change the text: integers beyond 64 bits become fractions. (body.c) */
+enum pl_status body_parse(struct pl_buf *text, json_t **out, struct param_error *pe) PL_MUST_CHECK;
 enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t *body, struct gen_params *out,
                            struct param_error *pe) PL_MUST_CHECK;
+/* More choices than the queue has places are refused: they would be at any time. */
+enum pl_status params_check_choices(const struct pl_server *s, uint32_t prompts, const struct gen_params *p,
+                                    struct param_error *pe) PL_MUST_CHECK;
 /* After all readers took what they know: what is left is harmless, or an error that names it. */
 enum pl_status params_rest(enum api_kind api, const json_t *body, struct param_error *pe) PL_MUST_CHECK;
 

@@ -53,14 +53,14 @@ static void job_free(struct job *j) {
     for (uint32_t i = 0; j->choices != NULL && i < j->choice_count; i++) choice_deinit(&j->choices[i]);
     for (uint32_t i = 0; i < j->prompt_count; i++) {
         if (j->prompts != NULL) pl_ids_deinit(&j->prompts[i]);
-        if (j->prompt_texts != NULL) pl_free(j->prompt_texts[i]);
+        if (j->prompt_texts != NULL) pl_buf_deinit(&j->prompt_texts[i]);
     }
     gen_params_deinit(&j->params);
     json_decref(j->tools);
     json_decref(j->echo);
     json_decref(j->items);
     pl_free(j->prompts);
-    pl_free((void *)j->prompt_texts);
+    pl_free(j->prompt_texts);
     pl_free(j->choices);
     pl_free(j->choice_refs);
     pl_buf_deinit(&j->out);

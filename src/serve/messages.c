@@ -1,6 +1,7 @@
 /* messages.c - messages in the form that chat templates expect: content one string, tool arguments objects. */
 #include "serve/internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -74,8 +75,31 @@ static enum pl_status call_arguments(size_t i, json_t *m, struct param_error *pe
     return PL_OK;
 }
 
+/* {"function_call": {..}} and the role "function", which tool_calls and "tool" replaced: the call gets an id of its own,
+ * which the message that answers it, the next one, is given too. */
+static enum pl_status modernise(json_t *messages, struct param_error *pe) {
+    char id[32];
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *m = json_array_get(messages, i), *call = json_object_get(m, "function_call");
+        const char *role = json_string_value(json_object_get(m, "role"));
+        bool old_call = json_is_object(call) && json_array_size(json_object_get(m, "tool_calls")) == 0;
+        snprintf(id, sizeof id, "function_%zu", old_call ? i + 1 : i);
+        int bad = 0;
+        if (old_call)
+            bad = json_object_set_new(m, "tool_calls",
+                                      json_pack("[{s:s, s:s, s:O}]", "id", id, "type", "function", "function", call));
+        if (json_is_object(m)) json_object_del(m, "function_call");
+        if (role != NULL && strcmp(role, "function") == 0) {
+            bad |= json_object_set_new(m, "tool_call_id", json_string(id));
+            bad |= json_object_set_new(m, "role", json_string("tool"));
+        }
+        if (bad != 0) return param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    }
+    return PL_OK;
+}
+
 static enum pl_status normalise_one(const struct pl_server *s, size_t i, json_t *m, struct param_error *pe) {
-    static const char *const roles[] = {"system", "user", "assistant", "tool", "developer", "function"};
+    static const char *const roles[] = {"system", "user", "assistant", "tool", "developer"};
     const char *role = json_string_value(json_object_get(m, "role"));
     if (!json_is_object(m)) return param_bad(pe, "messages", PL_INVALID, "message %zu is no object", i);
     if (role == NULL) return param_bad(pe, "messages", PL_INVALID, "message %zu has no role", i);
@@ -95,6 +119,49 @@ static enum pl_status normalise_one(const struct pl_server *s, size_t i, json_t 
     /* Newer name of the same role; templates know the older one. */
     if (strcmp(role, "developer") == 0 && json_object_set_new(m, "role", json_string("system")) != 0)
         return param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    return PL_OK;
+}
+
+static bool is_role(const json_t *m, const char *role) {
+    const char *has = json_string_value(json_object_get(m, "role"));
+    return has != NULL && strcmp(has, role) == 0;
+}
+
+static bool calls_have(const json_t *m, const char *id) {
+    const json_t *calls = json_object_get(m, "tool_calls");
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+        const char *given = json_string_value(json_object_get(json_array_get(calls, k), "id"));
+        if (given != NULL && strcmp(given, id) == 0) return true;
+    }
+    return false;
+}
+
+/* Documented: tools' messages answer the calls of the assistant's message right before them, and every call is answered. */
+static enum pl_status check_answers(const json_t *messages, struct param_error *pe) {
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *m = json_array_get(messages, i), *calls = json_object_get(m, "tool_calls");
+        const char *id = json_string_value(json_object_get(m, "tool_call_id"));
+        size_t before = i;
+        while (before > 0 && is_role(json_array_get(messages, before), "tool")) before--;
+        if (is_role(m, "tool") && id == NULL)
+            return param_bad(pe, "messages", PL_INVALID, "message %zu (tool) has no tool_call_id", i);
+        if (is_role(m, "tool") && !calls_have(json_array_get(messages, before), id))
+            return param_bad(
+                pe, "messages", PL_INVALID,
+                "message %zu (tool) answers the call '%.60s', which the message before the tools' does not make", i, id);
+        for (size_t k = 0; k < json_array_size(calls); k++) {
+            const char *call = json_string_value(json_object_get(json_array_get(calls, k), "id")), *answers = "";
+            size_t at = i + 1;
+            for (; call != NULL && is_role(json_array_get(messages, at), "tool"); at++) {
+                answers = json_string_value(json_object_get(json_array_get(messages, at), "tool_call_id"));
+                if (answers != NULL && strcmp(answers, call) == 0) break;
+            }
+            if (call != NULL && !is_role(json_array_get(messages, at), "tool"))
+                return param_bad(pe, "messages", PL_INVALID,
+                                 "message %zu makes the call '%.60s', which no tool message right after it answers", i,
+                                 call);
+        }
+    }
     return PL_OK;
 }
 
@@ -120,7 +187,9 @@ static void name_tool_answers(json_t *messages) {
 enum pl_status messages_normalise(const struct pl_server *s, json_t *messages, struct param_error *pe) {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return param_bad(pe, "messages", PL_INVALID, "messages is missing or no list of messages");
+    PL_TRY(modernise(messages, pe));
     for (size_t i = 0; i < json_array_size(messages); i++) PL_TRY(normalise_one(s, i, json_array_get(messages, i), pe));
+    PL_TRY(check_answers(messages, pe));
     name_tool_answers(messages);
     return PL_OK;
 }

@@ -2,6 +2,7 @@
  * harmless (listed) or an error that names it. */
 #include "serve/internal.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 
 #include "base/mem.h"
 
-enum kind { F32, U32, S32, BOOL, SEED };
+enum kind { F32, U32, S32, BOOL, SEED, TOP_K };
 
 struct param {
     const char *name;
@@ -25,9 +26,9 @@ static const struct param numbers[] = {
     {"top_p", F32, AT(sampling.top_p), 0, 1, true},
     {"min_p", F32, AT(sampling.min_p), 0, 0.999999, false},
     {"typical_p", F32, AT(sampling.typical_p), 0, 1, true},
-    {"top_k", U32, AT(sampling.top_k), 0, 1e6, false},
-    {"repeat_penalty", F32, AT(sampling.repetition_penalty), 0, 100, true},
-    {"repetition_penalty", F32, AT(sampling.repetition_penalty), 0, 100, true},
+    {"top_k", TOP_K, AT(sampling.top_k), 0, 1e6, false},
+    {"repeat_penalty", F32, AT(sampling.repetition_penalty), 0.001, 100, false},
+    {"repetition_penalty", F32, AT(sampling.repetition_penalty), 0.001, 100, false},
     {"presence_penalty", F32, AT(sampling.presence_penalty), -2, 2, false},
     {"frequency_penalty", F32, AT(sampling.frequency_penalty), -2, 2, false},
     {"max_tokens", U32, AT(max_tokens), 1, 16777216, false},
@@ -55,7 +56,10 @@ static const char *const harmless[] = {"user",
 /* These mean something that is not done here: only the value that asks for nothing is taken. */
 static const struct {
     const char *name, *instead;
-} idle_only[] = {{"suffix", "write the model's own infill tokens into prompt"}, {"n_probs", "use logprobs"}};
+} idle_only[] = {{"suffix", "write the model's own infill tokens into prompt"},
+                 {"n_probs", "use logprobs"},
+                 {"functions", "it was replaced by tools"},
+                 {"function_call", "it was replaced by tool_choice"}};
 
 #define bad param_bad
 enum pl_status param_bad(struct param_error *pe, const char *name, enum pl_status st, const char *fmt, ...) {
@@ -90,9 +94,12 @@ static enum pl_status read_number(const struct param *p, const json_t *v, struct
         memcpy(place, &b, sizeof b);
         return PL_OK;
     }
-    bool whole = p->kind == U32 || p->kind == S32 || p->kind == SEED;
+    bool whole = p->kind != F32, huge = json_is_real(v) && fabs(json_real_value(v)) >= 0x1p63;
     if (whole ? !json_is_integer(v) : !json_is_number(v))
-        return bad(pe, p->name, PL_INVALID, "%s is %s, expected %s", p->name, json_is_real(v) ? "a fraction" : type_name(v),
+        return bad(pe, p->name, PL_INVALID, "%s is %s, expected %s", p->name,
+                   huge              ? "beyond 64 bits"
+                   : json_is_real(v) ? "a fraction"
+                                     : type_name(v),
                    whole ? "an integer" : "a number");
     if (p->kind == SEED) {
         uint64_t seed = (uint64_t)json_integer_value(v);
@@ -101,10 +108,12 @@ static enum pl_status read_number(const struct param *p, const json_t *v, struct
         return PL_OK;
     }
     double d = json_number_value(v);
+    if (p->kind == F32 && fabs(d) < FLT_MIN) d = 0; /* as the float that it becomes; where 0 is not allowed it is neither */
+    if (p->kind == TOP_K && d == -1) d = 0;         /* off, as vLLM has it */
     if (!(d >= p->min && d <= p->max) || (p->open_min && d <= p->min))
         return bad(pe, p->name, PL_INVALID, "%s is %.10g, expected %s%.10g to %.10g", p->name, d,
                    p->open_min ? "more than " : "", p->min, p->max);
-    if (p->kind == U32) {
+    if (p->kind == U32 || p->kind == TOP_K) {
         uint32_t u = (uint32_t)d;
         memcpy(place, &u, sizeof u);
     } else if (p->kind == S32) {
@@ -252,7 +261,10 @@ enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t 
     out->sampling.min_p = 0;
     out->n = 1;
     const json_t *max = json_object_get(body, "max_completion_tokens"); /* only compared below */
-    if (max != NULL) {                                                  /* the newer name of the same thing; it wins */
+    if (max != NULL) {                                                  /* the newer name of the same thing */
+        const json_t *old = json_object_get(body, "max_tokens");
+        if (!json_is_null(max) && old != NULL && !json_is_null(old))
+            return bad(pe, "max_tokens", PL_INVALID, "max_tokens and max_completion_tokens cannot be given together");
         if (!json_is_null(max)) json_object_set(body, "max_tokens", (json_t *)(uintptr_t)max);
         json_object_del(body, "max_completion_tokens");
     }
@@ -280,9 +292,16 @@ enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t 
     if (out->priority != 0 && !s->opt.priorities) /* otherwise everybody would ask to be first */
         return bad(pe, "priority", PL_INVALID, "priority is %d, but this server was not started with --priorities",
                    out->priority);
-    if (out->n > s->opt.service.max_waiting && s->opt.service.max_waiting != 0)
-        return bad(pe, "n", PL_INVALID, "n is %u, this server queues at most %u", out->n, s->opt.service.max_waiting);
-    return PL_OK;
+    return params_check_choices(s, 1, out, pe);
+}
+
+enum pl_status params_check_choices(const struct pl_server *s, uint32_t prompts, const struct gen_params *p,
+                                    struct param_error *pe) {
+    uint32_t most = s->opt.service.max_waiting != 0 ? s->opt.service.max_waiting : QUEUE_DEFAULT;
+    if ((uint64_t)prompts * p->n <= most) return PL_OK;
+    return bad(pe, p->n > 1 ? "n" : "prompt", PL_INVALID,
+               "%u prompts with %u choices each can never be queued: this server queues at most %u (--queue)", prompts, p->n,
+               most);
 }
 
 static bool asks_nothing(const json_t *v) {

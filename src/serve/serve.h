@@ -18,6 +18,9 @@ struct pl_serve_options {
     const char *alias; /* model name in answers; NULL: the file's */
     const char *model_path;
     bool metrics, cors;
+    bool loopback;                    /* found by pl_server_create: only this machine can connect */
+    const char *const *allowed_hosts; /* names that requests may come to and pages may come from, beside local ones */
+    size_t allowed_host_count;
     bool priorities;          /* requests may name theirs */
     uint32_t http_threads;    /* 0 = 4 */
     uint32_t connections_max; /* 0 = 1024 */

@@ -208,6 +208,53 @@ static void schemas(void **state) {
     }
 }
 
+static void schemas_joined(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *text;
+        enum verdict want;
+    } cases[] = {
+        {"{\"type\":\"integer\",\"multipleOf\":5}", "-125", YES},
+        {"{\"type\":\"integer\",\"multipleOf\":5}", "0", YES},
+        {"{\"type\":\"integer\",\"multipleOf\":5}", "12", PREFIX},
+        {"{\"type\":\"integer\",\"multipleOf\":25}", "175", YES},
+        {"{\"type\":\"integer\",\"multipleOf\":25}", "170", PREFIX},
+        {"{\"type\":\"integer\",\"multipleOf\":8}", "1016", YES},
+        {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":1,\"exclusiveMaximum\":28}", "21", YES},
+        {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":1,\"exclusiveMaximum\":28}", "28", NO},
+        {"{\"type\":\"number\",\"multipleOf\":0.25}", "-3.75", YES},
+        {"{\"type\":\"number\",\"multipleOf\":0.25}", "3.3", NO},
+        {"{\"type\":\"number\",\"multipleOf\":0.01}", "3.07", YES},
+        {"{\"multipleOf\":1}", "7", YES},
+        {"{\"minimum\":5}", "4", PREFIX},
+        {"{\"minLength\":2}", "\"a\"", NO},
+        {"{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"number\"}},\"required\":[\"a\"]},"
+         "{\"properties\":{\"b\":{\"type\":\"boolean\"},\"a\":{\"type\":\"integer\",\"maximum\":9}},\"required\":[\"b\"]}]}",
+         "{\"a\":7,\"b\":true}", YES},
+        {"{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"number\"}},\"required\":[\"a\"]},"
+         "{\"properties\":{\"b\":{\"type\":\"boolean\"},\"a\":{\"type\":\"integer\",\"maximum\":9}},\"required\":[\"b\"]}]}",
+         "{\"a\":7.5", NO},
+        {"{\"$defs\":{\"p\":{\"properties\":{\"x\":{\"type\":\"null\"}}}},\"allOf\":[{\"$ref\":\"#/$defs/"
+         "p\"}],\"required\":[\"x\"]}",
+         "{\"x\":null}", YES},
+        {"{\"$defs\":{\"p\":{\"properties\":{\"x\":{\"type\":\"null\"}}}},\"allOf\":[{\"$ref\":\"#/$defs/"
+         "p\"}],\"required\":[\"x\"]}",
+         "{}", NO},
+        {"{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]}],\"type\":\"integer\"}", "3", YES},
+        {"{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]}],\"type\":\"integer\"}", "1", NO},
+        {"{\"anyOf\":[{\"properties\":{\"k\":{\"const\":1}}},{\"properties\":{\"k\":{\"const\":2}}}],\"required\":[\"k\"]}",
+         "{\"k\":2}", YES},
+        {"{\"anyOf\":[{\"properties\":{\"k\":{\"const\":1}}},{\"properties\":{\"k\":{\"const\":2}}}],\"required\":[\"k\"]}",
+         "{}", NO},
+        {"{\"enum\":[1,\"a\"],\"type\":\"string\"}", "1", NO},
+    };
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        char *g = schema_grammar(cases[i].schema);
+        if (judge(g, cases[i].text) != cases[i].want) fail_msg("%s on '%s'\n%s", cases[i].schema, cases[i].text, g);
+        pl_free(g);
+    }
+}
+
 static void schemas_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -220,7 +267,17 @@ static void schemas_refused(void **state) {
         {"{\"type\":\"string\",\"pattern\":\"a^b\"}", "beginning"},
         {"{\"type\":\"string\",\"pattern\":\"*a\"}", "repeats nothing"},
         {"{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "maxLength"},
-        {"{\"type\":\"integer\",\"multipleOf\":5}", "'multipleOf'"},
+        {"{\"type\":\"integer\",\"multipleOf\":7}", "multipleOf 7"},
+        {"{\"type\":\"integer\",\"multipleOf\":0}", "multipleOf"},
+        {"{\"type\":\"number\",\"multipleOf\":0.3}", "multipleOf 0.3"},
+        {"{\"type\":\"integer\",\"multipleOf\":5,\"minimum\":0}", "multipleOf 5"},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "'type'"},
+        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "'pattern'"},
+        {"{\"allOf\":[{\"properties\":{\"a\":{}}},{\"properties\":{\"b\":{}},\"additionalProperties\":false}]}", "'a'"},
+        {"{\"allOf\":[3]}", "no object"},
+        {"{\"allOf\":[{\"$ref\":\"#\"},{\"type\":\"object\"}]}", "allOf"},
+        {"{\"enum\":[\"a\"],\"minLength\":3}", "'minLength' beside 'enum'"},
+        {"{\"enum\":[1],\"type\":\"string\"}", "no list"},
         {"{\"type\":\"thing\"}", "'thing'"},
         {"{\"$ref\":\"#/x\"}", "nowhere"},
         {"{\"$ref\":\"http://x\"}", "same document"},
@@ -324,6 +381,7 @@ int main(void) {
         cmocka_unit_test(accepts),
         cmocka_unit_test(refuses),
         cmocka_unit_test(schemas),
+        cmocka_unit_test(schemas_joined),
         cmocka_unit_test(schemas_refused),
         cmocka_unit_test(deep_groups_end_soon),
         cmocka_unit_test(long_texts_stay_small),

@@ -241,7 +241,7 @@ def test_messages_and_responses(s):
 def test_errors_name_the_parameter(s):
     cases = [({"temperature": 3}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 0}, "top_p"),
              ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1e30}, "max_tokens"),
-             ({"max_tokens": 10 ** 30}, None), ({"n": 0}, "n"), ({"n": 1000}, "n"), ({"stop": [1]}, "stop"), ({"stop": [""]}, "stop"),
+             ({"max_tokens": 10 ** 30}, "max_tokens"), ({"n": 0}, "n"), ({"n": 1000}, "n"), ({"stop": [1]}, "stop"), ({"stop": [""]}, "stop"),
              ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": {"99999": 1}}, "logit_bias"), ({"stream": "yes"}, "stream"),
              ({"presence_penalty": 2.5}, "presence_penalty"), ({"top_logprobs": 3}, "top_logprobs"), ({"seed": 1.5}, "seed"),
              ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"no_such_thing": 1}, "no_such_thing"),
