@@ -128,6 +128,7 @@ enum {
     PL_PLAN_CHUNK_COUNT,
     PL_PLAN_MERGE_COUNT,
     PL_PLAN_ROW_COUNT,
+    PL_PLAN_SHARED_COUNT, /* chunks of several members' groups: they come first */
     PL_PLAN_HEADER_WORDS = 16
 };
 /* A chunk: page_first (in the page list), page_count, skip, tokens, member_first, members, part_first; then what its group

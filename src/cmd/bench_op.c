@@ -29,8 +29,8 @@ void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_
         {0, "kv-heads", "N", PL_ARG_U32, &o->kv_heads, "--op: key and value heads (8)", 1, 65535, NULL},
         {0, "dim", "N", PL_ARG_U32, &o->dim, "--op: head size (128)", 1, 576, NULL},
         {0, "chunk", "N", PL_ARG_U32, &o->pages_per_chunk, "--op: pages of a chunk (0 = planned)", 0, 1 << 20, NULL},
-        {0, "compare", "LIST", PL_ARG_STR, &o->compare, "--op: of v1,v2,cascade,gather,dense; of implementations (all)", 0,
-         0, NULL},
+        {0, "compare", "LIST", PL_ARG_STR, &o->compare, "--op: of auto,v1,v2,cascade,gather,dense; of implementations (all)",
+         0, 0, NULL},
         {0, "vocab", "N", PL_ARG_U32, &o->vocab, "--op sample: logits of a row (151936)", 1, 1 << 24, NULL},
         {0, "types", "LIST", PL_ARG_STR, &o->types, "--op linear: weight types (f16,q8_0,q4_0,q4_k)", 0, 0, NULL},
         {0, "rows", "LIST", PL_ARG_STR, &o->rows, "--op linear: rows of the product (1,2,4,8,16,32,64,128)", 0, 0, NULL},
@@ -86,7 +86,7 @@ static enum pl_status parse_forms(const char *list, unsigned *out, struct pl_err
             if (strlen(name) == len && memcmp(name, at, len) == 0) found = f;
         }
         if (found < 0)
-            PL_FAIL(err, PL_USAGE, "--compare: '%.*s' is none of v1, v2, cascade, gather, dense",
+            PL_FAIL(err, PL_USAGE, "--compare: '%.*s' is none of auto, v1, v2, cascade, gather, dense",
                     (int)PL_MIN(len, (size_t)40), at);
         *out |= 1u << found;
         at += len;
@@ -107,7 +107,9 @@ static enum pl_status time_row(struct pl_paged_bed *b, const struct pl_bench_op 
                               .portable = o->portable};
     struct pl_plan_options opt = {.split = true,
                                   .pages_per_chunk = o->pages_per_chunk,
-                                  .costs = {at->slots, at->chunk_cost, at->merge_cost, at->member_cost}};
+                                  .span_min = at->span_min,
+                                  .members_min = at->members_min,
+                                  .costs = {at->slots, at->chunk_cost, at->merge_cost, at->member_cost, 0}};
     PL_TRY(pl_paged_bed_set(b, &c, err));
     for (int f = 0; f < PL_BENCH_FORMS; f++) {
         if ((t->forms >> f & 1u) == 0) continue;
@@ -201,7 +203,7 @@ static struct frame frame_of(const struct table *t) {
 }
 
 static void draw_line(struct pl_buf *b, const struct table *t, const struct frame *f, int form) {
-    static const char *const colours[PL_BENCH_FORMS] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#7f7f7f"};
+    static const char *const colours[PL_BENCH_FORMS] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#7f7f7f", "#000000"};
     double x = 0, y = 0;
     pl_buf_printf(b, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colours[form]);
     for (size_t i = 0; i < t->count; i++) {

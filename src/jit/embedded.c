@@ -27,7 +27,9 @@
     X(cuda_moe, "cuda/moe.k.c")                         \
     X(cuda_moe_dense, "cuda/moe_dense.k.c")             \
     X(cuda_mma, "cuda/mma.k.c")                         \
+    X(cuda_paged_lone, "cuda/paged_lone.h")             \
     X(cuda_paged_mma, "cuda/paged_mma.k.c")             \
+    X(cuda_paged_wide, "cuda/paged_wide.k.c")           \
     X(cuda_units, "cuda/units.h")                       \
     X(cuda_prepare, "cuda/prepare.k.c")                 \
     X(cuda_retile, "cuda/retile.k.c")                   \

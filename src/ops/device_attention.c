@@ -124,8 +124,8 @@ static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_a
 
 void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt) {
     const struct pl_device_info *info = pl_device_info(d->ks.device);
-    d->attn_table = opt->attn_table != NULL ? *opt->attn_table
-                                            : pl_attn_built_in(info->units, info->is_cpu, pl_cuda_capability(&d->ks) >= 80);
+    d->attn_table =
+        opt->attn_table != NULL ? *opt->attn_table : pl_attn_built_in(info->units, info->is_cpu, pl_cuda_capability(&d->ks));
 }
 
 void dev_attention_deinit(struct dev_ops *d) {
@@ -349,6 +349,7 @@ static enum pl_status planned_attention(struct pl_ops *o, enum pl_impl form, str
                                 .rows = plan->rows,
                                 .chunks = grid_of(d, plan->chunk_count),
                                 .merges = merges,
+                                .shared = plan->shared_count,
                                 .scale = a->scale,
                                 .softcap = a->softcap};
     if (d->ks.planning) return note_kernels(d, paged, form);

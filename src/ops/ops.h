@@ -71,7 +71,7 @@ struct pl_attn_table {
     char source[64];                           /* "built in" or "measured" */
 };
 /* Starting points until `plumb tune` has measured: a GPU hides the merge, a CPU under OpenCL pays for every group. */
-struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu, bool mma);
+struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu, uint32_t capability); /* of CUDA: 90; else 0 */
 enum pl_status pl_ops_create(const struct pl_ops_options *opt, struct pl_ops **out, struct pl_err *err) PL_MUST_CHECK;
 /* What "auto" means here: CUDA when its driver finds a device, else ROCm, else the CPU; never OpenCL. why says what was
  * found and what was not. */

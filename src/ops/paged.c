@@ -2,14 +2,16 @@
 #include "ops/paged.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "ops/cuda_fast.h"
 
 enum { SHARED_ROWS = 16, CPU_V1_GROUP = 8, GPU_V1_GROUP = 256 };
 enum { MMA_GROUP = 128, MMA_TILE = 64, MMA_STAGES_MAX = 4, MMA_PAIR_BYTES = 113 * 1024 };
+enum { WIDE_GROUP = 384, WIDE_ROWS = 128, WIDE_STAGES = 3, WIDE_RING_BYTES = 192 * 1024, WIDE_RING_MAX = 8 };
 
-struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu, bool mma) {
-    if (mma) { /* measured on an NVIDIA H200 (docs/perf/h200.md) */
+struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu, uint32_t capability) {
+    if (capability >= 80) { /* measured on an NVIDIA H200 (docs/perf/h200.md) */
         return (struct pl_attn_table){.slots = 2 * units,
                                       .chunk_cost = 0.0f,
                                       .merge_cost = 0.1f,
@@ -70,6 +72,14 @@ static uint32_t mma_tiles(const struct pl_kernels *ks, const struct pl_paged_sha
     return 0;
 }
 
+static uint32_t wide_tile_bytes(const struct pl_paged_shape *s) { return 2 * MMA_TILE * s->head_dim * 2; }
+/* Two teams with chunks of one member each, or a ring and what q lost. */
+static uint32_t wide_shared_bytes(const struct pl_paged *p) {
+    uint32_t row = (p->shape.head_dim / 8 + 1) * 16, low = p->shape.kv == PL_BF16 ? WIDE_ROWS * p->shape.head_dim * 2 : 0;
+    uint32_t teams = 2 * (WIDE_STAGES * mma_stage_bytes(p->shape.head_dim) + (p->heads_together > 8 ? 16 * row : 0));
+    return PL_MAX(teams, p->ring * wide_tile_bytes(&p->shape) + low + 1024);
+}
+
 const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_paged_shape *s) {
     if (ks != NULL && pl_cuda_capability(ks) < 80) return "no port";
     if (pl_paged_declines(s) != NULL) return pl_paged_declines(s);
@@ -91,12 +101,33 @@ void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const s
     p->stages = PL_MIN((uint32_t)MMA_STAGES_MAX, PL_MAX(2u, most / stage));
 }
 
+void pl_paged_widen(struct pl_paged *p) {
+    uint32_t d = p->shape.head_dim;
+    if (p->tiles == 0 || (d != 64 && d != 128)) return;
+    p->ring = PL_MIN((uint32_t)WIDE_RING_MAX, WIDE_RING_BYTES / wide_tile_bytes(&p->shape) / 2 * 2);
+    p->rows = WIDE_ROWS / p->heads_together * p->heads_together;
+}
+
 uint64_t pl_paged_arrived_bytes(const struct pl_paged *p, uint32_t rows) {
     return sizeof(uint32_t) * (uint64_t)PL_MAX(rows, 1u) * (p->shape.heads / p->heads_together);
 }
 
 static bool on_mma(const struct pl_paged *p, enum pl_paged_kernel which) {
     return p->tiles > 0 && (which == PL_PAGED_V2 || which == PL_PAGED_CASCADE || which == PL_PAGED_MERGE);
+}
+static bool on_wide(const struct pl_paged *p, enum pl_paged_kernel which) {
+    return p->ring > 0 && which == PL_PAGED_CASCADE;
+}
+static void wide_spec(const struct pl_paged *p, struct pl_jit_spec *spec) {
+    *spec = (struct pl_jit_spec){.file = "cuda/paged_wide.k.c", .entry = "pk_paged_wide"};
+    pl_jit_set_u32(spec, "GROUP", WIDE_GROUP);
+    pl_jit_set(spec, "GROUPS_HELD", "1");
+    enum pl_status st = pl_jit_set_kv(spec, p->shape.kv, p->shape.head_dim, p->shape.page_tokens);
+    PL_ASSERT(st == PL_OK);
+    pl_jit_set_u32(spec, "HEADS", p->heads_together);
+    pl_jit_set_u32(spec, "STAGES", WIDE_STAGES);
+    pl_jit_set_u32(spec, "RING", p->ring);
+    if (p->shape.kv == PL_BF16) pl_jit_set(spec, "TWICE", "1");
 }
 static void mma_spec(const struct pl_paged *p, enum pl_paged_kernel which, struct pl_jit_spec *spec) {
     bool cascade = which == PL_PAGED_CASCADE, merge = which == PL_PAGED_MERGE;
@@ -117,6 +148,7 @@ void pl_paged_plan_options(const struct pl_paged *p, struct pl_plan_options *opt
     opt->heads = p->shape.heads;
     opt->kv_heads = p->shape.heads / p->heads_together;
     opt->rows_max = p->rows;
+    opt->costs.wide = p->ring > 0 ? 2 : 1; /* a multiprocessor has two slots */
 }
 
 /* Shuffles need threads that run in step: not promised by OpenCL C 1.2. */
@@ -124,6 +156,7 @@ static bool has_teams(const struct pl_kernels *ks) {
     return ks == NULL || pl_device_info(ks->device)->kind != PL_DEVICE_OPENCL;
 }
 static uint32_t group_of(const struct pl_kernels *ks, const struct pl_paged *p, enum pl_paged_kernel which) {
+    if (on_wide(p, which)) return WIDE_GROUP;
     if (on_mma(p, which)) return MMA_GROUP;
     bool one_pass = which == PL_PAGED_V1 || which == PL_PAGED_DENSE;
     if (ks == NULL) return one_pass ? GPU_V1_GROUP : 128;
@@ -137,6 +170,10 @@ void pl_paged_spec(const struct pl_kernels *ks, const struct pl_paged *p, enum p
                                           "pk_paged_merge", "pk_paged_gather", "pk_paged_dense"};
     static const char *const parts[] = {"PAGED_V1", "PAGED_V2", "PAGED_V2", "PAGED_MERGE", "PAGED_GATHER", "PAGED_DENSE"};
     const struct pl_paged_shape *s = &p->shape;
+    if (on_wide(p, which)) {
+        wide_spec(p, spec);
+        return;
+    }
     if (on_mma(p, which)) {
         mma_spec(p, which, spec);
         return;
@@ -169,8 +206,11 @@ enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_
     if (k->jit != NULL) return PL_OK;
     if (which == PL_PAGED_V2 || which == PL_PAGED_MERGE) snprintf(tail, sizeof tail, "/h%u", p->heads_together);
     if (which == PL_PAGED_CASCADE) snprintf(tail, sizeof tail, "/h%ux%u", p->heads_together, p->rows / p->heads_together);
-    snprintf(name, sizeof name, "%s%s/%s/d%u%s", names[which], on_mma(p, which) ? "_mma" : "", pl_dtype_name(p->shape.kv),
-             p->shape.head_dim, tail);
+    snprintf(name, sizeof name, "%s%s/%s/d%u%s", names[which],
+             on_wide(p, which)  ? "_wide"
+             : on_mma(p, which) ? "_mma"
+                                : "",
+             pl_dtype_name(p->shape.kv), p->shape.head_dim, tail);
     pl_paged_spec(ks, p, which, &spec);
     return pl_kernel_make(ks, &spec, group_of(ks, p, which), name, k, err);
 }
@@ -212,6 +252,16 @@ static enum pl_status launch_mma(struct pl_kernels *ks, struct pl_paged *p, enum
     return pl_kernel_launch(ks, k, l->chunks * tiles, 1, mma_shared_bytes(p, which == PL_PAGED_CASCADE), args,
                             PL_COUNT_OF(args));
 }
+/* Groups of the shared chunks, then pairs of the others. */
+static enum pl_status launch_wide(struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_launch *l,
+                                  struct pl_args_paged a, uint32_t tiles) {
+    uint32_t groups = l->shared * tiles + ((l->chunks - l->shared) * tiles + 1) / 2;
+    struct pl_device_arg args[] = {
+        PL_ARG_BUFFER(l->q),   PL_ARG_BUFFER(l->k_pages), PL_ARG_BUFFER(l->v_pages), PL_ARG_BUFFER(l->plan),
+        PL_ARG_BUFFER(l->out), PL_ARG_BUFFER(l->parts),   PL_ARG_BUFFER(l->lse),     PL_ARG_BUFFER(&p->cascade.counter),
+        PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, &p->cascade, groups, 1, wide_shared_bytes(p), args, PL_COUNT_OF(args));
+}
 enum { MMA_PLACES_BYTES = 1024 };
 static enum pl_status launch_mma_merge(struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_launch *l,
                                        struct pl_args_paged a, uint32_t tiles) {
@@ -234,6 +284,7 @@ enum pl_status pl_launch_paged(struct pl_kernels *ks, struct pl_paged *p, enum p
     const struct pl_paged_shape *s = &p->shape;
     struct pl_args_paged a = {s->heads, s->kv_heads, l->scale, l->softcap, l->chunks, l->merges, l->rows, l->fresh};
     uint32_t tiles = s->heads / p->heads_together;
+    if (on_wide(p, which)) return launch_wide(ks, p, l, a, tiles);
     if (on_mma(p, which) && which == PL_PAGED_MERGE) return launch_mma_merge(ks, p, l, a, tiles);
     if (on_mma(p, which)) return launch_mma(ks, p, which, l, a, tiles);
     switch (which) {

@@ -1,6 +1,7 @@
 /* paged - decode attention by plan (kernels/paged.k.c) as functions: v1, v2 with merge, cascade, gather with dense.
  * Contract of the plan record: kernels/args/args.h. Each question "does it apply" answers NULL or the reason why not.
- * NVIDIA devices have v2 and cascade on tensor cores (kernels/cuda/paged_mma.k.c); v2 merges in the same launch. */
+ * NVIDIA devices have v2 and cascade on tensor cores (kernels/cuda/paged_mma.k.c, paged_wide.k.c); v2 merges in the same
+ * launch. */
 #ifndef PL_OPS_PAGED_H
 #define PL_OPS_PAGED_H
 
@@ -18,6 +19,7 @@ struct pl_paged {
     uint32_t heads_together; /* query heads that share a load: HEADS */
     uint32_t rows;           /* of a shared chunk: ROWS, a multiple of HEADS */
     uint32_t stages, tiles;  /* on tensor cores: tiles of tokens on their way; of rows, a warp (0: portable kernels) */
+    uint32_t ring;           /* the cascade on Hopper's (kernels/cuda/paged_wide.k.c): tiles of its ring; 0: as elsewhere */
     struct pl_kernel v1, v2, cascade, merge, gather, dense;
 };
 enum pl_paged_kernel { PL_PAGED_V1, PL_PAGED_V2, PL_PAGED_CASCADE, PL_PAGED_MERGE, PL_PAGED_GATHER, PL_PAGED_DENSE };
@@ -27,6 +29,9 @@ void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s); /* the p
 /* Why v2 and cascade are not on tensor cores here. */
 const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_paged_shape *s);
 void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_shape *s);
+/* The cascade of sm_90a from here on, where the shape allows: as pl_paged_init_best does on such devices. For compile gates.
+ */
+void pl_paged_widen(struct pl_paged *p);
 /* Whether a launch of v2 merges, given `arrived`: then PL_PAGED_MERGE is not launched. */
 static inline bool pl_paged_merges(const struct pl_paged *p) { return p->tiles > 0; }
 uint64_t pl_paged_arrived_bytes(const struct pl_paged *p, uint32_t rows);
@@ -46,6 +51,7 @@ struct pl_paged_launch {
     uint32_t fresh;            /* tokens at each row's end that launches of this step wrote; PL_PAGED_ALL_FRESH: any */
     pl_buffer_in *dense_k, *dense_v; /* gather only: [tokens, G, D or V stride] of the KV type */
     uint32_t rows, chunks, merges;   /* chunks may be more than the plan has */
+    uint32_t shared;                 /* the plan's shared_count; cascade only */
     uint32_t pages_longest;          /* gather only */
     float scale, softcap;
 };

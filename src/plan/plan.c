@@ -1,6 +1,7 @@
 /* plan - rows, chunks, merge lists. cascade.c finds shared beginnings. */
 #include "plan/plan.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -111,10 +112,14 @@ uint32_t plan_members_max(const struct pl_plan *p) {
     return PL_MAX(1u, PL_MAX(p->opt.rows_max, each) / each);
 }
 
-/* A shared page takes longer than one row's: its chunks are shorter, so that all chunks take about as long. */
+/* How long a shared page takes, where one row's takes 1. */
+static float page_weight(const struct pl_plan *p, uint32_t members) {
+    return 1.0f / (float)PL_MAX(p->opt.costs.wide, 1u) + p->opt.costs.member * (float)(members - 1);
+}
+
+/* Shared chunks take about as long as the others, so they have more or fewer pages. */
 uint32_t plan_shared_pages(const struct pl_plan *p, uint32_t pages, uint32_t members) {
-    float weight = 1.0f + p->opt.costs.member * (float)(members - 1);
-    return PL_MAX(1u, (uint32_t)((float)pages / weight));
+    return PL_MAX(1u, (uint32_t)((float)pages / page_weight(p, members)));
 }
 
 /* Chunks and merged states when a row's own chunks have `pages` pages. */
@@ -146,15 +151,40 @@ static double shared_work(const struct pl_plan *p) {
         uint32_t members = p->group[i];
         pages += (double)(pages_of(p, i) - p->span[i]);
         if (p->span[i] == 0 || p->lcp[i] != 0) continue;
-        double weight = 1.0 + (double)p->opt.costs.member * (double)(PL_MIN(most, members) - 1);
-        pages += (double)p->span[i] * (double)div_up(members, most) * weight;
+        pages += (double)p->span[i] * (double)div_up(members, most) * (double)page_weight(p, PL_MIN(most, members));
     }
     return pages;
+}
+
+/* Shared chunks come first and take `wide` slots each; the others fill what is left. Merging is a launch of its own, in
+ * which a part is a quarter of a page: written and read, heads of one token against keys and values of sixteen and more. */
+static double wide_cost(const struct pl_plan *p, uint32_t pages) {
+    static const double start = 2.0, merge = 2.0, part = 0.25;
+    const struct pl_plan_costs *c = &p->opt.costs;
+    double slots = (double)PL_MAX(c->slots, 1u), places = PL_MAX(slots / (double)c->wide, 1.0), kv = (double)p->opt.kv_heads;
+    double shared = 0, own = 0, parts = 0, groups = 0, longest = 0, tail = 0;
+    uint32_t most = plan_members_max(p);
+    for (uint32_t i = 0; i < p->rows; i++) {
+        uint32_t members = p->group[i], mine = pages_of(p, i) - p->span[i], tile = PL_MIN(most, members);
+        uint32_t length = plan_shared_pages(p, pages, tile), above = (uint32_t)div_up(p->span[i], length);
+        double chunks = (double)div_up(mine, pages);
+        own += (double)mine + (double)c->chunk * chunks;
+        tail = PL_MAX(tail, (double)PL_MIN(mine, pages));
+        parts += (double)above + chunks;
+        if (p->span[i] == 0 || p->lcp[i] != 0) continue;
+        double tiles = (double)div_up(members, most), weight = (double)page_weight(p, tile);
+        shared += tiles * ((double)p->span[i] * weight + (double)above * start);
+        groups += tiles * (double)above;
+        longest = PL_MAX(longest, (double)PL_MIN(length, p->span[i]) * weight + start);
+    }
+    double waves = ceil(groups * kv / places), busy = shared * kv / places + own * kv / slots;
+    return PL_MAX(busy, waves * longest) + 0.5 * tail + merge + parts * kv * part / slots;
 }
 
 double plan_cost(const struct pl_plan *p, uint32_t pages, bool shared) {
     const struct pl_plan_costs *c = &p->opt.costs;
     uint64_t chunks, states;
+    if (shared && c->wide > 1) return wide_cost(p, pages);
     count_work(p, pages, shared, &chunks, &states);
     double slots = (double)PL_MAX(c->slots, 1u), merge = (double)c->merge * (double)states;
     if (shared) { /* own chunks are as short as they are: all work, and half of the longest chunk at the end */
@@ -176,6 +206,25 @@ static bool fits_grid(const struct pl_plan *p, uint32_t pages, bool shared) {
 /* 1, 2, 3, 4, 6, 8, 12, ... : close enough to every length, few enough to try all. */
 static uint32_t next_length(uint32_t n) { return n < 4 ? n + 1 : (n & (n - 1)) == 0 ? n + n / 2 : n / 3 * 4; }
 
+/* Lengths with which the longest span falls into 1, 2, ... equal chunks. */
+enum { SPAN_PIECES_MAX = 64 };
+static uint32_t span_length(const struct pl_plan *p, uint32_t pieces) {
+    uint32_t span = 0, members = 1, most = plan_members_max(p);
+    for (uint32_t i = 0; i < p->rows; i++) {
+        if (p->span[i] <= span) continue;
+        span = p->span[i];
+        members = PL_MIN(most, p->group[i]);
+    }
+    return (uint32_t)ceilf((float)div_up(span, pieces) * page_weight(p, members));
+}
+
+static void try_length(const struct pl_plan *p, uint32_t pages, bool shared, uint32_t *best, double *cost) {
+    double c = plan_cost(p, pages, shared);
+    if (!fits_grid(p, pages, shared) || (*best > 0 && c >= *cost)) return;
+    *best = pages;
+    *cost = c;
+}
+
 uint32_t plan_best_length(const struct pl_plan *p, bool shared, double *cost) {
     uint32_t longest = 1, best = 0;
     for (uint32_t i = 0; i < p->rows; i++) longest = PL_MAX(longest, pages_of(p, i));
@@ -185,15 +234,13 @@ uint32_t plan_best_length(const struct pl_plan *p, bool shared, double *cost) {
         *cost = plan_cost(p, longest, shared);
         return fits_grid(p, longest, shared) ? longest : 0;
     }
-    for (uint32_t n = 1;; n = next_length(n)) {
-        uint32_t pages = PL_MIN(n, longest);
-        double c = plan_cost(p, pages, shared);
-        if (fits_grid(p, pages, shared) && (best == 0 || c < *cost)) {
-            best = pages;
-            *cost = c;
-        }
-        if (pages == longest) return best;
+    for (uint32_t n = 1, pages = 0; pages < longest; n = next_length(n)) {
+        pages = PL_MIN(n, longest);
+        try_length(p, pages, shared, &best, cost);
     }
+    for (uint32_t i = 1; shared && p->opt.costs.wide > 1 && i <= SPAN_PIECES_MAX; i++)
+        try_length(p, PL_MIN(PL_MAX(span_length(p, i), 1u), longest), shared, &best, cost);
+    return best;
 }
 
 /* --- making the lists --- */
@@ -243,13 +290,15 @@ static enum pl_status chunk_row(struct pl_plan *p, uint32_t row, uint32_t from, 
     return PL_OK;
 }
 
-/* Shared chunks of the group whose rows are order[first, first + count); the chunks of the first tile begin at *chunk,
- * each tile has *per_tile of them. */
-static enum pl_status chunk_group(struct pl_plan *p, uint32_t first, uint32_t count, uint32_t *chunk, uint32_t *per_tile) {
-    uint32_t most = plan_members_max(p), row = p->order[first], span = p->span[row], index = p->chunk_count;
-    uint32_t length = plan_shared_pages(p, p->pages_per_chunk, PL_MIN(most, count));
-    *chunk = index;
-    *per_tile = (uint32_t)div_up(span, length);
+/* Pages of a shared chunk of a group of so many. */
+static uint32_t group_length(const struct pl_plan *p, uint32_t count) {
+    return plan_shared_pages(p, p->pages_per_chunk, PL_MIN(plan_members_max(p), count));
+}
+
+/* Shared chunks of the group whose rows are order[first, first + count): tile by tile of members. */
+static enum pl_status chunk_group(struct pl_plan *p, uint32_t first, uint32_t count) {
+    uint32_t most = plan_members_max(p), row = p->order[first], span = p->span[row], index;
+    uint32_t length = group_length(p, count);
     for (uint32_t t = 0; t < count; t += most) {
         uint32_t members = PL_MIN(most, count - t);
         for (uint32_t at = 0; at < span; at += length) {
@@ -260,6 +309,9 @@ static enum pl_status chunk_group(struct pl_plan *p, uint32_t first, uint32_t co
             PL_TRY(add_chunk(p, c, p->order + first + t, &index));
         }
     }
+    p->groups++;
+    p->group_members += count;
+    p->span_pages += span;
     return PL_OK;
 }
 
@@ -281,30 +333,38 @@ static enum pl_status chunk_alone(struct pl_plan *p, uint32_t row) {
     return PL_OK;
 }
 
-static enum pl_status chunk_shared(struct pl_plan *p, uint32_t first, uint32_t count) {
-    uint32_t most = plan_members_max(p), chunk, per_tile;
-    PL_TRY(chunk_group(p, first, count, &chunk, &per_tile));
+/* What the members of a group merge: the chunks of their tile, which begin at *chunk, and their own. */
+static enum pl_status chunk_members(struct pl_plan *p, uint32_t first, uint32_t count, uint32_t *chunk) {
+    uint32_t most = plan_members_max(p), span = p->span[p->order[first]];
+    uint32_t per_tile = (uint32_t)div_up(span, group_length(p, count));
     for (uint32_t m = 0; m < count; m++) {
-        uint32_t row = p->order[first + m];
+        uint32_t row = p->order[first + m], from = *chunk + m / most * per_tile;
         PL_TRY(merge_begin(p, row));
-        for (uint32_t i = 0; i < per_tile; i++) PL_TRY(add_state(p, &p->chunks[chunk + m / most * per_tile + i], m % most));
-        PL_TRY(chunk_row(p, row, p->span[row], false));
+        for (uint32_t i = 0; i < per_tile; i++) PL_TRY(add_state(p, &p->chunks[from + i], m % most));
+        PL_TRY(chunk_row(p, row, span, false));
         p->merge_count++;
     }
-    p->groups++;
-    p->group_members += count;
-    p->span_pages += p->span[p->order[first]];
+    *chunk += (uint32_t)div_up(count, most) * per_tile;
     return PL_OK;
 }
 
+static uint32_t rows_of_group(const struct pl_plan *p, uint32_t i) {
+    uint32_t row = p->order[i];
+    return p->span[row] > 0 ? p->group[row] : 1;
+}
+
+/* Shared chunks first: they take longest, and one kernel has groups of its own for them. */
 static enum pl_status make_lists(struct pl_plan *p) {
+    uint32_t chunk = 0;
     p->chunk_count = p->member_count = p->part_count = p->merge_count = p->state_count = 0;
     p->groups = p->group_members = p->span_pages = 0;
     PL_TRY(merge_begin(p, 0));
-    for (uint32_t i = 0; i < p->rows;) {
-        uint32_t row = p->order[i], n = p->span[row] > 0 ? p->group[row] : 1;
-        PL_TRY(n > 1 ? chunk_shared(p, i, n) : chunk_alone(p, row));
-        i += n;
+    for (uint32_t i = 0; i < p->rows; i += rows_of_group(p, i))
+        if (rows_of_group(p, i) > 1) PL_TRY(chunk_group(p, i, rows_of_group(p, i)));
+    p->shared_count = p->chunk_count;
+    for (uint32_t i = 0; i < p->rows; i += rows_of_group(p, i)) {
+        uint32_t n = rows_of_group(p, i);
+        PL_TRY(n > 1 ? chunk_members(p, i, n, &chunk) : chunk_alone(p, p->order[i]));
     }
     p->merge_start[p->merge_count] = p->state_count;
     return PL_OK;
@@ -343,7 +403,8 @@ static bool same_options(const struct pl_plan_options *a, const struct pl_plan_o
            a->rows_max == b->rows_max && a->span_min == b->span_min && a->members_min == b->members_min &&
            a->split == b->split && a->cascade == b->cascade && a->skip_empty == b->skip_empty &&
            a->cascade_always == b->cascade_always && a->invariant == b->invariant && a->costs.slots == b->costs.slots &&
-           a->costs.chunk == b->costs.chunk && a->costs.merge == b->costs.merge && a->costs.member == b->costs.member;
+           a->costs.chunk == b->costs.chunk && a->costs.merge == b->costs.merge && a->costs.member == b->costs.member &&
+           a->costs.wide == b->costs.wide;
 }
 
 enum pl_status pl_plan_make(struct pl_plan *p, const struct pl_plan_options *opt, const struct pl_plan_row *rows,
@@ -365,7 +426,7 @@ enum pl_status pl_plan_make(struct pl_plan *p, const struct pl_plan_options *opt
         }
     }
     if (st != PL_OK) {
-        p->rows = p->chunk_count = p->merge_count = p->part_count = 0;
+        p->rows = p->chunk_count = p->merge_count = p->part_count = p->shared_count = 0;
         return st;
     }
     fill_chunks(p);

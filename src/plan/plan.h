@@ -33,6 +33,7 @@ struct pl_plan_costs {
     float chunk;    /* every chunk: start, end, writing its part */
     float merge;    /* every state that is merged */
     float member;   /* a page read for one more member (loaded already, computed again), 0..1 */
+    uint32_t wide;  /* slots that a shared chunk takes, reading so much faster; 0 counts as 1. Kernels say, not tune */
 };
 
 struct pl_plan_options {
@@ -82,6 +83,7 @@ struct pl_plan {
     struct pl_plan_chunk *chunks;
     uint32_t *members;
     uint32_t chunk_count, member_count, part_count;
+    uint32_t shared_count;             /* chunks of groups that share: the first ones */
     uint32_t *merge_row, *merge_start; /* [merge_count], [merge_count + 1] */
     struct pl_plan_state *states;
     uint32_t merge_count, state_count;

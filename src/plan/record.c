@@ -70,6 +70,7 @@ void pl_plan_write(const struct pl_plan *p, uint32_t *out) {
     out[PL_PLAN_CHUNK_COUNT] = p->chunk_count;
     out[PL_PLAN_MERGE_COUNT] = p->merge_count;
     out[PL_PLAN_ROW_COUNT] = p->rows;
+    out[PL_PLAN_SHARED_COUNT] = p->shared_count;
     out[PL_PLAN_STATES] = put_states(p, out, &at);
     out[PL_PLAN_MEMBERS] = put(out, &at, p->members, p->member_count);
     out[PL_PLAN_MERGE_ROW] = put(out, &at, p->merge_row, p->merge_count);

@@ -23,7 +23,7 @@ struct pl_paged_bed {
 };
 
 const char *pl_bench_form_name(enum pl_bench_form f) {
-    static const char *const names[PL_BENCH_FORMS] = {"v1", "v2", "cascade", "gather", "dense"};
+    static const char *const names[PL_BENCH_FORMS] = {"v1", "v2", "cascade", "gather", "dense", "auto"};
     return f < PL_BENCH_FORMS ? names[f] : "?";
 }
 
@@ -216,6 +216,7 @@ static enum pl_status launch_all(struct pl_paged_bed *b, const enum pl_paged_ker
                                 .rows = b->c.batch,
                                 .chunks = b->plan.chunk_count,
                                 .merges = b->plan.merge_count,
+                                .shared = b->plan.shared_count,
                                 .pages_longest = (b->c.len - 1) / b->c.page_tokens + 1,
                                 .scale = 0.088f};
     for (uint32_t i = 0; i < times; i++) {
@@ -296,9 +297,11 @@ enum pl_status pl_paged_bed_time(struct pl_paged_bed *b, enum pl_bench_form form
     enum pl_paged_kernel list[2];
     struct pl_plan_options o = *opt;
     uint64_t token = 2ull * b->c.kv_heads * b->c.head_dim * pl_dtype_info(b->c.kv)->block_bytes;
-    o.cascade = o.cascade_always = form == PL_BENCH_CASCADE;
+    o.cascade_always = form == PL_BENCH_CASCADE;
+    o.cascade = o.cascade_always || form == PL_BENCH_AUTO;
     *out = (struct pl_paged_time){0};
     PL_TRY(make_plan(b, o, err));
+    if (form == PL_BENCH_AUTO) form = b->plan.cascade == PL_CASCADE_USED ? PL_BENCH_CASCADE : PL_BENCH_V2;
     if (form == PL_BENCH_CASCADE && b->plan.cascade != PL_CASCADE_USED) {
         out->declined = pl_plan_cascade_text(b->plan.cascade);
         return PL_OK;

@@ -9,9 +9,17 @@
 
 #include "ops/paged.h"
 
-enum pl_bench_form { PL_BENCH_V1, PL_BENCH_V2, PL_BENCH_CASCADE, PL_BENCH_GATHER, PL_BENCH_DENSE, PL_BENCH_FORMS };
-const char *
-pl_bench_form_name(enum pl_bench_form f); /* "v1", ...; dense: over keys and values that are contiguous already */
+/* dense: over keys and values that are contiguous already. auto: v2, or the cascade where the planner takes it. */
+enum pl_bench_form {
+    PL_BENCH_V1,
+    PL_BENCH_V2,
+    PL_BENCH_CASCADE,
+    PL_BENCH_GATHER,
+    PL_BENCH_DENSE,
+    PL_BENCH_AUTO,
+    PL_BENCH_FORMS
+};
+const char *pl_bench_form_name(enum pl_bench_form f);
 
 struct pl_paged_case {
     enum pl_dtype kv; /* f16 or bf16 */
@@ -35,7 +43,7 @@ void pl_paged_bed_close(struct pl_paged_bed *b);
 const struct pl_device_info *pl_paged_bed_device(const struct pl_paged_bed *b);
 /* Makes pages, tables and queries; what stood there before goes. */
 enum pl_status pl_paged_bed_set(struct pl_paged_bed *b, const struct pl_paged_case *c, struct pl_err *err) PL_MUST_CHECK;
-/* opt: split, cascade, costs, pages_per_chunk; the rest is filled in. quick: fewer repeats. */
+/* opt: split, costs, floors, pages_per_chunk; the rest is filled in. quick: fewer repeats. */
 enum pl_status pl_paged_bed_time(struct pl_paged_bed *b, enum pl_bench_form form, const struct pl_plan_options *opt,
                                  bool quick, struct pl_paged_time *out, struct pl_err *err) PL_MUST_CHECK;
 

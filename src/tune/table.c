@@ -99,8 +99,8 @@ enum pl_status pl_tune_load(const struct pl_device_info *d, const char *path, st
 void pl_tune_or_built_in(const struct pl_device_info *d, struct pl_attn_table *out) {
     struct pl_err err = {0};
     char path[1024];
-    bool mma = d->kind == PL_DEVICE_CUDA && strncmp(d->target, "sm_", 3) == 0 && atoi(d->target + 3) >= 80;
-    *out = pl_attn_built_in(d->units, d->is_cpu, mma);
+    bool cuda = d->kind == PL_DEVICE_CUDA && strncmp(d->target, "sm_", 3) == 0;
+    *out = pl_attn_built_in(d->units, d->is_cpu, cuda ? (uint32_t)atoi(d->target + 3) : 0);
     if (pl_tune_path(d, path, sizeof path, &err) != PL_OK) return;
     if (pl_tune_load(d, path, out, &err) == PL_INVALID) pl_log(PL_LOG_WARN, "tuning table not used: %s", err.text);
 }

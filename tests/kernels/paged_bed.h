@@ -199,6 +199,7 @@ static float *run_plan(struct bed *b, bool cascade, spoil *control) {
                                 .rows = b->rows,
                                 .chunks = b->plan.chunk_count + kit_u32() % 3, /* a grid larger than the plan */
                                 .merges = b->plan.merge_count,
+                                .shared = b->plan.shared_count,
                                 .scale = b->scale,
                                 .softcap = b->softcap};
     CHECK(pl_launch_paged(&ks, &b->paged, which, &l));

@@ -153,6 +153,11 @@ static void paged_units(struct gate *g) {
             pl_paged_spec(NULL, &p, (enum pl_paged_kernel)k, &s);
             compile(g, &s);
         }
+        if (strcmp(g->target, "sm_90a") != 0) continue;
+        pl_paged_widen(&p);
+        struct pl_jit_spec wide;
+        pl_paged_spec(NULL, &p, PL_PAGED_CASCADE, &wide);
+        if (p.ring > 0) compile(g, &wide);
     }
 }
 

@@ -73,7 +73,8 @@ static void make_options(struct world *w) {
                                       .costs = {.slots = 1u << draw(w, 11),
                                                 .chunk = (float)draw(w, 8) * 0.5f,
                                                 .merge = (float)draw(w, 8) * 0.125f,
-                                                .member = (float)draw(w, 5) * 0.25f}};
+                                                .member = (float)draw(w, 5) * 0.25f,
+                                                .wide = draw(w, 3)}};
     w->opt.invariant = w->opt.pages_per_chunk > 0 && draw(w, 3) == 0;
     if (draw(w, 4) == 0) w->opt.grid_max = draw(w, 60) + 1;
     w->opt.skip_empty = draw(w, 3) == 0;
@@ -137,6 +138,8 @@ static const char *check(const struct world *w, const struct pl_plan *p) {
         if (c->page_first + c->page_count > p->page_entries) return "a chunk's pages lie outside the list";
         if (c->members == 0 || (c->members > 1 && c->members * (w->opt.heads / w->opt.kv_heads) > w->opt.rows_max))
             return "more members than a group takes";
+        if (i < p->shared_count && c->part_first == PL_PLAN_DIRECT) return "a shared chunk writes directly";
+        if (i >= p->shared_count && c->members > 1) return "a shared chunk behind the others";
         if (c->part_first == PL_PLAN_DIRECT) continue;
         if (c->part_first != parts) return "parts have holes";
         parts += c->members;
@@ -154,6 +157,7 @@ static const char *check_record(const struct pl_plan *p, const uint32_t *out) {
     const uint32_t *at = out + out[PL_PLAN_CHUNKS];
     uint64_t tokens = 0, parts = 0;
     if (out[PL_PLAN_CHUNKS] != PL_PLAN_HEADER_WORDS) return "chunks do not follow the header";
+    if (out[PL_PLAN_SHARED_COUNT] != p->shared_count) return "another number of shared chunks";
     for (uint32_t i = 0; i < p->chunk_count; i++, at += PL_PLAN_CHUNK_WORDS) {
         const uint32_t *members = out + at[PL_CHUNK_MEMBERS_AT], *pages = out + at[PL_CHUNK_PAGES_AT], row = members[0];
         if (memcmp(pages, p->page_index + at[0], at[1] * sizeof *pages) != 0) return "a chunk's pages stand elsewhere";
