@@ -1,6 +1,6 @@
 """A complete tiny chat model made from nothing but a seed: random Llama weights, a byte-level BPE tokenizer with
 ChatML's special tokens and a chat template. For tests of commands and server that need text in and out but no sense.
-Standard library only. Use: python3 tests/tiny_chat_model.py DIR"""
+Standard library only. Use: python3 tests/tiny_chat_model.py DIR [FAMILY]; families: llama, mamba."""
 import json
 import os
 import random
@@ -80,7 +80,37 @@ def weights(rng, config):
     return out
 
 
-def write(directory, seed=1, context=512):
+def matrix(rng, name, out, inp, gain=1.5):
+    return name, [out, inp], bf16([rng.gauss(0, inp ** -0.5 * gain) for _ in range(out * inp)])
+
+
+def vector(rng, name, n, mean, spread):
+    return name, [n], bf16([mean + rng.gauss(0, spread) for _ in range(n)])
+
+
+MAMBA = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 48, "num_hidden_layers": 2,
+         "state_size": 16, "conv_kernel": 4, "expand": 2, "time_step_rank": 4, "layer_norm_epsilon": 1e-5, "use_bias": False,
+         "use_conv_bias": True, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+         "bos_token_id": None}
+
+
+def mamba_weights(rng, config):
+    e, v, n, r = config["hidden_size"], config["vocab_size"], config["state_size"], config["time_step_rank"]
+    i = config["expand"] * e
+    out = [matrix(rng, "backbone.embeddings.weight", v, e), vector(rng, "backbone.norm_f.weight", e, 1, 0.05),
+           matrix(rng, "lm_head.weight", v, e)]
+    for l in range(config["num_hidden_layers"]):
+        p = f"backbone.layers.{l}.mixer."
+        taps = matrix(rng, p + "conv1d.weight", i, 4)
+        out += [vector(rng, f"backbone.layers.{l}.norm.weight", e, 1, 0.05), matrix(rng, p + "in_proj.weight", 2 * i, e),
+                (taps[0], [i, 1, 4], taps[2]), vector(rng, p + "conv1d.bias", i, 0, 0.1),
+                matrix(rng, p + "x_proj.weight", r + 2 * n, i), matrix(rng, p + "dt_proj.weight", i, r),
+                vector(rng, p + "dt_proj.bias", i, -2, 0.5), matrix(rng, p + "A_log", i, n),
+                vector(rng, p + "D", i, 1, 0.2), matrix(rng, p + "out_proj.weight", e, i)]
+    return out
+
+
+def write(directory, seed=1, context=512, family="llama"):
     os.makedirs(directory, exist_ok=True)
     tok = tokenizer()
     vocab = len(tok["model"]["vocab"]) + len(tok["added_tokens"])
@@ -90,6 +120,8 @@ def write(directory, seed=1, context=512):
               "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
               "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": None,
               "eos_token_id": ids["<|im_end|>"]}
+    if family == "mamba":
+        config = dict(MAMBA, vocab_size=vocab, max_position_embeddings=context, eos_token_id=ids["<|im_end|>"])
     files = {"config.json": config, "tokenizer.json": tok,
              "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>",
                                        "pad_token": "<|endoftext|>", "chat_template": TEMPLATE},
@@ -98,8 +130,8 @@ def write(directory, seed=1, context=512):
         with open(os.path.join(directory, name), "w", encoding="utf-8") as out:
             json.dump(value, out, ensure_ascii=False)
     with open(os.path.join(directory, "model.safetensors"), "wb") as out:
-        out.write(safetensors(weights(random.Random(seed), config)))
+        out.write(safetensors({"mamba": mamba_weights}.get(family, weights)(random.Random(seed), config)))
 
 
 if __name__ == "__main__":
-    write(sys.argv[1])
+    write(sys.argv[1], family=sys.argv[2] if len(sys.argv) > 2 else "llama")

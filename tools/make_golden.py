@@ -166,6 +166,15 @@ CASES = {
                        num_nextn_predict_layers=1,
                        rope_scaling=dict(type="yarn", factor=40, original_max_position_embeddings=16, beta_fast=32, beta_slow=1,
                                          mscale=1.0, mscale_all_dim=1.0)), "deepseek2"),
+    # State-space layers alone: published files say more than transformers reads.
+    "mamba": (dict(architectures=["MambaForCausalLM"], model_type="mamba", vocab_size=96, hidden_size=32, intermediate_size=64,
+                   d_inner=64, d_model=32, num_hidden_layers=3, n_layer=3, state_size=16, conv_kernel=4, expand=2,
+                   time_step_rank=6, layer_norm_epsilon=1e-5, use_bias=False, use_conv_bias=True, hidden_act="silu",
+                   residual_in_fp32=True, rms_norm=True, tie_word_embeddings=True, torch_dtype="bfloat16"), "mamba"),
+    "falcon-mamba": (dict(architectures=["FalconMambaForCausalLM"], model_type="falcon_mamba", vocab_size=96, hidden_size=48,
+                          num_hidden_layers=2, state_size=12, conv_kernel=3, expand=2, intermediate_size=96,
+                          time_step_rank="auto", layer_norm_epsilon=1e-5, mixer_rms_eps=1e-5, use_bias=False,
+                          use_conv_bias=True, hidden_act="silu", tie_word_embeddings=False, torch_dtype="bfloat16"), "mamba"),
 }
 # name -> (source case, default bits, group, scale dtype, per-layer overrides)
 MLX_CASES = {
@@ -214,8 +223,11 @@ def random_weights(model, seed):
     out = {}
     for name, p in model.named_parameters():
         n = torch.randn(p.shape, generator=gen)
+        if name.endswith(".A_log") or name.endswith("dt_bias") or name.endswith("dt_proj.bias"):  # states that last
+            out[name] = exact(n * 0.5 + (0.5 if name.endswith(".A_log") else -2.0))
+            continue
         if p.dim() == 1:
-            norm = "norm" in name
+            norm = "norm" in name or name.endswith(".D")
             offset = 1.0 if norm and "gemma" not in model.config.model_type else 0.0
             out[name] = exact(n * (0.2 if norm else 0.5) + offset)
         else:
@@ -437,9 +449,53 @@ def add_gpt_oss_experts(w, hf_name, t, mxfp4):
                      raw_dtype=gguf.GGMLQuantizationType.MXFP4)
 
 
+SSM_NAMES = {"backbone.embeddings": "token_embd", "backbone.norm_f": "output_norm", "lm_head": "output", "norm": "attn_norm",
+             "in_proj": "ssm_in", "conv1d": "ssm_conv1d", "x_proj": "ssm_x", "dt_proj": "ssm_dt", "out_proj": "ssm_out",
+             "A_log": "ssm_a", "D": "ssm_d", "dt_bias": "ssm_dt.bias"}
+
+
+def write_gguf_mamba(name, c, weights, arch):
+    """State-space layers alone, as llama.cpp's converter names them."""
+    import gguf
+    w = gguf.GGUFWriter(str(ROOT / f"{name}.gguf"), arch)
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(2**20)
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(0)
+    w.add_head_count(0)
+    w.add_layer_norm_rms_eps(c["layer_norm_epsilon"])
+    w.add_ssm_conv_kernel(c["conv_kernel"])
+    w.add_ssm_state_size(c["state_size"])
+    inner = c["expand"] * c["hidden_size"]
+    w.add_ssm_inner_size(inner)
+    rank = c["time_step_rank"]
+    w.add_ssm_time_step_rank(-(-c["hidden_size"] // 16) if rank == "auto" else rank)
+    w.add_ssm_dt_b_c_rms(c["model_type"] == "falcon_mamba")
+    for hf_name, t in weights.items():
+        stem, _, kind = hf_name.replace(".mixer.", ".").rpartition(".")
+        a = t.numpy().astype(np.float32)
+        if kind in ("A_log", "D", "dt_bias"):
+            stem, kind = f"{stem}.{kind}", ""
+        where, _, last = stem.rpartition(".")
+        target = SSM_NAMES.get(stem) or f"blk.{where.split('.')[2]}.{SSM_NAMES[last]}"
+        if last == "A_log":
+            a = -np.exp(a)
+        if last == "conv1d" and kind == "weight":
+            a = a.squeeze(1)
+        big = a.ndim == 2 and last not in ("A_log", "conv1d")
+        w.add_tensor(target + (f".{kind}" if kind else ""), a.astype(np.float16) if big else a)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return weights
+
+
 def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
     import gguf
     c = text_config(config)
+    if arch in ("mamba", "mamba2"):
+        return write_gguf_mamba(name, c, weights, arch)
     head_dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
     w = gguf.GGUFWriter(str(ROOT / f"{name}.gguf"), arch)
     w.add_block_count(c["num_hidden_layers"])

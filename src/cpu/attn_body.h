@@ -8,6 +8,7 @@
 #define PL_CPU_ATTN_BODY_H
 
 #include "cpu/rows_body.h"
+#include "cpu/ssm_body.h"
 
 /* A thread's scratch: group[16][D], turned[D][16], scores[ATTN_QUERIES][ATTN_CHUNK], q[ATTN_QUERIES][D]; and the span of
  * the chunk that each query sees, relative to the chunk's first token. Spans move up with the query. */
@@ -316,8 +317,9 @@ static void attn_finish(const struct cpu_attn_state *s, const float *o, float *o
     for (size_t i = 0; i < n; i++) out[i] = o[i] * inv;
 }
 
-#define ROW_KERNELS                                                                                \
-    .norm = norm_rows, .add = row_add, .scale = row_scale, .glu = row_glu, .softcap = row_softcap, \
-    .rope_append = rope_append_row, .attn_chunk = attn_chunk, .attn_merge = attn_merge, .attn_finish = attn_finish
+#define ROW_KERNELS                                                                                                 \
+    .norm = norm_rows, .add = row_add, .scale = row_scale, .glu = row_glu, .softcap = row_softcap,                  \
+    .rope_append = rope_append_row, .attn_chunk = attn_chunk, .attn_merge = attn_merge, .attn_finish = attn_finish, \
+    .conv = conv_channels, .ssm = ssm_heads, .gated_norm = gated_norm_row
 
 #endif

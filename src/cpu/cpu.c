@@ -153,6 +153,11 @@ enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_
         break;
     case PL_CPU_GLU: m.glu = from->glu; break;
     case PL_CPU_SOFTCAP: m.softcap = from->softcap; break;
+    case PL_CPU_SSM:
+        m.conv = from->conv;
+        m.ssm = from->ssm;
+        m.gated_norm = from->gated_norm;
+        break;
     case PL_CPU_PARTS: break;
     }
     c->mixed = m;

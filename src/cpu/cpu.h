@@ -54,6 +54,7 @@ enum pl_cpu_part {
     PL_CPU_ATTENTION,
     PL_CPU_GLU,
     PL_CPU_SOFTCAP,
+    PL_CPU_SSM,
     PL_CPU_PARTS
 };
 enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_isa isa, struct pl_err *err) PL_MUST_CHECK;

@@ -6,12 +6,15 @@
 #define PL_CPU_TABLE_H
 
 #include "cpu/cpu.h"
+#include "cpu/ssm.h"
 
 enum {
-    ATTN_CHUNK = 128,    /* tokens of one softmax state, at absolute multiples: the split never changes a bit */
-    ATTN_GROUP = 16,     /* tokens converted at a time */
-    ATTN_QUERIES = 64,   /* query vectors of one tile */
-    ATTN_HEAD_MAX = 1024 /* largest head size */
+    ATTN_CHUNK = 128,     /* tokens of one softmax state, at absolute multiples: the split never changes a bit */
+    ATTN_GROUP = 16,      /* tokens converted at a time */
+    ATTN_QUERIES = 64,    /* query vectors of one tile */
+    ATTN_HEAD_MAX = 1024, /* largest head size */
+    SSM_BLOCK = 64,       /* outputs of a state-space layer that one thread computes together */
+    SSM_HEAD_MAX = 256    /* largest head of one */
 };
 
 /* One tile of attention work: queries [first, first+count) of (sequence, KV head), query = row * R + r. */
@@ -60,6 +63,10 @@ struct cpu_table {
     /* (m, l, o) absorbs (m2, l2, o2): the fixed-order merge. */
     void (*attn_merge)(struct cpu_attn_state *s, float *o, const struct cpu_attn_state *s2, const float *o2, size_t n);
     void (*attn_finish)(const struct cpu_attn_state *s, const float *o, float *out, size_t n);
+    /* All rows of one sequence: channels, or heads, [begin, end); one row, all groups. */
+    void (*conv)(const struct pl_cpu_conv *p, const struct pl_cpu_state_seq *s, size_t begin, size_t end);
+    void (*ssm)(const struct pl_cpu_ssm *p, const struct pl_cpu_state_seq *s, size_t begin, size_t end);
+    void (*gated_norm)(const struct pl_cpu_gated_norm *p, size_t row);
 };
 
 extern const struct cpu_table cpu_table_scalar, cpu_table_avx2, cpu_table_avx_vnni, cpu_table_avx512, cpu_table_neon,

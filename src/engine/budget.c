@@ -69,7 +69,8 @@ static enum pl_status choose_context(struct plumb_engine *e, struct pl_err *err)
 /* Fewer pages than every session could use: enough for one of them, the others share what is left. */
 static enum pl_status limit_kv(struct plumb_engine *e, struct pl_err *err) {
     if (e->opt.kv_memory == 0) return PL_OK;
-    uint64_t page = pl_kv_shape_bytes(&e->kv_shape) / e->kv_shape.page_count, most = e->opt.kv_memory / page,
+    uint64_t page = pl_kv_pages_bytes(&e->kv_shape) / e->kv_shape.page_count,
+             most = page > 0 ? e->opt.kv_memory / page : e->kv_shape.page_count,
              least = e->kv_shape.page_count / e->max_sessions;
     if (most < least)
         PL_FAIL(err, PL_LIMIT,
@@ -103,13 +104,9 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     uint64_t pages = ((uint64_t)e->context + page - 1) / page * e->max_sessions;
     if (pages > UINT32_MAX)
         PL_FAIL(err, PL_LIMIT, "%u sessions of %u tokens need more pages than can be counted", e->max_sessions, e->context);
-    e->kv_shape = (struct pl_kv_shape){.layers = e->config.layers,
-                                       .page_count = pages,
-                                       .page_tokens = page,
-                                       .kv_heads = e->config.kv_heads,
-                                       .head_dim = e->config.head_dim,
-                                       .value_dim = e->config.latent,
-                                       .dtype = dtype};
+    e->kv_shape =
+        (struct pl_kv_shape){.page_count = pages, .page_tokens = page, .dtype = dtype, .state_slots = e->max_sessions};
+    pl_model_cache_shape(&e->config, &e->kv_shape);
     if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");
     PL_TRY(limit_kv(e, err));
     return choose_layout(e, pages, err);

@@ -91,8 +91,9 @@ static enum pl_status allocate_step(struct plumb_engine *e, struct pl_err *err) 
     e->step.who = pl_alloc(e->logit_rows, sizeof *e->step.who); /* a service may run so many requests */
     PL_TRY(pl_grow(&e->last.parts, &e->last.cap, e->logit_rows, sizeof *e->last.parts));
     e->sample_logits = pl_alloc(e->config.vocab, sizeof *e->sample_logits);
+    if (pl_engine_is_recurrent(e)) e->state_used = pl_calloc(e->max_sessions, sizeof *e->state_used);
     if (e->step.tokens == NULL || e->step.logit_rows == NULL || e->step.pages == NULL || e->step.seqs == NULL ||
-        e->step.who == NULL || e->sample_logits == NULL)
+        e->step.who == NULL || e->sample_logits == NULL || (pl_engine_is_recurrent(e) && e->state_used == NULL))
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for the working space of a step");
     uint32_t pages = (uint32_t)e->kv_shape.page_count, size = (uint32_t)e->kv_shape.page_tokens;
     enum pl_status s = e->dense ? pl_page_pool_init_dense(&e->pages, e->max_sessions, pages / e->max_sessions, size)
@@ -112,7 +113,7 @@ static enum pl_status plan_step(struct plumb_engine *e, uint32_t rows, uint32_t 
                          .logit_rows = e->step.logit_rows};
     uint32_t each = rows / seq_count, size = (uint32_t)e->kv_shape.page_tokens, pages = (each + size - 1) / size;
     memset(e->step.tokens, 0, rows * sizeof *e->step.tokens);
-    for (uint32_t i = 0; i < seq_count; i++) e->step.seqs[i] = (struct pl_batch_seq){i * each, each, 0, 0};
+    for (uint32_t i = 0; i < seq_count; i++) e->step.seqs[i] = (struct pl_batch_seq){.first_row = i * each, .rows = each};
     for (uint32_t i = 0; i < pages; i++) e->step.pages[b.page_entries++] = i;
     for (uint32_t i = 0; i < b.logit_count; i++) e->step.logit_rows[i] = (i + 1) * each - 1;
     const struct pl_activation *logits = NULL;
@@ -139,6 +140,15 @@ static enum pl_status plan_kernels(struct plumb_engine *e, struct pl_err *err) {
     return s != PL_OK ? s : end;
 }
 
+/* What is asked of KV pages (--kv, --kv-dtype) has nothing to act on where no layer has attention: said, not ignored. */
+static void announce_state(const struct plumb_engine *e) {
+    const struct pl_kv_shape *s = &e->kv_shape;
+    if (s->state_layers == 0) return;
+    pl_log_always("recurrent state: f32, %zu slots of %.3f MB, %zu layers", s->state_slots,
+                  (double)pl_kv_state_bytes(s) / (double)s->state_slots * 1e-6, s->state_layers);
+    if (s->layers == 0) pl_log_always("KV cache: none (no layer has attention): its layout and type do not matter");
+}
+
 static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     struct pl_model_options mo = {.max_context = e->context,
                                   .max_rows = e->batch_rows,
@@ -148,9 +158,11 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     pl_file_will_need(e->file);
     PL_TRY(pl_model_create(e->file, e->ops, &mo, &e->model, err));
     PL_TRY(pl_ops_kv_create(e->ops, &e->kv_shape, &e->kv, err));
-    pl_log_always("KV cache: %s%s, %s, %zu pages of %zu tokens", e->dense ? "dense" : "paged",
-                  e->opt.kv_layout == NULL || strcmp(e->opt.kv_layout, "auto") == 0 ? " (auto)" : "",
-                  pl_dtype_name(e->kv_shape.dtype), e->kv_shape.page_count, e->kv_shape.page_tokens);
+    announce_state(e);
+    if (e->kv_shape.layers > 0)
+        pl_log_always("KV cache: %s%s, %s, %zu pages of %zu tokens", e->dense ? "dense" : "paged",
+                      e->opt.kv_layout == NULL || strcmp(e->opt.kv_layout, "auto") == 0 ? " (auto)" : "",
+                      pl_dtype_name(e->kv_shape.dtype), e->kv_shape.page_count, e->kv_shape.page_tokens);
     PL_TRY(allocate_step(e, err));
     return plan_kernels(e, err);
 }
@@ -217,6 +229,7 @@ void plumb_engine_destroy(struct plumb_engine *e) {
     pl_free(e->step.who);
     pl_free(e->last.parts);
     pl_free(e->sample_logits);
+    pl_free(e->state_used);
     pl_page_pool_deinit(&e->pages);
     if (e->kv != NULL) pl_ops_kv_destroy(e->ops, e->kv);
     if (e->model != NULL) pl_model_destroy(e->model);

@@ -41,6 +41,7 @@ struct plumb_engine {
     struct pl_kv_shape kv_shape;
     struct pl_kv_store *kv;
     struct pl_page_pool pages;
+    bool *state_used;               /* [max_sessions] slots of recurrent state, NULL where the model has none */
     bool dense;                     /* KV pages of a session stand in one run */
     struct pl_memory_budget budget; /* as computed before loading */
     uint64_t memory_limit;
@@ -58,6 +59,7 @@ struct plumb_engine {
         size_t count, cap;
     } last;
     struct pl_pipeline_stats ahead;
+    uint64_t state_recomputed;               /* tokens computed again because a recurrent state cannot go back */
     float *sample_logits;                    /* [V] the sampler's copy */
     const struct pl_activation *picked_from; /* the model's, of the last step that picked */
 };
@@ -68,7 +70,14 @@ struct plumb_session {
     uint32_t *ids; /* [context] what the cache holds */
     float *logits; /* [V] of the last token */
     bool has_logits;
+    uint32_t state;     /* its slot of recurrent state, where the model has any; */
+    uint32_t state_len; /* the tokens that it stands after: where that is not table.len they are computed again */
 };
+
+/* Recurrent state: PL_LIMIT when all slots are in use. */
+bool pl_engine_is_recurrent(const struct plumb_engine *e);
+enum pl_status pl_engine_take_state(struct plumb_engine *e, uint32_t *slot, struct pl_err *err) PL_MUST_CHECK;
+void pl_engine_give_state(struct plumb_engine *e, uint32_t slot);
 
 /* What the machine, its cgroup and the caller allow, in bytes. */
 uint64_t pl_engine_memory_limit(uint64_t wanted);

@@ -5,6 +5,7 @@
  * Order: lock before out_lock. */
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "engine/service_internal.h"
@@ -156,7 +157,7 @@ static void options_with_defaults(const struct plumb_engine *e, const struct pl_
                                   .max_waiting = opt->max_waiting != 0 ? opt->max_waiting : 256,
                                   .step_tokens = opt->step_tokens != 0 ? opt->step_tokens : e->batch_rows,
                                   .prefill_tokens = opt->prefill_tokens};
-    c->max_running = PL_MIN(c->max_running, e->dense ? e->max_sessions : e->logit_rows);
+    c->max_running = PL_MIN(c->max_running, e->dense || pl_engine_is_recurrent(e) ? e->max_sessions : e->logit_rows);
     c->step_tokens = PL_MIN(c->step_tokens, e->batch_rows);
     if (c->prefill_tokens == 0) c->prefill_tokens = c->step_tokens; /* decoding rows come first: what they leave */
     c->reserve_pages = c->max_running;
@@ -208,7 +209,21 @@ static enum pl_status make_buffers(struct pl_service *s) {
     return pl_grow(&s->out, &s->out_cap, s->table_cap + 1024, sizeof *s->out);
 }
 
+/* A slot of recurrent state for each request that may run: the scheduler's slot says which. */
+static enum pl_status take_states(struct pl_service *s) {
+    if (!pl_engine_is_recurrent(s->engine)) return PL_OK;
+    struct pl_err full;
+    s->states = pl_alloc(s->config.max_running, sizeof *s->states);
+    if (s->states == NULL) return PL_NO_MEMORY;
+    for (; s->state_count < s->config.max_running; s->state_count++)
+        if (pl_engine_take_state(s->engine, &s->states[s->state_count], &full) != PL_OK) break;
+    s->config.max_running = s->state_count; /* sessions may hold the others */
+    return s->state_count > 0 ? PL_OK : PL_LIMIT;
+}
+
 static void free_service(struct pl_service *s) {
+    for (uint32_t i = 0; i < s->state_count; i++) pl_engine_give_state(s->engine, s->states[i]);
+    pl_free(s->states);
     pl_sched_destroy(s->sched);
     pl_prefix_destroy(s->tree);
     pl_free((void *)s->table);
@@ -260,7 +275,11 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     pthread_cond_init(&s->out_ready, NULL);
     struct pl_sched_cache cache = {s, cache_adopt, cache_retire, cache_reclaim, cache_reclaimable, cache_held};
     enum pl_status st = make_buffers(s);
-    if (st == PL_OK && !opt->no_prefix_cache && !e->dense) st = pl_prefix_create(&e->pages, &s->tree);
+    if (st == PL_OK) st = take_states(s);
+    s->no_prefix = pl_engine_is_recurrent(e) && !opt->no_prefix_cache;
+    if (s->no_prefix) pl_log_always("prefix cache: off: recurrent state cannot begin in the middle of a text");
+    if (st == PL_OK && !opt->no_prefix_cache && !e->dense && !pl_engine_is_recurrent(e))
+        st = pl_prefix_create(&e->pages, &s->tree);
     if (st != PL_OK)
         (void)pl_err_set(err, __FILE__, __LINE__, st, "no memory for a service of %u sequences", s->config.max_running);
     if (st == PL_OK) st = pl_sched_create(&s->config, &e->pages, s->tree != NULL ? &cache : NULL, &s->sched, err);
@@ -378,6 +397,7 @@ static enum pl_status enqueue(struct pl_service *s, struct request *r, int32_t p
     if (r->score_prompt) pl_sched_mark_scored(s->sched, r->number);
     if (r->group != 0) pl_sched_set_group(s->sched, r->number, r->group);
     s->info.requests++;
+    s->info.prefix_declined += s->no_prefix;
     atomic_fetch_add(&s->undelivered, 1);
     pthread_cond_signal(&s->work);
     return PL_OK;

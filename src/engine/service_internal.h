@@ -83,6 +83,7 @@ struct pl_service {
     uint32_t table_cap;
     uint64_t numbers;
     bool stop, draining, poisoned;
+    bool no_prefix; /* asked for, but recurrent state cannot begin in the middle */
     struct pl_err poison;
     struct pl_service_info info;
     struct pl_ops_launches kernels[PL_SERVICE_KERNELS_MAX]; /* copied after each step, so that readers need no engine */
@@ -98,6 +99,7 @@ struct pl_service {
     double decode_ns;    /* measured: a step that only decodes */
     struct pl_pace pace; /* of the others */
     pthread_t engine_thread, delivery_thread;
+    uint32_t *states, state_count; /* slots of recurrent state by the scheduler's slot; NULL where the model has none */
     /* of one step, the engine thread's */
     uint32_t *batch_tokens, *batch_pages;
     struct pl_batch_seq *batch_seqs;

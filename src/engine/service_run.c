@@ -51,8 +51,11 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
         if (r->admitted_ns == 0) r->admitted_ns = pl_clock_ns();
         copy_tokens(s->batch_tokens + it->row, r, it);
         count_item(f, r, it);
-        s->batch_seqs[i] =
-            (struct pl_batch_seq){.first_row = it->row, .rows = it->count, .past = it->first, .page_first = page_first};
+        s->batch_seqs[i] = (struct pl_batch_seq){.first_row = it->row,
+                                                 .rows = it->count,
+                                                 .past = it->first,
+                                                 .page_first = page_first,
+                                                 .state = s->states != NULL ? s->states[it->slot] : 0};
         uint32_t tokens = it->first + it->count, size = s->engine->pages.page_tokens,
                  pages = tokens / size + (tokens % size != 0);
         memcpy(s->batch_pages + page_first, q->table.pages, pages * sizeof *s->batch_pages);

@@ -4,6 +4,23 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 
+/* --- recurrent state: a slot a session, or of a service a slot for each that may run --- */
+
+bool pl_engine_is_recurrent(const struct plumb_engine *e) { return e->config.state_layers > 0; }
+
+enum pl_status pl_engine_take_state(struct plumb_engine *e, uint32_t *slot, struct pl_err *err) {
+    for (uint32_t i = 0; i < e->max_sessions; i++) {
+        if (e->state_used[i]) continue;
+        e->state_used[i] = true;
+        *slot = i;
+        return PL_OK;
+    }
+    PL_FAIL(err, PL_LIMIT, "all %u slots of recurrent state are in use: create the engine with a larger max_sessions",
+            e->max_sessions);
+}
+
+void pl_engine_give_state(struct plumb_engine *e, uint32_t slot) { e->state_used[slot] = false; }
+
 enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **out, struct pl_err *err) {
     if (e->model == NULL) PL_FAIL(err, PL_INVALID, "the model is only open for inspection");
     if (e->session_count >= e->max_sessions)
@@ -20,6 +37,13 @@ enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **
         pl_free(s);
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for a session of %u tokens", e->context);
     }
+    enum pl_status st = pl_engine_is_recurrent(e) ? pl_engine_take_state(e, &s->state, err) : PL_OK;
+    if (st != PL_OK) {
+        pl_free(s->ids);
+        pl_free(s->logits);
+        pl_free(s);
+        return st;
+    }
     e->session_count++;
     *out = s;
     return PL_OK;
@@ -28,6 +52,7 @@ enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **
 void plumb_session_destroy(struct plumb_session *s) {
     if (s == NULL) return;
     pl_block_table_deinit(&s->table, &s->engine->pages);
+    if (pl_engine_is_recurrent(s->engine)) pl_engine_give_state(s->engine, s->state);
     s->engine->session_count--;
     pl_free(s->ids);
     pl_free(s->logits);
@@ -119,8 +144,8 @@ static struct pl_batch describe(struct plumb_engine *e, const struct pl_step_par
         const struct pl_step_part *p = &parts[i];
         const struct pl_block_table *t = &p->session->table;
         e->step.who[i] = (struct pl_epoch_part){(uintptr_t)p->session, p->count};
-        e->step.seqs[b.seq_count++] =
-            (struct pl_batch_seq){.first_row = b.rows, .rows = p->count, .past = t->len, .page_first = b.page_entries};
+        e->step.seqs[b.seq_count++] = (struct pl_batch_seq){
+            .first_row = b.rows, .rows = p->count, .past = t->len, .page_first = b.page_entries, .state = p->session->state};
         memcpy(e->step.tokens + b.rows, p->ids, p->count * sizeof *p->ids);
         memcpy(e->step.pages + b.page_entries, t->pages, t->count * sizeof *t->pages);
         b.rows += p->count;
@@ -156,12 +181,47 @@ static void commit(const struct pl_step_part *parts, size_t part_count) {
         struct plumb_session *s = parts[i].session;
         memcpy(s->ids + s->table.len, parts[i].ids, parts[i].count * sizeof *s->ids);
         s->table.len += parts[i].count;
+        s->state_len = s->table.len;
     }
+}
+
+/* A recurrent state cannot go back: where a session was truncated, or a step failed, its tokens are computed again. */
+static enum pl_status recompute(struct plumb_engine *e, struct plumb_session *s, struct pl_err *err) {
+    uint32_t rows = s->state_len = 0;
+    for (; s->state_len < s->table.len; s->state_len += rows) {
+        rows = PL_MIN(s->table.len - s->state_len, e->batch_rows);
+        struct pl_batch_seq seq = {.rows = rows, .past = s->state_len, .state = s->state};
+        struct pl_batch b = {.rows = rows,
+                             .tokens = s->ids + s->state_len,
+                             .seq_count = 1,
+                             .seqs = &seq,
+                             .pages = s->table.pages,
+                             .page_entries = s->table.count,
+                             .logit_rows = e->step.logit_rows};
+        const struct pl_activation *logits = NULL;
+        enum pl_status st = pl_model_forward(e->model, &b, e->kv, &logits);
+        if (st == PL_DEVICE) e->poisoned = true;
+        if (st != PL_OK) PL_FAIL(err, st, "computing %u tokens again failed on %s", rows, pl_ops_describe(e->ops));
+        e->state_recomputed += rows;
+    }
+    return PL_OK;
+}
+
+/* The states of a step's sessions stand where their tables do; the step will move them, whether it ends well or not. */
+static enum pl_status prepare_states(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count,
+                                     struct pl_err *err) {
+    for (size_t i = 0; i < part_count; i++) {
+        struct plumb_session *s = parts[i].session;
+        if (s->table.len > 0 && s->state_len != s->table.len) PL_TRY(recompute(e, s, err));
+    }
+    for (size_t i = 0; i < part_count; i++) parts[i].session->state_len = UINT32_MAX;
+    return PL_OK;
 }
 
 enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count, float *all_logits,
                               struct pl_err *err) {
     PL_TRY(check_parts(e, parts, part_count, err));
+    if (pl_engine_is_recurrent(e)) PL_TRY(prepare_states(e, parts, part_count, err));
     enum pl_status s = take_pages(e, parts, part_count, err);
     if (s != PL_OK) {
         roll_back(e, parts, part_count);

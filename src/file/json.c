@@ -86,10 +86,23 @@ void pl_json_soften_integers(char *s, size_t len) {
     }
 }
 
+/* Python also writes Infinity, which is no JSON: in time_step_limit of every Mamba-2 model. It becomes 1e308 in place. */
+static void soften_infinities(char *s, size_t len) {
+    static const char word[] = "Infinity";
+    bool in_string = false;
+    for (size_t i = 0; i < len; i++) {
+        if (s[i] == '"') in_string = !in_string;
+        if (in_string && s[i] == '\\') i++;
+        if (in_string || len - PL_MIN(i, len) < sizeof word - 1 || memcmp(s + i, word, sizeof word - 1) != 0) continue;
+        memcpy(s + i, "1e308   ", sizeof word - 1);
+    }
+}
+
 enum pl_status pl_json_load(const char *path, size_t max_bytes, json_t **out, struct pl_err *err) {
     struct pl_buf text = {0};
     enum pl_status status = pl_read_file(path, max_bytes, &text, err);
     if (status == PL_OK && text.len > 0) pl_json_soften_integers(text.data, text.len);
+    if (status == PL_OK && text.len > 0) soften_infinities(text.data, text.len);
     if (status == PL_OK) status = pl_json_parse(path, pl_buf_cstr(&text), text.len, out, err);
     pl_buf_deinit(&text);
     return status;

@@ -6,6 +6,7 @@
 
 /* All weights that one layer of any known architecture has; NULL where this model has none. */
 struct pl_layer {
+    /* q to o_bias: of layers with attention. */
     struct pl_weight *attn_norm, *attn_norm_bias, *mlp_norm_bias, *q, *k, *v, *q_bias, *k_bias, *v_bias, *q_norm,
         *k_norm;                                 /* norms of each head */
     struct pl_weight *q_norm_wide, *k_norm_wide; /* norms over all heads */
@@ -15,6 +16,11 @@ struct pl_layer {
     struct pl_weight *router_bias, *gate_experts_bias, *up_experts_bias, *down_experts_bias, *sinks;
     struct pl_weight *shared_gate, *shared_up, *shared_down, *shared_router, *router_choice;
     struct pl_weight *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *k_heads, *v_heads; /* latent attention */
+    /* State-space layers. ssm_x: what the convolution takes. Mamba makes dt, B and C of its result, Mamba-2 of the layer's
+     * input, where B and C are part of ssm_x. */
+    struct pl_weight *ssm_x, *ssm_z, *ssm_dt, *ssm_b, *ssm_c, *ssm_dt_up, *ssm_dt_bias;
+    struct pl_weight *ssm_conv, *ssm_conv_bias, *ssm_a, *ssm_d, *ssm_norm, *ssm_out;
+    struct pl_weight *ssm_dt_norm, *ssm_b_norm, *ssm_c_norm;
 };
 
 struct pl_model {
@@ -36,6 +42,9 @@ struct pl_model {
     struct pl_activation *x_out, *a_out, *logits;   /* logit rows only */
     struct pl_activation *router, *sg, *su, *share; /* NULL without experts: their logits, the shared one's MLP and gate */
     struct pl_activation *ql, *qa, *latent; /* latent attention: query rank, queries and results in the latents' terms */
+    /* State-space layers: input and result of the convolution, gate, step, what it is made of, B, C, and the result. */
+    struct pl_activation *cx, *cy, *z, *dt, *dt_low, *b, *c, *y, *y_out;
+    struct pl_activation *y_now; /* y, or of a step's last layer y_out */
 };
 
 enum pl_dim {
@@ -57,7 +66,14 @@ enum pl_dim {
     PL_DIM_HV,  /* of a value, */
     PL_DIM_QL,  /* rank of queries, */
     PL_DIM_KL,  /* of keys and values: the latents, */
-    PL_DIM_KR   /* those and what rotates */
+    PL_DIM_KR,  /* those and what rotates */
+    PL_DIM_SI,  /* width of state-space layers, */
+    PL_DIM_SC,  /* of their convolution, */
+    PL_DIM_SCK, /* times its taps */
+    PL_DIM_SH,  /* heads, */
+    PL_DIM_SA,  /* decays: of a head, or of a head and state */
+    PL_DIM_SR,  /* rank of dt, */
+    PL_DIM_SN   /* state */
 };
 enum pl_need {
     PL_NEED_ALWAYS,
@@ -70,11 +86,32 @@ enum pl_need {
     PL_NEED_SHARED,      /* an expert that always counts */
     PL_NEED_CHOICE_BIAS, /* of the router */
     PL_NEED_QUERY_RANK,
-    PL_NEED_NO_QUERY_RANK
+    PL_NEED_NO_QUERY_RANK,
+    PL_NEED_SSM,
+    PL_NEED_SSM_NORM,
+    PL_NEED_CONV_BIAS
 };
 
 /* Where a weight lies in one that a file keeps fused: queries, keys, values in this order; gate, then up. */
-enum pl_part { PL_PART_WHOLE, PL_PART_Q, PL_PART_K, PL_PART_V, PL_PART_GATE, PL_PART_UP };
+enum pl_part {
+    PL_PART_WHOLE,
+    PL_PART_Q,
+    PL_PART_K,
+    PL_PART_V,
+    PL_PART_GATE,
+    PL_PART_UP,
+    PL_PART_IN_X, /* Mamba: x, then z; of its result dt, B, C */
+    PL_PART_IN_Z,
+    PL_PART_X_DT,
+    PL_PART_X_B,
+    PL_PART_X_C,
+    PL_PART_IN2_Z, /* Mamba-2: z, then x with B and C, then dt */
+    PL_PART_IN2_X,
+    PL_PART_IN2_DT
+};
+/* Vectors that are made of a tensor of another shape or meaning: -e^t of a safetensors file (a GGUF has it done), taps of a
+ * convolution [channels, K] row by row of K, or ones without any tensor. */
+enum pl_made { PL_MADE_AS_IS, PL_MADE_DECAY, PL_MADE_TAPS, PL_MADE_ONES };
 
 /* One weight: its name in either file kind, its shape in letters, and where it goes. Names of layer weights are relative
  * to the layer ("blk.7." or "model.layers.7."). rows PL_DIM_NONE: a vector of cols. */
@@ -87,6 +124,7 @@ struct pl_binding {
     enum pl_need need;
     enum pl_part part; /* of the fused tensor, which serves where the weight itself has no name or is missing */
     const char *gguf_fused, *hf_fused;
+    enum pl_made made;
 };
 
 /* A number of the configuration that only some architectures have. NULL: that file kind does not say it. */
@@ -111,6 +149,8 @@ enum pl_nope { PL_NOPE_NONE, PL_NOPE_FOURTH, PL_NOPE_GLOBAL };
 
 struct pl_arch_def {
     /* What no file says. */
+    enum pl_ssm_kind ssm;      /* some layers are of this kind; */
+    bool no_attention;         /* or all, and there is no MLP either */
     bool gguf_pairs, hf_pairs; /* rotation pairs neighbours: in GGUF, where converters may have permuted rows, elsewhere */
     bool layer_norm;           /* norms take the mean away too */
     const char *hf_eps;        /* the norms' epsilon in config.json; NULL: rms_norm_eps */
@@ -150,6 +190,7 @@ struct pl_arch_def {
                              struct pl_activation *x);
 };
 extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
+extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
     pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,
@@ -159,17 +200,17 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
 #define PL_MODEL_WEIGHT(slot, gguf, hf, use, rows, cols, need)                                                           \
     {                                                                                                                    \
         gguf, hf, false, offsetof(struct pl_model, slot), PL_WEIGHT_##use, PL_DIM_##rows, PL_DIM_##cols, PL_NEED_##need, \
-            PL_PART_WHOLE, NULL, NULL                                                                                    \
+            PL_PART_WHOLE, NULL, NULL, PL_MADE_AS_IS                                                                     \
     }
 #define PL_LAYER_MATRIX(slot, gguf, hf, rows, cols)                                                                      \
     {                                                                                                                    \
         gguf, hf, true, offsetof(struct pl_layer, slot), PL_WEIGHT_MATRIX, PL_DIM_##rows, PL_DIM_##cols, PL_NEED_ALWAYS, \
-            PL_PART_WHOLE, NULL, NULL                                                                                    \
+            PL_PART_WHOLE, NULL, NULL, PL_MADE_AS_IS                                                                     \
     }
 #define PL_LAYER_VECTOR(slot, gguf, hf, cols, need)                                                                    \
     {                                                                                                                  \
         gguf, hf, true, offsetof(struct pl_layer, slot), PL_WEIGHT_VECTOR, PL_DIM_NONE, PL_DIM_##cols, PL_NEED_##need, \
-            PL_PART_WHOLE, NULL, NULL                                                                                  \
+            PL_PART_WHOLE, NULL, NULL, PL_MADE_AS_IS                                                                   \
     }
 
 /* Rows that many tables share. */
@@ -249,6 +290,33 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
         PL_LAYER_VECTOR(up_bias, "ffn_up.bias", "mlp.up_proj.bias", F, MLP_BIAS),   \
         PL_LAYER_VECTOR(down_bias, "ffn_down.bias", "mlp.down_proj.bias", E, MLP_BIAS)
 
+/* State-space layers. */
+#define PL_BIND_PART(field, gguf_name, hf_name, ROWS, COLS, PART)                                                          \
+    {                                                                                                                      \
+        .gguf_fused = gguf_name, .hf_fused = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field),         \
+        .use = PL_WEIGHT_MATRIX, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, .need = PL_NEED_SSM, .part = PL_PART_##PART \
+    }
+#define PL_BIND_MADE(field, gguf_name, hf_name, COLS, NEED, MADE)                                      \
+    {                                                                                                  \
+        .gguf = gguf_name, .hf = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
+        .use = PL_WEIGHT_VECTOR, .cols = PL_DIM_##COLS, .need = PL_NEED_##NEED, .made = PL_MADE_##MADE \
+    }
+/* block: "mixer", ... */
+#define PL_BIND_SSM_COMMON(block)                                                                   \
+    PL_BIND_MADE(ssm_conv, "ssm_conv1d.weight", block ".conv1d.weight", SCK, SSM, TAPS),            \
+        PL_BIND_MADE(ssm_conv_bias, "ssm_conv1d.bias", block ".conv1d.bias", SC, CONV_BIAS, AS_IS), \
+        PL_BIND_MADE(ssm_a, "ssm_a", block ".A_log", SA, SSM, DECAY),                               \
+        PL_BIND_MATRIX(ssm_out, "ssm_out.weight", block ".out_proj.weight", E, SI, SSM, MATRIX)
+#define PL_BIND_MAMBA(block)                                                                      \
+    PL_BIND_PART(ssm_x, "ssm_in.weight", block ".in_proj.weight", SI, E, IN_X),                   \
+        PL_BIND_PART(ssm_z, "ssm_in.weight", block ".in_proj.weight", SI, E, IN_Z),               \
+        PL_BIND_PART(ssm_dt, "ssm_x.weight", block ".x_proj.weight", SR, SI, X_DT),               \
+        PL_BIND_PART(ssm_b, "ssm_x.weight", block ".x_proj.weight", SN, SI, X_B),                 \
+        PL_BIND_PART(ssm_c, "ssm_x.weight", block ".x_proj.weight", SN, SI, X_C),                 \
+        PL_BIND_MATRIX(ssm_dt_up, "ssm_dt.weight", block ".dt_proj.weight", SI, SR, SSM, MATRIX), \
+        PL_BIND_MADE(ssm_dt_bias, "ssm_dt.bias", block ".dt_proj.bias", SH, SSM, AS_IS),          \
+        PL_BIND_MADE(ssm_d, "ssm_d", block ".D", SH, SSM, AS_IS), PL_BIND_SSM_COMMON(block)
+
 /* --- bind.c --- */
 enum pl_status pl_model_bind(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,
                              struct pl_err *err) PL_MUST_CHECK;
@@ -291,6 +359,27 @@ struct pl_moe pl_layer_moe(const struct pl_model *m, const struct pl_layer *w);
 /* The first half: queries, keys and values of norm(x), and attention. */
 enum pl_status pl_layer_attend(struct pl_model *m, uint32_t l, const struct pl_layer *w,
                                struct pl_activation *x) PL_MUST_CHECK;
+
+/* --- layer_ssm.c --- */
+/* m->y = a state-space layer's result for norm(x), before its output product. */
+enum pl_status pl_layer_ssm(struct pl_model *m, uint32_t l, const struct pl_layer *w, struct pl_activation *x) PL_MUST_CHECK;
+/* x += y_now ssm_out^T */
+enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                   struct pl_activation *x) PL_MUST_CHECK;
+
+/* --- config_ssm.c: what both readers ask for where def->ssm is not NONE --- */
+enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c,
+                                  struct pl_err *err) PL_MUST_CHECK;
+/* Ranges, and which layer is which of its kind; for all models. */
+enum pl_status pl_config_ssm_check(struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
+/* config_hf.c, config_gguf.c: typed access. missing < min: the field must be there. */
+enum pl_status pl_hf_u32(const json_t *o, const char *name, uint32_t min, uint32_t max, uint32_t missing, uint32_t *out,
+                         struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_hf_f32(const json_t *o, const char *name, double missing, float *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_hf_bool(const json_t *o, const char *name, bool missing, bool *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_gguf_key_u32(const struct pl_file *f, const char *arch, const char *name, uint32_t min, uint32_t max,
+                               uint32_t missing, uint32_t *out, struct pl_err *err) PL_MUST_CHECK;
 
 /* --- config.c --- */
 enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;

@@ -10,6 +10,10 @@
 #include "model/binder.h"
 #include "tensor/quant.h"
 
+static uint64_t conv_channels(const struct pl_ssm_config *s) {
+    return s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (uint64_t)s->groups * s->state : 0);
+}
+
 uint64_t pl_bind_dim(const struct pl_model_config *c, enum pl_dim d) {
     switch (d) {
     case PL_DIM_NONE: return 1;
@@ -31,6 +35,13 @@ uint64_t pl_bind_dim(const struct pl_model_config *c, enum pl_dim d) {
     case PL_DIM_QL: return c->query_rank;
     case PL_DIM_KL: return c->latent;
     case PL_DIM_KR: return (uint64_t)c->latent + c->rope_dim;
+    case PL_DIM_SI: return c->ssm.inner;
+    case PL_DIM_SC: return conv_channels(&c->ssm);
+    case PL_DIM_SCK: return conv_channels(&c->ssm) * c->ssm.conv;
+    case PL_DIM_SH: return c->ssm.heads;
+    case PL_DIM_SA: return c->ssm.kind == PL_SSM_MAMBA ? (uint64_t)c->ssm.heads * c->ssm.state : c->ssm.heads;
+    case PL_DIM_SR: return c->ssm.dt_rank;
+    case PL_DIM_SN: return c->ssm.state;
     }
     return 0;
 }
@@ -54,12 +65,24 @@ const char *pl_bind_dim_text(enum pl_dim d) {
                                        "heads x value size",
                                        "query rank",
                                        "latent size",
-                                       "latent and rotated size"};
+                                       "latent and rotated size",
+                                       "state-space width",
+                                       "state-space width and groups",
+                                       "channels x taps",
+                                       "state-space heads",
+                                       "decays",
+                                       "rank of time steps",
+                                       "state size"};
     return text[d];
 }
 
-static bool is_needed(const struct pl_model_config *c, enum pl_need need, uint32_t layer) {
-    switch (need) {
+static bool is_of_attention(const struct pl_binding *b) {
+    return b->per_layer && b->slot >= offsetof(struct pl_layer, q) && b->slot <= offsetof(struct pl_layer, o_bias);
+}
+
+static bool is_needed(const struct pl_model_config *c, const struct pl_binding *b, uint32_t layer) {
+    if (is_of_attention(b) && c->layer_no_attention[layer]) return false;
+    switch (b->need) {
     case PL_NEED_ALWAYS: return true;
     case PL_NEED_UNTIED: return !c->tied_embeddings;
     case PL_NEED_QKV_BIAS: return c->qkv_bias;
@@ -71,6 +94,9 @@ static bool is_needed(const struct pl_model_config *c, enum pl_need need, uint32
     case PL_NEED_CHOICE_BIAS: return c->layer_moe[layer] && c->experts_bias;
     case PL_NEED_QUERY_RANK: return c->query_rank > 0;
     case PL_NEED_NO_QUERY_RANK: return c->query_rank == 0;
+    case PL_NEED_SSM: return c->layer_ssm[layer];
+    case PL_NEED_SSM_NORM: return c->layer_ssm[layer] && c->ssm.norm;
+    case PL_NEED_CONV_BIAS: return c->layer_ssm[layer] && c->ssm.conv_bias;
     }
     return false;
 }
@@ -85,6 +111,7 @@ void pl_bind_shape_text(const struct pl_tensor *t, char *buf, size_t cap) {
 struct span pl_bind_span(const struct pl_model_config *c, const struct pl_binding *b, bool fused) {
     uint64_t n = pl_bind_dim(c, b->rows == PL_DIM_NONE ? b->cols : b->rows);
     uint64_t hd = pl_bind_dim(c, PL_DIM_HD), gd = pl_bind_dim(c, PL_DIM_GD), f = pl_bind_dim(c, PL_DIM_F);
+    uint64_t in = c->ssm.inner, rank = c->ssm.dt_rank, state = c->ssm.state, conv = conv_channels(&c->ssm);
     if (!fused) return (struct span){0, n, n};
     switch (b->part) {
     case PL_PART_WHOLE: break;
@@ -93,6 +120,14 @@ struct span pl_bind_span(const struct pl_model_config *c, const struct pl_bindin
     case PL_PART_V: return (struct span){hd + gd, n, hd + 2 * gd};
     case PL_PART_GATE: return (struct span){0, n, 2 * f};
     case PL_PART_UP: return (struct span){f, n, 2 * f};
+    case PL_PART_IN_X: return (struct span){0, n, 2 * in};
+    case PL_PART_IN_Z: return (struct span){in, n, 2 * in};
+    case PL_PART_X_DT: return (struct span){0, n, rank + 2 * state};
+    case PL_PART_X_B: return (struct span){rank, n, rank + 2 * state};
+    case PL_PART_X_C: return (struct span){rank + state, n, rank + 2 * state};
+    case PL_PART_IN2_Z: return (struct span){0, n, in + conv + c->ssm.heads};
+    case PL_PART_IN2_X: return (struct span){in, n, in + conv + c->ssm.heads};
+    case PL_PART_IN2_DT: return (struct span){in + conv, n, in + conv + c->ssm.heads};
     }
     return (struct span){0, n, n};
 }
@@ -180,7 +215,8 @@ void pl_bind_keep(struct binder *d, const struct pl_binding *b, uint32_t layer, 
 
 static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uint32_t layer) {
     struct pl_model *m = d->m;
-    if (!is_needed(&m->cfg, b->need, layer)) return PL_OK;
+    if (!is_needed(&m->cfg, b, layer)) return PL_OK;
+    if (b->made != PL_MADE_AS_IS) return pl_bind_made(d, b, layer);
     if (b->use == PL_WEIGHT_EXPERTS) return pl_bind_experts(d, b, layer);
     if (b->use == PL_WEIGHT_HEADS) return pl_bind_heads(d, b, layer);
     if (b->cols == PL_DIM_XFX || b->cols == PL_DIM_XE) return pl_bind_experts_bias(d, b, layer);

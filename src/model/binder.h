@@ -46,4 +46,7 @@ enum pl_status pl_bind_experts(struct binder *d, const struct pl_binding *b, uin
 /* One row of each expert, as one vector. */
 enum pl_status pl_bind_experts_bias(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
 
+/* bind_ssm.c: what b->made says */
+enum pl_status pl_bind_made(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
+
 #endif

@@ -28,6 +28,8 @@ static const struct {
     [PL_ARCH_QWEN3_MOE] = {"qwen3_moe", &pl_qwen3_moe_def},
     [PL_ARCH_MIXTRAL] = {"mixtral", &pl_mixtral_def},
     [PL_ARCH_OLMOE] = {"olmoe", &pl_olmoe_def},
+    [PL_ARCH_MAMBA] = {"mamba", &pl_mamba_def},
+    [PL_ARCH_FALCON_MAMBA] = {"falcon_mamba", &pl_falcon_mamba_def},
     [PL_ARCH_GPT_OSS] = {"gpt_oss", &pl_gpt_oss_def},
     [PL_ARCH_DEEPSEEK_V2] = {"deepseek_v2", &pl_deepseek_v2_def},
     [PL_ARCH_DEEPSEEK_V3] = {"deepseek_v3", &pl_deepseek_v3_def},
@@ -38,7 +40,7 @@ const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? 
 const char *pl_arch_list(void) {
     return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
-           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3";
+           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba";
 }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);
@@ -48,14 +50,15 @@ const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
 static bool is_positive(float v) { return isfinite(v) && v > 0; }
 
 static enum pl_status check_shape(const struct pl_model_config *c, struct pl_err *err) {
+    if (!(c->norm_eps >= 0) || !(c->norm_eps < 1))
+        PL_FAIL(err, PL_FORMAT, "norm epsilon %g: a number from 0 to 1 was expected", (double)c->norm_eps);
+    if (pl_arch_def(c->arch)->no_attention) return PL_OK;
     if (c->heads % c->kv_heads != 0)
         PL_FAIL(err, PL_FORMAT, "%u query heads over %u KV heads: not a whole number of queries per KV head", c->heads,
                 c->kv_heads);
     if (c->rope_dim == 0 || c->rope_dim % 2 != 0 || c->rope_dim > c->head_dim)
         PL_FAIL(err, PL_FORMAT, "rotary dimension %u with head size %u: an even number up to the head size was expected",
                 c->rope_dim, c->head_dim);
-    if (!(c->norm_eps >= 0) || !(c->norm_eps < 1))
-        PL_FAIL(err, PL_FORMAT, "norm epsilon %g: a number from 0 to 1 was expected", (double)c->norm_eps);
     if (!is_positive(c->attn_scale))
         PL_FAIL(err, PL_FORMAT, "attention scale %g: a positive number was expected", (double)c->attn_scale);
     if (!(c->attn_softcap >= 0) || !isfinite(c->attn_softcap) || !(c->logit_softcap >= 0) || !isfinite(c->logit_softcap))
@@ -129,6 +132,7 @@ enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_con
     if (st == PL_OK) st = check_experts(&c, err);
     if (st == PL_OK && pl_arch_def(c.arch)->check != NULL) st = pl_arch_def(c.arch)->check(&c, err);
     if (st == PL_OK) st = check_scales(&c, err);
+    if (st == PL_OK) st = pl_config_ssm_check(&c, err);
     if (st != PL_OK) {
         (void)pl_err_note(err, "reading the configuration of %s", pl_file_path(f));
         return st;

@@ -16,7 +16,7 @@ static const struct {
     {"olmo2", PL_ARCH_OLMO2},        {"starcoder2", PL_ARCH_STARCODER2}, {"command-r", PL_ARCH_COHERE},
     {"cohere2", PL_ARCH_COHERE2},    {"chatglm", PL_ARCH_GLM},           {"glm4", PL_ARCH_GLM4},
     {"qwen2moe", PL_ARCH_QWEN2_MOE}, {"qwen3moe", PL_ARCH_QWEN3_MOE},    {"olmoe", PL_ARCH_OLMOE},
-    {"gpt-oss", PL_ARCH_GPT_OSS},    {"deepseek2", PL_ARCH_DEEPSEEK_V2},
+    {"gpt-oss", PL_ARCH_GPT_OSS},    {"deepseek2", PL_ARCH_DEEPSEEK_V2}, {"mamba", PL_ARCH_MAMBA},
 };
 
 struct reader {
@@ -96,9 +96,20 @@ static enum pl_status read_latent(struct reader *r, struct pl_model_config *c) {
     return PL_OK;
 }
 
+/* Falcon-Mamba is a mamba with norms on dt, B and C. */
+static enum pl_status read_variant(struct reader *r, struct pl_model_config *c) {
+    if (c->arch != PL_ARCH_MAMBA) return PL_OK;
+    enum pl_status st = pl_gguf_bool(r->f, key_of(r, "ssm.dt_b_c_rms"), &c->ssm.bcdt_norm, r->err);
+    if (st != PL_OK && st != PL_NOT_FOUND) return st;
+    if (c->ssm.bcdt_norm) c->arch = PL_ARCH_FALCON_MAMBA;
+    r->def = pl_arch_def(c->arch);
+    return PL_OK;
+}
+
 static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, "block_count", 1, PL_MODEL_LAYERS_MAX, &c->layers, NULL));
     PL_TRY(read_u32(r, "embedding_length", 1, PL_WIDTH_MAX, &c->width, NULL));
+    if (r->def->no_attention) return read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL);
     PL_TRY(read_u32(r, "feed_forward_length", 1, PL_MLP_MAX, &c->mlp_width, NULL));
     PL_TRY(read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL));
     PL_TRY(read_u32(r, "attention.head_count", 1, PL_HEADS_MAX, &c->heads, NULL));
@@ -336,7 +347,7 @@ static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) 
     c->rope_base_local = d->rope_base_local > 0 ? d->rope_base_local : c->rope_base;
     PL_TRY(read_f32(r, "rope.freq_base_swa", &c->rope_base_local));
     bool nominal = c->layers == d->nominal_scale_layers;
-    c->attn_scale = 1.0f / sqrtf((float)(nominal ? c->width / c->heads : c->head_dim));
+    c->attn_scale = d->no_attention ? 1.0f : 1.0f / sqrtf((float)(nominal ? c->width / c->heads : c->head_dim));
     float scale = 0;
     PL_TRY(read_f32(r, "attention.scale", &scale));
     if (scale != 0) c->attn_scale = scale; /* 0 stands for the default */
@@ -348,11 +359,13 @@ static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) 
 enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_config *c, struct pl_err *err) {
     struct reader r = {.f = f, .err = err};
     PL_TRY(read_arch(&r, &c->arch));
+    PL_TRY(read_variant(&r, c));
     PL_TRY(refuse_features(&r));
     PL_TRY(read_sizes(&r, c));
     PL_TRY(read_experts(&r, c));
     PL_TRY(read_vocab(&r, c));
     PL_TRY(read_numbers(&r, c));
+    if (r.def->ssm != PL_SSM_NONE) PL_TRY(pl_config_ssm_gguf(f, r.arch, c, err));
     PL_TRY(read_rope_scaling(&r, c));
     PL_TRY(read_window(&r, c));
     c->rope_halves = !r.def->gguf_pairs;
@@ -366,5 +379,15 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
         c->layer_nope[l] = r.def->nope == PL_NOPE_FOURTH   ? (l + 1) % 4 == 0
                            : r.def->nope == PL_NOPE_GLOBAL ? !c->layer_windowed[l]
                                                            : false;
+    return PL_OK;
+}
+
+enum pl_status pl_gguf_key_u32(const struct pl_file *f, const char *arch, const char *name, uint32_t min, uint32_t max,
+                               uint32_t missing, uint32_t *out, struct pl_err *err) {
+    struct reader r = {.f = f, .err = err};
+    bool found = false;
+    snprintf(r.arch, sizeof r.arch, "%s", arch);
+    PL_TRY(read_u32(&r, name, min, max, out, missing < min ? NULL : &found));
+    if (missing >= min && !found) *out = missing;
     return PL_OK;
 }

@@ -39,6 +39,8 @@ static const struct hf_arch {
     {"olmoe", PL_ARCH_OLMOE, 50304, 2048, 2048, 16, 16, 0, 0, 4096, 1e-5, 1e4, false, false},
     {"deepseek_v2", PL_ARCH_DEEPSEEK_V2, 102400, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
     {"deepseek_v3", PL_ARCH_DEEPSEEK_V3, 129280, 7168, 18432, 61, 128, 0, 0, 4096, 1e-6, 1e4, false, false},
+    {"mamba", PL_ARCH_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
+    {"falcon_mamba", PL_ARCH_FALCON_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
     {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
 };
@@ -92,7 +94,7 @@ static enum pl_status read_f64(struct reader *r, const json_t *o, const char *na
 }
 
 static enum pl_status read_f32(struct reader *r, const json_t *o, const char *name, double missing, float *out) {
-    double v;
+    double v = 0;
     PL_TRY(read_f64(r, o, name, missing, &v));
     *out = (float)v;
     return PL_OK;
@@ -230,10 +232,17 @@ static enum pl_status read_latent(struct reader *r, struct pl_model_config *c) {
     return PL_OK;
 }
 
+/* No attention: no heads, no rotation, and intermediate_size is none of an MLP. */
+static enum pl_status read_sizes_without(struct reader *r, struct pl_model_config *c) {
+    PL_TRY(read_u32(r, r->root, "vocab_size", 1, PL_VOCAB_MAX, r->hf->vocab, &c->vocab));
+    return read_u32(r, r->root, "max_position_embeddings", 1, PL_CONTEXT_MAX, r->hf->context, &c->context_train);
+}
+
 static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     const struct hf_arch *d = r->hf;
     PL_TRY(read_u32(r, r->root, "num_hidden_layers", 1, PL_MODEL_LAYERS_MAX, d->layers, &c->layers));
     PL_TRY(read_u32(r, r->root, "hidden_size", 1, PL_WIDTH_MAX, d->width, &c->width));
+    if (r->def->no_attention) return read_sizes_without(r, c);
     PL_TRY(read_u32(r, r->root, "intermediate_size", 1, PL_MLP_MAX, d->mlp_width, &c->mlp_width));
     PL_TRY(read_u32(r, r->root, "vocab_size", 1, PL_VOCAB_MAX, d->vocab, &c->vocab));
     PL_TRY(read_u32(r, r->root, "max_position_embeddings", 1, PL_CONTEXT_MAX, d->context, &c->context_train));
@@ -372,7 +381,7 @@ static enum pl_status read_fields(struct reader *r, struct pl_model_config *c) {
 static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) {
     c->layer_norm = r->def->layer_norm;
     PL_TRY(read_f32(r, r->root, r->def->hf_eps != NULL ? r->def->hf_eps : "rms_norm_eps", r->hf->eps, &c->norm_eps));
-    double scale_width = c->head_dim;
+    double scale_width = r->def->no_attention ? 1 : c->head_dim;
     if (r->def->query_scalar) PL_TRY(read_f64(r, r->root, "query_pre_attn_scalar", 256, &scale_width));
     if (!(scale_width > 0))
         PL_FAIL(r->err, PL_FORMAT, "config.json: field query_pre_attn_scalar is %g; a positive number was expected",
@@ -581,9 +590,24 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     PL_TRY(refuse_features(&r, config));
     PL_TRY(read_sizes(&r, c));
     PL_TRY(read_experts(&r, c));
+    if (r.def->ssm != PL_SSM_NONE) PL_TRY(pl_config_ssm_hf(r.root, c, err));
     PL_TRY(read_numbers(&r, c));
     PL_TRY(read_biases(&r, config, c));
     PL_TRY(read_rope(&r, c));
     PL_TRY(read_window(&r, c));
     return read_nope(&r, c);
+}
+
+enum pl_status pl_hf_u32(const json_t *o, const char *name, uint32_t min, uint32_t max, uint32_t missing, uint32_t *out,
+                         struct pl_err *err) {
+    struct reader r = {.err = err};
+    return read_u32(&r, o, name, min, max, missing, out);
+}
+enum pl_status pl_hf_f32(const json_t *o, const char *name, double missing, float *out, struct pl_err *err) {
+    struct reader r = {.err = err};
+    return read_f32(&r, o, name, missing, out);
+}
+enum pl_status pl_hf_bool(const json_t *o, const char *name, bool missing, bool *out, struct pl_err *err) {
+    struct reader r = {.err = err};
+    return read_bool(&r, o, name, missing, out);
 }

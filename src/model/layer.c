@@ -20,7 +20,7 @@ static const struct pl_rope *rope_of(const struct pl_model *m, uint32_t l) {
 
 enum pl_status pl_layer_attention(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
     const struct pl_model_config *c = &m->cfg;
-    const struct pl_qkv p = {.layer = l,
+    const struct pl_qkv p = {.layer = c->layer_kv[l],
                              .heads = c->heads,
                              .q_norm = w->q_norm,
                              .k_norm = w->k_norm,
@@ -28,7 +28,7 @@ enum pl_status pl_layer_attention(struct pl_model *m, uint32_t l, const struct p
                              .norm_offset = c->norm_offset,
                              .rope = rope_of(m, l)};
     PL_TRY(pl_ops_rope_append(m->ops, &p, m->q, m->k, m->v));
-    const struct pl_attention attention = {.layer = l,
+    const struct pl_attention attention = {.layer = c->layer_kv[l],
                                            .heads = c->heads,
                                            .scale = c->attn_scale,
                                            .softcap = c->attn_softcap,

@@ -14,7 +14,7 @@ struct activation_plan {
     size_t rows, cols;
 };
 
-enum { ACTIVATIONS = 18 };
+enum { ACTIVATIONS = 27 };
 
 static void plan_activations(const struct pl_model_config *c, size_t rows, size_t logits,
                              struct activation_plan plan[ACTIVATIONS]) {
@@ -28,6 +28,9 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
         ql = c->query_rank;
         latent = (size_t)c->heads * c->latent;
     }
+    const struct pl_ssm_config *s = &c->ssm;
+    bool mamba = s->kind == PL_SSM_MAMBA;
+    size_t conv = s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (size_t)s->groups * s->state : 0), n = mamba ? s->state : 0;
     const struct activation_plan all[ACTIVATIONS] = {{offsetof(struct pl_model, x), rows, c->width},
                                                      {offsetof(struct pl_model, h), rows, c->width},
                                                      {offsetof(struct pl_model, q), rows, hd},
@@ -45,7 +48,16 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
                                                      {offsetof(struct pl_model, share), rows, c->shared_width > 0 ? 1 : 0},
                                                      {offsetof(struct pl_model, ql), rows, ql},
                                                      {offsetof(struct pl_model, qa), rows, qa},
-                                                     {offsetof(struct pl_model, latent), rows, latent}};
+                                                     {offsetof(struct pl_model, latent), rows, latent},
+                                                     {offsetof(struct pl_model, cx), rows, conv},
+                                                     {offsetof(struct pl_model, cy), rows, conv},
+                                                     {offsetof(struct pl_model, z), rows, s->inner},
+                                                     {offsetof(struct pl_model, dt), rows, s->heads},
+                                                     {offsetof(struct pl_model, dt_low), rows, mamba ? s->dt_rank : 0},
+                                                     {offsetof(struct pl_model, b), rows, n},
+                                                     {offsetof(struct pl_model, c), rows, n},
+                                                     {offsetof(struct pl_model, y), rows, s->inner},
+                                                     {offsetof(struct pl_model, y_out), logits, s->inner}};
     memcpy(plan, all, sizeof all);
 }
 
@@ -91,6 +103,17 @@ static enum pl_status reserve_heads(struct pl_model *m, struct pl_err *err) {
     return pl_ops_heads_reserve(m->ops, m->layers[0].v_heads, m->max_rows, err);
 }
 
+/* A backend that cannot run the layers says so before anything is loaded. */
+static enum pl_status check_ports(const struct pl_model *m, struct pl_err *err) {
+    static const enum pl_op ops[] = {PL_OP_causal_conv, PL_OP_ssm_update, PL_OP_ssm_scan, PL_OP_gated_norm};
+    enum pl_backend b = pl_ops_backend(m->ops);
+    for (size_t i = 0; m->cfg.state_layers > 0 && i < PL_COUNT_OF(ops); i++)
+        if (pl_ops_port(ops[i], b) == PL_PORT_NONE)
+            PL_FAIL(err, PL_UNSUPPORTED, "%s has state-space layers: backend %s has no port of %s; the cpu backend has",
+                    pl_arch_name(m->cfg.arch), pl_backend_name(b), pl_op_name(ops[i]));
+    return PL_OK;
+}
+
 static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,
                            struct pl_err *err) {
     m->max_rows = or_default(opt->max_rows, 512);
@@ -98,8 +121,9 @@ static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const st
     m->max_context = or_default(opt->max_context, m->cfg.context_train);
     m->layers = pl_calloc(m->cfg.layers, sizeof *m->layers);
     if (m->layers == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %u layers", m->cfg.layers);
+    PL_TRY(check_ports(m, err));
     PL_TRY(pl_model_bind(m, f, opt, err));
-    PL_TRY(pl_model_make_ropes(m, f, err));
+    if (m->cfg.kv_layers > 0) PL_TRY(pl_model_make_ropes(m, f, err));
     PL_TRY(make_activations(m, err));
     PL_TRY(reserve_heads(m, err));
     return reserve_experts(m, err);
@@ -205,11 +229,14 @@ enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_co
 /* --- one step --- */
 
 /* From the last layer's attention on only the rows whose logits are wanted matter. */
-static enum pl_status keep_logit_rows(struct pl_model *m, struct pl_activation **x, struct pl_activation **a) {
+static enum pl_status keep_logit_rows(struct pl_model *m, uint32_t last, struct pl_activation **x,
+                                      struct pl_activation **a) {
     PL_TRY(pl_ops_gather_logit_rows(m->ops, *x, m->x_out));
-    PL_TRY(pl_ops_gather_logit_rows(m->ops, *a, m->a_out));
+    if (!m->cfg.layer_no_attention[last]) PL_TRY(pl_ops_gather_logit_rows(m->ops, *a, m->a_out));
+    if (m->cfg.layer_ssm[last]) PL_TRY(pl_ops_gather_logit_rows(m->ops, m->y, m->y_out));
     *x = m->x_out;
     *a = m->a_out;
+    m->y_now = m->y_out;
     return PL_OK;
 }
 
@@ -224,10 +251,11 @@ static enum pl_status output(struct pl_model *m, struct pl_activation *x) {
 
 static enum pl_status forward(struct pl_model *m) {
     struct pl_activation *x = m->x, *a = m->a;
+    m->y_now = m->y;
     PL_TRY(pl_ops_embed(m->ops, m->embed, m->cfg.embed_scale, x));
     for (uint32_t l = 0; l < m->cfg.layers; l++) {
         PL_TRY(m->def->attend(m, l, &m->layers[l], x));
-        if (l + 1 == m->cfg.layers) PL_TRY(keep_logit_rows(m, &x, &a));
+        if (l + 1 == m->cfg.layers) PL_TRY(keep_logit_rows(m, l, &x, &a));
         PL_TRY(m->def->finish(m, &m->layers[l], a, x));
     }
     return output(m, x);

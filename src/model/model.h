@@ -34,12 +34,26 @@ enum pl_arch {
     PL_ARCH_GPT_OSS,
     PL_ARCH_DEEPSEEK_V2,
     PL_ARCH_DEEPSEEK_V3,
+    PL_ARCH_MAMBA,
+    PL_ARCH_FALCON_MAMBA,
     PL_ARCH_COUNT /* the last: one line each */
 };
 
 enum pl_rope_scaling { PL_ROPE_NONE, PL_ROPE_LINEAR, PL_ROPE_LLAMA3, PL_ROPE_YARN, PL_ROPE_LONG };
 
 enum { PL_MODEL_LAYERS_MAX = 512, PL_MODEL_HEAD_MAX = 1024 };
+
+enum pl_ssm_kind { PL_SSM_NONE, PL_SSM_MAMBA, PL_SSM_MAMBA2 };
+/* State-space layers, all of one shape. Mamba: every channel is a head of size 1 with decays of its own for each of N. */
+struct pl_ssm_config {
+    enum pl_ssm_kind kind;
+    uint32_t inner, heads, head_dim, groups, state, conv, dt_rank; /* I = H * P, G, N, K; dt_rank: Mamba */
+    float dt_min, dt_max;                                          /* of a step */
+    bool bcdt_norm;                                                /* RMS norms on dt, B and C, */
+    float bcdt_eps;
+    bool conv_bias, norm, norm_first; /* norm: RMS norm of groups with the gate, before which it comes with norm_first */
+    float norm_eps;
+};
 
 /* Letters as in docs: L layers, E width, F MLP width, H query heads, G KV heads, D head size, V vocabulary. */
 struct pl_model_config {
@@ -77,11 +91,17 @@ struct pl_model_config {
     uint32_t nope_dim, value_dim; /* of a head: what does not rotate, what its values have */
     float latent_eps, mscale_all; /* of the norms on the ranks; YaRN: attention scales by its square as well, 0: not */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
+    struct pl_ssm_config ssm;
+    bool layer_ssm[PL_MODEL_LAYERS_MAX], layer_no_attention[PL_MODEL_LAYERS_MAX];
+    uint16_t layer_kv[PL_MODEL_LAYERS_MAX], layer_state[PL_MODEL_LAYERS_MAX]; /* of those with either, which one it is */
+    uint32_t kv_layers, state_layers;
 };
 
 struct pl_model;
 
 enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_config *out, struct pl_err *err) PL_MUST_CHECK;
+/* What the cache of this model is made of: layers, heads, and values of recurrent state; the rest of *out stays. */
+void pl_model_cache_shape(const struct pl_model_config *c, struct pl_kv_shape *out);
 const char *pl_arch_name(enum pl_arch a);
 /* "llama, mistral, ...": for messages. Static. */
 const char *pl_arch_list(void);

@@ -8,11 +8,18 @@
 static const char *const hf_prefixes[] = {"model.", "language_model.model.", "model.language_model.",
                                           "model.language_model.model.", ""};
 
+/* The state-space families' own words. */
+static const char *const hf_backbones[] = {"backbone.", "model.", ""};
+
 const char *pl_hf_prefix(const struct pl_file *f) {
     char name[128];
     for (size_t i = 0; i < PL_COUNT_OF(hf_prefixes); i++) {
         snprintf(name, sizeof name, "%sembed_tokens.weight", hf_prefixes[i]);
         if (pl_file_tensor(f, name) != NULL) return hf_prefixes[i];
+    }
+    for (size_t i = 0; i < PL_COUNT_OF(hf_backbones); i++) {
+        snprintf(name, sizeof name, "%sembeddings.weight", hf_backbones[i]);
+        if (pl_file_tensor(f, name) != NULL) return hf_backbones[i];
     }
     return NULL;
 }

@@ -20,6 +20,9 @@ enum pl_op pl_op_leader(enum pl_op op) {
     case PL_OP_layer_norm: return PL_OP_norm;
     case PL_OP_scale:
     case PL_OP_gate_rows: return PL_OP_embed; /* which scales its rows */
+    case PL_OP_causal_conv:
+    case PL_OP_gated_norm:
+    case PL_OP_ssm_scan: return PL_OP_ssm_update; /* one layer's parts */
     case PL_OP_argmax:
     case PL_OP_draw: return PL_OP_gather; /* the rows of logits */
     default: return op;

@@ -88,6 +88,12 @@ struct pl_ops_impl {
     enum pl_status (*heads_create)(struct pl_ops *o, const struct pl_tensor *heads, size_t count, struct pl_weight **out,
                                    struct pl_err *err);
     enum pl_status (*heads_reserve)(struct pl_ops *o, const struct pl_weight *w, size_t rows, struct pl_err *err);
+    enum pl_status (*causal_conv)(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
+                                  struct pl_activation *y);
+    enum pl_status (*ssm_update)(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
+    enum pl_status (*ssm_scan)(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
+    enum pl_status (*gated_norm)(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,
+                                 const struct pl_activation *z, struct pl_activation *y);
     /* With moe, else NULL. */
     enum pl_status (*experts_create)(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
                                      struct pl_err *err);

@@ -186,12 +186,25 @@ enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activati
     return rows == 0 ? PL_OK : o->impl->activation_read(o, a, first_row, rows, out);
 }
 
-size_t pl_kv_shape_bytes(const struct pl_kv_shape *s) {
+size_t pl_kv_pages_bytes(const struct pl_kv_shape *s) {
     size_t n = pl_dtype_info(s->dtype)->block_bytes, bytes;
     bool fits = pl_mul_size(n, s->head_dim, &bytes) && pl_mul_size(bytes, s->kv_heads, &bytes) &&
                 pl_mul_size(bytes, s->page_tokens, &bytes) && pl_mul_size(bytes, s->page_count, &bytes) &&
                 pl_mul_size(bytes, s->layers, &bytes) && pl_mul_size(bytes, pl_kv_sides(s), &bytes);
     return fits ? bytes : 0;
+}
+
+size_t pl_kv_state_bytes(const struct pl_kv_shape *s) {
+    size_t bytes;
+    bool fits = pl_add_size(s->state_conv, s->state_ssm, &bytes) && pl_mul_size(bytes, sizeof(float), &bytes) &&
+                pl_mul_size(bytes, s->state_slots, &bytes) && pl_mul_size(bytes, s->state_layers, &bytes);
+    return fits ? bytes : 0;
+}
+
+size_t pl_kv_shape_bytes(const struct pl_kv_shape *s) {
+    size_t pages = pl_kv_pages_bytes(s), state = pl_kv_state_bytes(s), bytes;
+    if ((pages == 0 && s->layers > 0) || (state == 0 && s->state_layers > 0)) return 0;
+    return pl_add_size(pages, state, &bytes) ? bytes : 0;
 }
 
 enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shape, struct pl_kv_store **out,
@@ -247,6 +260,7 @@ void pl_ops_rope_destroy(struct pl_ops *o, struct pl_rope *r) {
 static bool seq_is_sound(const struct pl_batch *b, const struct pl_kv_shape *kv, uint32_t i, uint32_t row) {
     const struct pl_batch_seq *s = &b->seqs[i];
     if (s->rows == 0 || s->first_row != row || s->rows > b->rows - row) return false;
+    if (kv->state_layers > 0 && s->state >= kv->state_slots) return false;
     uint64_t tokens = (uint64_t)s->past + s->rows, pages = (tokens + kv->page_tokens - 1) / kv->page_tokens;
     if (s->page_first > b->page_entries || pages > b->page_entries - s->page_first) return false;
     for (uint64_t p = 0; p < pages; p++)
@@ -517,6 +531,40 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
     PL_ASSERT(p->groups == 0 || (n % p->groups == 0 && p->groups_used >= 1 && p->groups_used <= p->groups &&
                                  p->used <= n / p->groups * p->groups_used && p->group_top >= 1 && p->group_top <= 2));
     return x->rows > 0 ? RUN(moe, o->impl->moe(o, p, logits, x, y)) : PL_OK;
+}
+
+enum pl_status pl_ops_causal_conv(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
+                                  struct pl_activation *y) {
+    PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.state_layers && x->rows == o->batch->rows && x != y);
+    PL_ASSERT(p->kernel >= 2 && p->kernel <= PL_OPS_CONV_MAX && is_vector(p->w, p->kernel * x->cols));
+    PL_ASSERT(o->kv->shape.state_conv == (p->kernel - 1) * x->cols && is_bias(p->bias, x->cols));
+    return take_rows(y, x->rows, x->cols) ? RUN(causal_conv, o->impl->causal_conv(o, p, x, y)) : PL_OK;
+}
+
+static bool holds(const struct pl_activation *a, size_t first, size_t cols, size_t rows) {
+    return a->rows == rows && first <= a->cols && cols <= a->cols - first;
+}
+
+enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
+    PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.state_layers);
+    size_t rows = o->batch->rows, inner = (size_t)p->heads * p->head_dim, bc = (size_t)p->groups * p->state;
+    PL_ASSERT(o->kv->shape.state_ssm == inner * p->state && p->heads % p->groups == 0);
+    PL_ASSERT(p->state <= PL_OPS_STATE_MAX && p->head_dim <= PL_OPS_SSM_HEAD_MAX && (!p->full || p->head_dim == 1));
+    PL_ASSERT(holds(p->x, p->x_first, inner, rows) && holds(p->b, p->b_first, bc, rows));
+    PL_ASSERT(holds(p->c, p->c_first, bc, rows) && holds(p->dt, 0, p->heads, rows));
+    PL_ASSERT(p->z == NULL || (p->z->rows == rows && p->z->cols == inner));
+    PL_ASSERT(is_vector(p->a, p->full ? (size_t)p->heads * p->state : p->heads));
+    PL_ASSERT(is_bias(p->dt_bias, p->heads) && is_bias(p->skip, p->heads) && y != p->x && y != p->b && y != p->c);
+    if (!take_rows(y, rows, inner)) return PL_OK;
+    return rows == o->batch->seq_count ? RUN(ssm_update, o->impl->ssm_update(o, p, y))
+                                       : RUN(ssm_scan, o->impl->ssm_scan(o, p, y));
+}
+
+enum pl_status pl_ops_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,
+                                 const struct pl_activation *z, struct pl_activation *y) {
+    PL_ASSERT(is_vector(p->w, x->cols) && p->groups >= 1 && x->cols % p->groups == 0);
+    PL_ASSERT(z == NULL || (z->rows == x->rows && z->cols == x->cols && z != y));
+    return take_rows(y, x->rows, x->cols) ? RUN(gated_norm, o->impl->gated_norm(o, p, x, z, y)) : PL_OK;
 }
 
 bool pl_ops_chooses(const struct pl_ops *o) { return o->impl->argmax != NULL; }

@@ -24,17 +24,12 @@ const char *pl_backend_name(enum pl_backend b); /* "cpu", "metal", "cuda", "rocm
 bool pl_backend_from_name(const char *name, enum pl_backend *out);
 
 /* --- ports: per operation and backend either an implementation or an explicit "no port" --- */
-#define PL_OP_LIST(X)                                                                                                \
-    X(embed)                                                                                                         \
-    X(norm)                                                                                                          \
-    X(add_norm)                                                                                                      \
-    X(layer_norm)                                                                                                    \
-    X(add)                                                                                                           \
-    X(linear)                                                                                                        \
-    X(linear_add)                                                                                                    \
-    X(rope_append)                                                                                                   \
-    X(attention) X(glu) X(gather) X(softcap) X(scale) X(gate_rows) X(moe) X(heads_linear) X(latent_append) X(argmax) \
-        X(draw)
+/* clang-format off */
+#define PL_OP_LIST(X) \
+    X(embed) X(norm) X(add_norm) X(layer_norm) X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) \
+    X(softcap) X(scale) X(gate_rows) X(moe) X(heads_linear) X(latent_append) X(argmax) X(draw) \
+    X(causal_conv) X(ssm_update) X(ssm_scan) X(gated_norm)
+/* clang-format on */
 enum pl_op {
 #define PL_OP_ENUM(name) PL_OP_##name,
     PL_OP_LIST(PL_OP_ENUM)
@@ -137,6 +132,9 @@ struct pl_kv_shape {
     size_t layers, page_count, page_tokens, kv_heads, head_dim;
     enum pl_dtype dtype; /* f16, bf16, f32 */
     size_t value_dim;    /* not 0: a token has no values of its own, they are the first value_dim numbers of each key */
+    /* Recurrent state beside the pages, f32: one slot a sequence, in each slot for every layer that has a state the inputs
+     * of its convolution and the state itself. layers, above, may then be 0: no layer has a cache. */
+    size_t state_layers, state_slots, state_conv, state_ssm; /* the last two in values of one slot of one layer */
 };
 /* Buffers of a layer: keys and values, or keys that hold their values. */
 static inline size_t pl_kv_sides(const struct pl_kv_shape *s) { return s->value_dim > 0 ? 1 : 2; }
@@ -145,7 +143,9 @@ static inline size_t pl_kv_value_dim(const struct pl_kv_shape *s) { return s->va
 enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shape, struct pl_kv_store **out,
                                 struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_kv_destroy(struct pl_ops *o, struct pl_kv_store *kv);
-size_t pl_kv_shape_bytes(const struct pl_kv_shape *shape); /* 0 on overflow */
+size_t pl_kv_shape_bytes(const struct pl_kv_shape *shape); /* of pages and state; 0 on overflow */
+size_t pl_kv_pages_bytes(const struct pl_kv_shape *shape); /* of pages alone; 0 where there are none, or on overflow */
+size_t pl_kv_state_bytes(const struct pl_kv_shape *shape); /* of the state alone; likewise */
 /* Copies whole pages (copy-on-write), all layers and both sides. */
 enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) PL_MUST_CHECK;
 
@@ -158,6 +158,7 @@ struct pl_batch_seq {
     uint32_t first_row, rows; /* its rows are contiguous in the batch */
     uint32_t past;            /* tokens in the cache before this step; row i is at position past + i */
     uint32_t page_first;      /* its block table begins here in pl_batch.pages; covers past+rows tokens */
+    uint32_t state;           /* its slot of recurrent state, which counts as zeros where past is 0 */
 };
 struct pl_batch {
     uint32_t rows;
@@ -283,6 +284,37 @@ enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size
 /* y += sum of weight * down(act(gate x) * up x) over the row's experts. logits: [rows, experts]. */
 enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
                           const struct pl_activation *x, struct pl_activation *y);
+
+/* --- state-space layers; x, B, C, dt and z are columns of activations, the state of a layer is the batch's slots --- */
+/* y[t, c] = act(bias[c] + sum over k of w[k, c] x[t - K + 1 + k, c]), inputs before the step coming from the state. */
+enum { PL_OPS_CONV_MAX = 8, PL_OPS_STATE_MAX = 256, PL_OPS_SSM_HEAD_MAX = 256 };
+struct pl_conv {
+    uint32_t layer, kernel; /* layer: of those with a state; kernel K: 2 to PL_OPS_CONV_MAX */
+    bool silu;
+    const struct pl_weight *w, *bias; /* vector [K * channels], a row for each of K; vector [channels] or NULL */
+};
+enum pl_status pl_ops_causal_conv(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
+                                  struct pl_activation *y);
+/* The recurrence of Mamba and Mamba-2: src/cpu/ssm.h has its definition. Counted as ssm_update where every sequence has one
+ * row, else as ssm_scan. */
+struct pl_ssm {
+    uint32_t layer, heads, head_dim, groups, state; /* H, P, G, N */
+    bool full;                                      /* a is [H * N], else [H] */
+    const struct pl_weight *a, *dt_bias, *skip;     /* vectors; the last two [H] or NULL */
+    float dt_min, dt_max;                           /* of a step, after softplus */
+    const struct pl_activation *x, *b, *c, *dt, *z; /* z: a gate silu(z) on the result, or NULL */
+    uint32_t x_first, b_first, c_first;             /* columns */
+};
+enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
+/* y = RMS norm by groups of x silu(z), times w; norm_first: the gate comes after. z may be NULL; y may be x. */
+struct pl_gated_norm {
+    uint32_t groups;
+    bool norm_first;
+    float eps;
+    const struct pl_weight *w;
+};
+enum pl_status pl_ops_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,
+                                 const struct pl_activation *z, struct pl_activation *y);
 
 /* --- choosing tokens where the logits are; a backend whose rows are in host memory anyway has no port --- */
 enum { PL_OPS_PICK_NONE = -2, PL_OPS_PICK_BROKEN = -1 }; /* as uint32_t: nothing above -inf; NaN or +inf */

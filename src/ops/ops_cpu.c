@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
-#include "ops/impl.h"
+#include "ops/cpu_ops.h"
 #include "tensor/quant.h"
 
 enum { ALIGN = 64, KERNEL_NAME = 40 };
@@ -20,6 +20,8 @@ struct cpu_ops {
     bool best;               /* the instruction set was not asked for by name */
     struct pl_cpu_seq *seqs; /* of the current step */
     size_t seqs_cap;
+    struct pl_cpu_state_seq *states; /* of the current step, in the layer at hand */
+    size_t states_cap;
     size_t reserved_rows, reserved_cols, reserved_tokens;
     size_t positions;                      /* of the longest rotary table: no sequence is longer */
     char kernel[PL_OP_COUNT][KERNEL_NAME]; /* "avx2/norm"; products have names of their own */
@@ -40,8 +42,9 @@ struct cpu_activation {
 };
 struct cpu_kv {
     struct pl_kv_store base;
-    char *data;
+    char *data;        /* NULL: no layer has pages */
     size_t side_bytes; /* one side of one layer; side_bytes x sides of a layer follow each other */
+    float *state;      /* [layers, slots, conv + ssm] or NULL */
 };
 struct cpu_rope {
     struct pl_rope base;
@@ -228,18 +231,21 @@ static enum pl_status activation_read(struct pl_ops *o, const struct pl_activati
 static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, struct pl_kv_store **out,
                                 struct pl_err *err) {
     struct cpu_ops *c = cpu_of(o);
-    size_t tokens = s->page_count * s->page_tokens, bytes = pl_kv_shape_bytes(s);
+    size_t tokens = s->page_count * s->page_tokens, bytes = pl_kv_pages_bytes(s), state_bytes = pl_kv_state_bytes(s);
     if (c->positions > 0) tokens = PL_MIN(tokens, c->positions);
-    PL_TRY(reserve(c, 0, s->head_dim, tokens, err));
+    if (bytes > 0) PL_TRY(reserve(c, 0, s->head_dim, tokens, err));
     struct cpu_kv *kv = pl_calloc(1, sizeof *kv);
-    char *data = pl_alloc_aligned(bytes, ALIGN);
-    if (kv == NULL || data == NULL) {
+    char *data = bytes > 0 ? pl_alloc_aligned(bytes, ALIGN) : NULL;
+    float *state = state_bytes > 0 ? pl_alloc_aligned(state_bytes, ALIGN) : NULL;
+    if (kv == NULL || (data == NULL && bytes > 0) || (state == NULL && state_bytes > 0)) {
         pl_free(kv);
         pl_free(data);
-        PL_FAIL(err, PL_NO_MEMORY, "no memory for a KV cache of %zu bytes: ask for a smaller context", bytes);
+        pl_free(state);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for a KV cache of %zu bytes: ask for a smaller context", bytes + state_bytes);
     }
     kv->data = data;
-    kv->side_bytes = bytes / s->layers / pl_kv_sides(s);
+    kv->state = state;
+    kv->side_bytes = bytes > 0 ? bytes / s->layers / pl_kv_sides(s) : 0;
     *out = &kv->base;
     return PL_OK;
 }
@@ -248,6 +254,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     (void)o;
     struct cpu_kv *kv = (struct cpu_kv *)store;
     pl_free(kv->data);
+    pl_free(kv->state);
     pl_free(kv);
 }
 
@@ -328,9 +335,9 @@ static void rope_destroy(struct pl_ops *o, struct pl_rope *rope) {
 /* --- a step --- */
 
 static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) {
-    (void)kv;
     struct cpu_ops *c = cpu_of(o);
     PL_TRY(pl_grow(&c->seqs, &c->seqs_cap, b->seq_count, sizeof(*c->seqs)));
+    if (kv->shape.state_layers > 0) PL_TRY(pl_grow(&c->states, &c->states_cap, b->seq_count, sizeof(*c->states)));
     for (uint32_t i = 0; i < b->seq_count; i++) {
         const struct pl_batch_seq *s = &b->seqs[i];
         c->seqs[i] = (struct pl_cpu_seq){
@@ -637,12 +644,38 @@ static enum pl_status moe(struct pl_ops *o, const struct pl_moe *p, const struct
     return PL_OK;
 }
 
+/* --- for cpu_ssm.c --- */
+
+struct pl_cpu *cpu_ops_kernels(struct pl_ops *o) {
+    return cpu_of(o)->cpu;
+}
+float *cpu_ops_rows(const struct pl_activation *a, size_t *stride) {
+    *stride = a != NULL ? data_of(a)->stride : 0;
+    return a != NULL ? data_of(a)->data : NULL;
+}
+const float *cpu_ops_vector(const struct pl_weight *w) { return w != NULL ? weight_of(w)->vector : NULL; }
+void cpu_ops_count(struct pl_ops *o, enum pl_op op, uint64_t bytes) { count(o, op, bytes); }
+
+const struct pl_cpu_state_seq *cpu_ops_states(struct pl_ops *o, uint32_t layer) {
+    struct cpu_ops *c = cpu_of(o);
+    const struct pl_kv_shape *s = &o->kv->shape;
+    float *state = ((const struct cpu_kv *)o->kv)->state + layer * s->state_slots * (s->state_conv + s->state_ssm);
+    for (uint32_t i = 0; i < o->batch->seq_count; i++) {
+        const struct pl_batch_seq *q = &o->batch->seqs[i];
+        float *slot = state + q->state * (s->state_conv + s->state_ssm);
+        c->states[i] = (struct pl_cpu_state_seq){
+            .first_row = q->first_row, .rows = q->rows, .fresh = q->past == 0, .conv = slot, .ssm = slot + s->state_conv};
+    }
+    return c->states;
+}
+
 /* --- opening --- */
 
 static void destroy(struct pl_ops *o) {
     struct cpu_ops *c = cpu_of(o);
     if (c->cpu != NULL) pl_cpu_destroy(c->cpu);
     pl_free(c->seqs);
+    pl_free(c->states);
     pl_free(c);
 }
 
@@ -680,6 +713,10 @@ static const struct pl_ops_impl cpu_impl = {
     .scale = scale,
     .gate_rows = gate_rows,
     .moe = moe,
+    .causal_conv = cpu_ops_causal_conv,
+    .ssm_update = cpu_ops_ssm_update,
+    .ssm_scan = cpu_ops_ssm_scan,
+    .gated_norm = cpu_ops_gated_norm,
     .experts_create = experts_create,
     .moe_reserve = moe_reserve,
     .heads_linear = heads_linear,
@@ -708,7 +745,8 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
         [PL_OP_add] = PL_CPU_ADD,          [PL_OP_linear] = PL_CPU_LINEAR,       [PL_OP_linear_add] = PL_CPU_LINEAR,
         [PL_OP_rope_append] = PL_CPU_ROPE, [PL_OP_attention] = PL_CPU_ATTENTION, [PL_OP_glu] = PL_CPU_GLU,
         [PL_OP_softcap] = PL_CPU_SOFTCAP,  [PL_OP_layer_norm] = PL_CPU_NORM,     [PL_OP_scale] = PL_CPU_EMBED,
-        [PL_OP_gate_rows] = PL_CPU_EMBED,  [PL_OP_moe] = PL_CPU_LINEAR};
+        [PL_OP_gate_rows] = PL_CPU_EMBED,  [PL_OP_moe] = PL_CPU_LINEAR,          [PL_OP_causal_conv] = PL_CPU_SSM,
+        [PL_OP_ssm_update] = PL_CPU_SSM,   [PL_OP_ssm_scan] = PL_CPU_SSM,        [PL_OP_gated_norm] = PL_CPU_SSM};
     struct pl_candidate list[PL_IMPL_COUNT + 1];
     enum pl_impl ranked[PL_IMPL_COUNT];
     size_t n = pl_impl_ranked(PL_BACKEND_CPU, op, ranked);

@@ -166,3 +166,53 @@ void pl_ref_quantize(const float *x, size_t cols, int8_t *q, float *scale) {
             q[i] = i < cols && top >= 1e-30f ? (int8_t)lrintf(x[i] * (127.0f / top)) : 0;
     }
 }
+
+void pl_ref_causal_conv(const float *w, const float *bias, size_t channels, size_t kernel, bool silu, const float *x,
+                        size_t rows, float *state, float *y) {
+    for (size_t c = 0; c < channels; c++) {
+        for (size_t t = 0; t < rows; t++) {
+            double sum = bias != NULL ? (double)bias[c] : 0;
+            for (size_t k = 0; k < kernel; k++) {
+                double in = t + k >= kernel - 1 ? x[(t + k - (kernel - 1)) * channels + c] : state[(t + k) * channels + c];
+                sum += (double)w[k * channels + c] * in;
+            }
+            y[t * channels + c] = (float)(silu ? activation(PL_REF_SILU, sum) : sum);
+        }
+        for (size_t k = 0; k < kernel - 1; k++)
+            state[k * channels + c] =
+                rows + k >= kernel - 1 ? x[(rows + k - (kernel - 1)) * channels + c] : state[(rows + k) * channels + c];
+    }
+}
+
+void pl_ref_ssm(const struct pl_ref_ssm *p, double *state, float *y) {
+    size_t n = p->state, inner = p->heads * p->head_dim, bc = p->groups * n;
+    for (size_t t = 0; t < p->rows; t++)
+        for (size_t i = 0; i < inner; i++) {
+            size_t h = i / p->head_dim, g = h / (p->heads / p->groups);
+            double d = (double)p->dt[t * p->heads + h] + (p->dt_bias != NULL ? (double)p->dt_bias[h] : 0);
+            d = fmin(fmax(d > 30 ? d : log1p(exp(d)), p->dt_min), p->dt_max);
+            double x = p->x[t * inner + i], sum = p->skip != NULL ? (double)p->skip[h] * x : 0, *s = state + i * n;
+            for (size_t k = 0; k < n; k++) {
+                double a = p->a[p->full ? h * n + k : h];
+                s[k] = exp(d * a) * s[k] + d * x * (double)p->b[t * bc + g * n + k];
+                sum += s[k] * (double)p->c[t * bc + g * n + k];
+            }
+            if (p->z != NULL) sum *= activation(PL_REF_SILU, (double)p->z[t * inner + i]);
+            y[t * inner + i] = (float)sum;
+        }
+}
+
+void pl_ref_gated_norm(const float *x, const float *z, const float *w, size_t cols, size_t groups, double eps,
+                       bool norm_first, float *y) {
+    size_t n = cols / groups;
+    for (size_t g = 0; g < groups; g++) {
+        double sum = 0;
+        for (size_t i = g * n; i < (g + 1) * n; i++) {
+            double v = (double)x[i] * (z != NULL && !norm_first ? activation(PL_REF_SILU, (double)z[i]) : 1);
+            sum += v * v;
+        }
+        double inv = 1 / sqrt(sum / (double)n + eps);
+        for (size_t i = g * n; i < (g + 1) * n; i++)
+            y[i] = (float)((double)x[i] * (z != NULL ? activation(PL_REF_SILU, (double)z[i]) : 1) * inv * (double)w[i]);
+    }
+}

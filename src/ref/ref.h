@@ -46,6 +46,24 @@ struct pl_ref_attention {
 };
 void pl_ref_attention(const struct pl_ref_attention *a, double *scores /* [past + rows] */);
 
+/* State-space layers, one sequence. y[t, c] = act(bias[c] + sum of w[k, c] x[t - K + 1 + k, c]); state [K-1, channels] holds
+ * the inputs before row 0, oldest first, and then those before row `rows`. */
+void pl_ref_causal_conv(const float *w, const float *bias, size_t channels, size_t kernel, bool silu, const float *x,
+                        size_t rows, float *state, float *y);
+/* S = exp(d a) S + d x B, y = C S + skip x, times silu(z) where z is not NULL, with d = clip(softplus(dt + dt_bias)).
+ * Shapes: x, y, z [rows, H, P], b, c [rows, G, N], dt [rows, H], a [H] or (full) [H, N], state [H, P, N]; dt_bias, skip [H]
+ * or NULL. */
+struct pl_ref_ssm {
+    size_t rows, heads, head_dim, groups, state;
+    bool full;
+    const float *a, *dt_bias, *skip, *x, *b, *c, *dt, *z;
+    double dt_min, dt_max;
+};
+void pl_ref_ssm(const struct pl_ref_ssm *p, double *state, float *y);
+/* One row: RMS norms of groups of cols / groups, with a gate silu(z) before them or (norm_first) after. */
+void pl_ref_gated_norm(const float *x, const float *z, const float *w, size_t cols, size_t groups, double eps,
+                       bool norm_first, float *y);
+
 /* Activations in 8 bits per block of 32, as the vector tables define them: scale = max|x| / 127, q = x / scale
  * rounded to nearest even (0 where max|x| < 1e-30). cols is filled up with zeros to a multiple of 32. */
 void pl_ref_quantize(const float *x, size_t cols, int8_t *q, float *scale);

@@ -217,6 +217,8 @@ static void tokens_and_pages(struct pl_buf *b, const struct pl_service_info *n) 
            (double)n->prefix_tokens_asked);
     metric(b, "prefix_tokens_hit_total", "counter", "Prompt tokens found in the prefix cache.",
            (double)n->prefix_tokens_adopted);
+    metric(b, "prefix_declined_total", "counter", "Requests not looked up: the model has recurrent state.",
+           (double)n->prefix_declined);
     metric(b, "kv_pages", "gauge", "Pages of the KV cache.", n->page_count);
     metric(b, "kv_pages_free", "gauge", "Pages nobody refers to.", n->pages_free);
     metric(b, "kv_pages_cached", "gauge", "Pages kept by the prefix cache.", n->pages_cached);

@@ -15,6 +15,7 @@
 
 #define LLAMA "tests/golden/model/llama3.gguf"
 #define GEMMA "tests/golden/model/gemma3.gguf"
+#define MAMBA "tests/golden/model/mamba"
 
 static char backend_line[256];
 static void keep_line(const char *line, void *user) {
@@ -159,10 +160,9 @@ static void a_shared_step_equals_single_steps(void **state) {
     plumb_engine_destroy(e);
 }
 
-static void truncation_forgets(void **state) {
-    (void)state;
+static void truncation_of(const char *model) {
     uint32_t ids[60];
-    struct plumb_engine_options o = options(LLAMA);
+    struct plumb_engine_options o = options(model);
     struct plumb_engine *e = open_with(&o);
     struct plumb_session *s = session_of(e);
     struct pl_err err = {0};
@@ -183,6 +183,35 @@ static void truncation_forgets(void **state) {
     if (!(d < 1e-4)) fail_msg("differs by %g", d);
     pl_free(first);
     plumb_session_destroy(s);
+    plumb_engine_destroy(e);
+}
+
+static void truncation_forgets(void **state) {
+    (void)state;
+    truncation_of(LLAMA);
+    truncation_of(MAMBA); /* a state cannot go back: computed again */
+}
+
+/* Each session has its own state, also where it takes the place of one that is gone; there are as many as sessions. */
+static void states_are_kept_apart(void **state) {
+    (void)state;
+    struct plumb_engine_options o = options(MAMBA);
+    o.max_sessions = 2;
+    struct plumb_engine *e = open_with(&o);
+    uint32_t ids[24];
+    some_ids(ids, 24, e->config.vocab, 8);
+    struct plumb_session *a = session_of(e), *b = session_of(e);
+    append(a, ids, 10);
+    append(b, ids + 4, 7);
+    plumb_session_destroy(b);
+    b = session_of(e); /* in the slot of the last one */
+    append(b, ids, 10);
+    append(a, ids + 10, 14);
+    append(b, ids + 10, 14);
+    assert_memory_equal(a->logits, b->logits, e->config.vocab * sizeof(float));
+    assert_int_equal(e->state_recomputed, 0);
+    plumb_session_destroy(a);
+    plumb_session_destroy(b);
     plumb_engine_destroy(e);
 }
 
@@ -505,6 +534,7 @@ int main(void) {
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(a_shared_step_equals_single_steps),
         cmocka_unit_test(truncation_forgets),
+        cmocka_unit_test(states_are_kept_apart),
         cmocka_unit_test(a_warm_up_leaves_nothing_behind),
         cmocka_unit_test(limits_are_errors_with_numbers),
         cmocka_unit_test(wrong_options_are_named),

@@ -15,7 +15,7 @@
 
 #include "model/model.h"
 
-enum { GOLD_PAGE = 4, GOLD_PAGES = 64, GOLD_TOKENS_MAX = 64, GOLD_VOCAB_MAX = 128 };
+enum { GOLD_PAGE = 4, GOLD_PAGES = 64, GOLD_TOKENS_MAX = 64, GOLD_VOCAB_MAX = 128, GOLD_STATES = 3 };
 
 struct gold {
     uint32_t tokens, vocab;
@@ -58,13 +58,9 @@ static inline void rig_open_with(struct rig *r, const struct pl_ops_options *oo,
     struct pl_model_options mo = {.max_context = 128, .max_rows = max_rows, .max_logits = max_rows};
     RIG_OK(pl_model_create(r->file, r->ops, &mo, &r->model, &err), err);
     const struct pl_model_config *c = pl_model_config(r->model);
-    struct pl_kv_shape shape = {.layers = c->layers,
-                                .page_count = GOLD_PAGES,
-                                .page_tokens = GOLD_PAGE,
-                                .kv_heads = c->kv_heads,
-                                .head_dim = c->head_dim,
-                                .value_dim = c->latent,
-                                .dtype = kv_dtype};
+    struct pl_kv_shape shape = {
+        .page_count = GOLD_PAGES, .page_tokens = GOLD_PAGE, .dtype = kv_dtype, .state_slots = GOLD_STATES};
+    pl_model_cache_shape(c, &shape);
     RIG_OK(pl_ops_kv_create(r->ops, &shape, &r->kv, &err), err);
     for (uint32_t i = 0; i < GOLD_PAGES; i++) r->pages[i] = (i * 37 + 11) % GOLD_PAGES;
 }

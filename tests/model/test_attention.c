@@ -93,7 +93,8 @@ static void step(struct rig *r, struct world *w, const uint32_t *list, const uin
     struct pl_batch b = {.tokens = tokens, .seqs = seqs, .pages = pages, .logit_rows = logit_rows};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t s = list[i];
-        seqs[i] = (struct pl_batch_seq){b.rows, rows[i], w->past[s], b.page_entries};
+        seqs[i] =
+            (struct pl_batch_seq){.first_row = b.rows, .rows = rows[i], .past = w->past[s], .page_first = b.page_entries};
         memcpy(tokens + b.rows, w->ids[s] + w->past[s], rows[i] * 4);
         memcpy(pages + b.page_entries, w->tables[s], sizeof w->tables[s]);
         b.rows += rows[i];
@@ -181,7 +182,7 @@ static void switches(void **state) {
     oo.strict = true; /* and under strict an error */
     open_model(&r, oo, 0, PL_F16);
     uint32_t page = 0, row = 0;
-    struct pl_batch_seq seq = {0, 1, 0, 0};
+    struct pl_batch_seq seq = {.rows = 1};
     struct pl_batch b = {1, g.ids, 1, &seq, &page, 1, 1, &row, 0};
     const struct pl_activation *logits;
     assert_int_equal(pl_model_forward(r.model, &b, r.kv, &logits), PL_UNSUPPORTED);

@@ -3,9 +3,10 @@
 
 #include "cpu/cpu.h"
 
-static const char *const models[] = {"llama3",        "mistral.gguf",   "qwen2-window",   "qwen3-mlx3",
-                                     "gemma3.gguf",   "llama2-q.gguf",  "starcoder2",     "cohere2.gguf",
-                                     "qwen2moe.gguf", "mixtral-q.gguf", "deepseek2-lite", "deepseek3-q.gguf"};
+static const char *const models[] = {"llama3",        "mistral.gguf",     "qwen2-window",   "qwen3-mlx3",
+                                     "gemma3.gguf",   "llama2-q.gguf",    "starcoder2",     "cohere2.gguf",
+                                     "qwen2moe.gguf", "mixtral-q.gguf",   "deepseek2-lite", "deepseek3-q.gguf",
+                                     "mamba",         "falcon-mamba.gguf"};
 static float whole[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX], parts[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
 
 static void open_model(struct rig *r, struct gold *g, size_t i, const char *isa) {
@@ -102,12 +103,12 @@ static void neighbours_of(const char *isa, size_t model) {
     memcpy(tokens + A, g.ids + SKIP + PAST_B, B * sizeof *tokens);
     for (uint32_t i = 0; i < A + B; i++) wanted[i] = i;
     const struct pl_activation *logits;
-    struct pl_batch_seq first = {.first_row = 0, .rows = PAST_B, .past = 0, .page_first = 32};
+    struct pl_batch_seq first = {.first_row = 0, .rows = PAST_B, .past = 0, .page_first = 32, .state = 2};
     struct pl_batch before = {
         .rows = PAST_B, .tokens = g.ids + SKIP, .seq_count = 1, .seqs = &first, .pages = pages, .page_entries = GOLD_PAGES};
     assert_int_equal(pl_model_forward(r.model, &before, r.kv, &logits), PL_OK); /* no logits wanted */
     struct pl_batch_seq seqs[2] = {{.first_row = 0, .rows = A, .past = 0, .page_first = 0},
-                                   {.first_row = A, .rows = B, .past = PAST_B, .page_first = 32}};
+                                   {.first_row = A, .rows = B, .past = PAST_B, .page_first = 32, .state = 2}};
     struct pl_batch both = {.rows = A + B,
                             .tokens = tokens,
                             .seq_count = 2,

@@ -123,9 +123,9 @@ static void product(struct pl_ops *o, const struct pl_tensor *t, char kernel[64]
     float *values = test_malloc(3 * in * sizeof *values);
     for (size_t i = 0; i < 3 * in; i++) values[i] = (float)(i % 7) - 3.0f;
     struct pl_tensor e = {.name = "e", .dtype = PL_F32, .ndim = 2, .shape = {3, in, 1, 1}, .data = values, .bytes = 12 * in};
-    struct pl_kv_shape s = {1, 1, 16, 1, 32, PL_F32, 0};
+    struct pl_kv_shape s = {.layers = 1, .page_count = 1, .page_tokens = 16, .kv_heads = 1, .head_dim = 32, .dtype = PL_F32};
     uint32_t tokens[3] = {0, 1, 2}, page = 0;
-    struct pl_batch_seq q = {0, 3, 0, 0};
+    struct pl_batch_seq q = {.rows = 3};
     struct pl_batch b = {
         .rows = 3, .tokens = tokens, .seq_count = 1, .seqs = &q, .pages = &page, .page_entries = 1, .logit_count = 0};
     assert_int_equal(pl_ops_weight_create(o, t, PL_WEIGHT_MATRIX, &w, &err), PL_OK);

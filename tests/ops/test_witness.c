@@ -42,7 +42,7 @@ static bool open_rig(struct rig *r, bool uncounted) {
         .name = "t", .dtype = PL_F32, .ndim = 2, .shape = {ROWS, COLS, 1, 1}, .data = rows, .bytes = sizeof rows};
     struct pl_tensor n = {
         .name = "n", .dtype = PL_F32, .ndim = 1, .shape = {COLS, 1, 1, 1}, .data = weight, .bytes = sizeof weight};
-    struct pl_kv_shape s = {1, 1, 16, 1, 32, PL_F32, 0};
+    struct pl_kv_shape s = {.layers = 1, .page_count = 1, .page_tokens = 16, .kv_heads = 1, .head_dim = 32, .dtype = PL_F32};
     assert_int_equal(pl_ops_weight_create(r->o, &t, PL_WEIGHT_EMBED, &r->table, &err), PL_OK);
     assert_int_equal(pl_ops_weight_create(r->o, &n, PL_WEIGHT_VECTOR, &r->w, &err), PL_OK);
     assert_int_equal(pl_ops_activation_create(r->o, ROWS, COLS, &r->x, &err), PL_OK);
@@ -60,7 +60,7 @@ static void close_rig(struct rig *r) {
 /* One row decodes (a graph where there are graphs), ROWS rows run at once; two norms in each. */
 static void step(struct rig *r, uint32_t rows) {
     uint32_t tokens[ROWS] = {2, 0, 1}, page = 0;
-    struct pl_batch_seq q = {0, rows, 0, 0};
+    struct pl_batch_seq q = {.rows = rows};
     struct pl_batch b = {.rows = rows, .tokens = tokens, .seq_count = 1, .seqs = &q, .pages = &page, .page_entries = 1};
     assert_int_equal(pl_ops_begin(r->o, &b, r->kv), PL_OK);
     assert_int_equal(pl_ops_embed(r->o, r->table, 1, r->x), PL_OK);

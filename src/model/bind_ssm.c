@@ -1,0 +1,73 @@
+/* Vectors of state-space layers that are made of a tensor of another shape or meaning. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "model/binder.h"
+#include "tensor/quant.h"
+
+/* Decays may be [H], [H, 1] or [H, N], taps [channels, 1, K], [channels, K] or [channels, K, 1]: what counts is how many. */
+static enum pl_status check_count(const struct binder *d, const struct pl_binding *b, const struct pl_tensor *t,
+                                  uint64_t n) {
+    uint64_t found = pl_tensor_rows(t) * pl_tensor_cols(t);
+    if (t->ndim >= 1 && found == n && (b->made != PL_MADE_TAPS || t->shape[0] == n / d->m->cfg.ssm.conv)) return PL_OK;
+    char text[96];
+    pl_bind_shape_text(t, text, sizeof text);
+    PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects %llu values (%s)", t->name, text,
+            (unsigned long long)n, pl_bind_dim_text(b->cols));
+}
+
+static enum pl_status read_values(const struct binder *d, const struct pl_tensor *t, float *out) {
+    for (uint64_t r = 0; r < pl_tensor_rows(t); r++)
+        if (pl_dequant_row(t, r, out + r * pl_tensor_cols(t)) != PL_OK)
+            PL_FAIL(d->err, PL_UNSUPPORTED, "tensor %s has type %s, which is no vector of weights", t->name,
+                    pl_dtype_name(t->dtype));
+    return PL_OK;
+}
+
+/* GGUF keeps -e^A_log. A decay that is none would let the state grow without bound. */
+static enum pl_status make_decay(const struct binder *d, const struct pl_tensor *t, const float *from, uint64_t n,
+                                 float *to) {
+    bool done = pl_file_kind(d->f) == PL_FILE_GGUF;
+    for (uint64_t i = 0; i < n; i++) {
+        to[i] = done ? from[i] : (float)-exp((double)from[i]);
+        if (!(to[i] <= 0) || !isfinite(to[i]))
+            PL_FAIL(d->err, PL_FORMAT, "tensor %s gives %g at %llu; finite decays up to 0 were expected", t->name,
+                    (double)to[i], (unsigned long long)i);
+    }
+    return PL_OK;
+}
+
+static enum pl_status make(struct binder *d, const struct pl_binding *b, const struct pl_tensor *t, uint64_t n, float *raw,
+                           float *out) {
+    uint64_t taps = d->m->cfg.ssm.conv;
+    PL_TRY(read_values(d, t, raw));
+    if (b->made == PL_MADE_DECAY) return make_decay(d, t, raw, n, out);
+    for (uint64_t i = 0; i < n; i++) out[i % taps * (n / taps) + i / taps] = raw[i];
+    return PL_OK;
+}
+
+enum pl_status pl_bind_made(struct binder *d, const struct pl_binding *b, uint32_t layer) {
+    uint64_t n = pl_bind_dim(&d->m->cfg, b->cols);
+    const struct pl_tensor *t = NULL;
+    bool fused;
+    if (b->made != PL_MADE_ONES) {
+        PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
+        PL_TRY(check_count(d, b, t, n));
+    }
+    float *raw = pl_alloc(2 * n, sizeof *raw), *v = raw != NULL ? raw + n : NULL;
+    if (raw == NULL) PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %llu values", (unsigned long long)n);
+    enum pl_status st = PL_OK;
+    for (uint64_t i = 0; t == NULL && i < n; i++) v[i] = 1;
+    if (t != NULL) st = make(d, b, t, n, raw, v);
+    struct pl_tensor made = {.name = t != NULL ? t->name : "ones",
+                             .dtype = PL_F32,
+                             .ndim = 1,
+                             .shape = {n, 1, 1, 1},
+                             .data = v,
+                             .bytes = n * sizeof *v};
+    struct pl_weight *w = NULL;
+    if (st == PL_OK) st = pl_ops_weight_create(d->m->ops, &made, PL_WEIGHT_VECTOR, &w, d->err);
+    if (st == PL_OK) pl_bind_keep(d, b, layer, w, t, t != NULL);
+    pl_free(raw);
+    return st;
+}

@@ -1,0 +1,148 @@
+/* What a configuration says of state-space layers: the same numbers under the names of each family. */
+#include <math.h>
+#include <string.h>
+
+#include "model/arch.h"
+
+enum { INNER_MAX = 1 << 20, RANK_MAX = 1 << 16 };
+
+/* Names in config.json; NULL: this family does not say it. */
+struct names {
+    const char *inner, *heads, *head_dim, *groups, *state, *conv, *expand, *rank, *conv_bias, *proj_bias;
+    uint32_t heads_missing, head_dim_missing, groups_missing, state_missing;
+};
+static const struct names mamba_names = {.inner = "intermediate_size",
+                                         .state = "state_size",
+                                         .conv = "conv_kernel",
+                                         .expand = "expand",
+                                         .rank = "time_step_rank",
+                                         .conv_bias = "use_conv_bias",
+                                         .proj_bias = "use_bias",
+                                         .state_missing = 16};
+
+static const struct names *names_of(enum pl_arch a) {
+    (void)a;
+    return &mamba_names;
+}
+
+/* Infinity is 1e308 by now, or an object that names it (newer files). */
+static bool limit_at(const json_t *list, size_t i, float *out) {
+    const json_t *v = json_array_get(list, i);
+    if (json_is_object(v)) v = json_object_get(v, "__float__");
+    double n = json_is_string(v) && strcmp(json_string_value(v), "Infinity") == 0 ? 1e308 : json_number_value(v);
+    if (!json_is_number(v) && !json_is_string(v)) return false;
+    *out = (float)fmin(n, 3e38);
+    return n >= 0;
+}
+
+static enum pl_status read_limits(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    const json_t *list = json_object_get(o, "time_step_limit");
+    c->ssm.dt_min = 0;
+    c->ssm.dt_max = 3e38f;
+    if (list == NULL || json_is_null(list) || c->ssm.kind == PL_SSM_MAMBA) return PL_OK;
+    if (json_array_size(list) != 2 || !limit_at(list, 0, &c->ssm.dt_min) || !limit_at(list, 1, &c->ssm.dt_max))
+        PL_FAIL(err, PL_FORMAT, "config.json: time_step_limit is no pair of numbers from 0 on");
+    return PL_OK;
+}
+
+/* A number, or the text "auto". */
+static enum pl_status u32_or_auto(const json_t *o, const char *name, uint32_t max, uint32_t automatic, uint32_t *out,
+                                  struct pl_err *err) {
+    const json_t *v = json_object_get(o, name);
+    *out = automatic;
+    if (json_is_string(v) && strcmp(json_string_value(v), "auto") == 0) return PL_OK;
+    return pl_hf_u32(o, name, 1, max, automatic, out, err);
+}
+
+static enum pl_status read_widths(const json_t *o, const struct names *n, struct pl_model_config *c, struct pl_err *err) {
+    struct pl_ssm_config *s = &c->ssm;
+    float expand = 2;
+    PL_TRY(pl_hf_f32(o, n->expand, 2, &expand, err));
+    if (!(expand > 0) || !(expand <= 64))
+        PL_FAIL(err, PL_FORMAT, "config.json: %s is %g; a number above 0 and up to 64 was expected", n->expand,
+                (double)expand);
+    uint32_t inner = (uint32_t)(expand * (float)c->width);
+    if (inner > INNER_MAX) PL_FAIL(err, PL_FORMAT, "config.json: an inner width of %u is larger than %d", inner, INNER_MAX);
+    s->inner = inner;
+    if (n->inner != NULL) PL_TRY(pl_hf_u32(o, n->inner, 1, INNER_MAX, inner, &s->inner, err));
+    if (s->kind == PL_SSM_MAMBA) {
+        s->heads = s->inner;
+        s->head_dim = s->groups = 1;
+        return u32_or_auto(o, n->rank, RANK_MAX, (c->width + 15) / 16, &s->dt_rank, err);
+    }
+    PL_TRY(pl_hf_u32(o, n->heads, 1, PL_HEADS_MAX, n->heads_missing, &s->heads, err));
+    PL_TRY(pl_hf_u32(o, n->groups, 1, PL_HEADS_MAX, n->groups_missing, &s->groups, err));
+    return u32_or_auto(o, n->head_dim, INNER_MAX, n->head_dim_missing > 0 ? n->head_dim_missing : s->inner / s->heads,
+                       &s->head_dim, err);
+}
+
+enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    const struct names *n = names_of(c->arch);
+    struct pl_ssm_config *s = &c->ssm;
+    bool proj_bias = false;
+    s->kind = pl_arch_def(c->arch)->ssm;
+    PL_TRY(pl_hf_u32(o, n->state, 1, PL_OPS_STATE_MAX, n->state_missing, &s->state, err));
+    PL_TRY(pl_hf_u32(o, n->conv, 2, PL_OPS_CONV_MAX, 4, &s->conv, err));
+    PL_TRY(read_widths(o, n, c, err));
+    PL_TRY(pl_hf_bool(o, n->conv_bias, true, &s->conv_bias, err));
+    PL_TRY(pl_hf_bool(o, n->proj_bias, false, &proj_bias, err));
+    if (proj_bias) PL_FAIL(err, PL_UNSUPPORTED, "config.json: %s is true, which is not implemented", n->proj_bias);
+    PL_TRY(read_limits(o, c, err));
+    s->bcdt_norm = c->arch == PL_ARCH_FALCON_MAMBA;
+    PL_TRY(pl_hf_f32(o, "mixer_rms_eps", 1e-6, &s->bcdt_eps, err));
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_ssm[l] = c->layer_no_attention[l] = true;
+    return PL_OK;
+}
+
+enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c, struct pl_err *err) {
+    struct pl_ssm_config *s = &c->ssm;
+    s->kind = pl_arch_def(c->arch)->ssm;
+    PL_TRY(pl_gguf_key_u32(f, arch, "ssm.state_size", 1, PL_OPS_STATE_MAX, 0, &s->state, err));
+    PL_TRY(pl_gguf_key_u32(f, arch, "ssm.conv_kernel", 2, PL_OPS_CONV_MAX, 0, &s->conv, err));
+    PL_TRY(pl_gguf_key_u32(f, arch, "ssm.inner_size", 1, INNER_MAX, 0, &s->inner, err));
+    PL_TRY(pl_gguf_key_u32(f, arch, "ssm.time_step_rank", 1, RANK_MAX, 0, &s->dt_rank, err));
+    s->heads = s->inner;
+    s->head_dim = s->groups = 1;
+    s->dt_max = 3e38f;
+    s->bcdt_eps = c->norm_eps;
+    s->conv_bias = pl_file_tensor(f, "blk.0.ssm_conv1d.bias") != NULL;
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_ssm[l] = c->layer_no_attention[l] = true;
+    return PL_OK;
+}
+
+static enum pl_status check_sizes(const struct pl_ssm_config *s, struct pl_err *err) {
+    if ((uint64_t)s->heads * s->head_dim != s->inner || s->heads % s->groups != 0)
+        PL_FAIL(err, PL_FORMAT,
+                "state-space layers of width %u with %u heads of %u in %u groups: heads times their size must be the width, "
+                "and groups divide the heads",
+                s->inner, s->heads, s->head_dim, s->groups);
+    if (s->head_dim > PL_OPS_SSM_HEAD_MAX)
+        PL_FAIL(err, PL_UNSUPPORTED, "state-space heads of %u: up to %d are implemented", s->head_dim, PL_OPS_SSM_HEAD_MAX);
+    if (!(s->dt_min <= s->dt_max))
+        PL_FAIL(err, PL_FORMAT, "time steps from %g to %g: the first must not be larger", (double)s->dt_min,
+                (double)s->dt_max);
+    return PL_OK;
+}
+
+enum pl_status pl_config_ssm_check(struct pl_model_config *c, struct pl_err *err) {
+    c->kv_layers = c->state_layers = 0;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        c->layer_kv[l] = (uint16_t)c->kv_layers;
+        c->layer_state[l] = (uint16_t)c->state_layers;
+        c->kv_layers += !c->layer_no_attention[l];
+        c->state_layers += c->layer_ssm[l];
+    }
+    return c->ssm.kind == PL_SSM_NONE ? PL_OK : check_sizes(&c->ssm, err);
+}
+
+void pl_model_cache_shape(const struct pl_model_config *c, struct pl_kv_shape *out) {
+    const struct pl_ssm_config *s = &c->ssm;
+    size_t channels = s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (size_t)s->groups * s->state : 0);
+    out->layers = c->kv_layers;
+    out->kv_heads = c->kv_heads;
+    out->head_dim = c->head_dim;
+    out->value_dim = c->latent;
+    out->state_layers = c->state_layers;
+    out->state_conv = c->state_layers > 0 ? (s->conv - 1) * channels : 0;
+    out->state_ssm = c->state_layers > 0 ? (size_t)s->inner * s->state : 0;
+}

@@ -1,0 +1,61 @@
+/* State-space layers in calls to operations: Mamba (Gu and Dao 2023) and Mamba-2 (Dao and Gu 2024). */
+#include "model/arch.h"
+
+static enum pl_status convolve(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    const struct pl_conv conv = {
+        .layer = m->cfg.layer_state[l], .kernel = m->cfg.ssm.conv, .silu = true, .w = w->ssm_conv, .bias = w->ssm_conv_bias};
+    return pl_ops_causal_conv(m->ops, &conv, m->cx, m->cy);
+}
+
+static struct pl_ssm recurrence(const struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    const struct pl_ssm_config *s = &m->cfg.ssm;
+    return (struct pl_ssm){.layer = m->cfg.layer_state[l],
+                           .heads = s->heads,
+                           .head_dim = s->head_dim,
+                           .groups = s->groups,
+                           .state = s->state,
+                           .full = s->kind == PL_SSM_MAMBA,
+                           .a = w->ssm_a,
+                           .dt_bias = w->ssm_dt_bias,
+                           .skip = w->ssm_d,
+                           .dt_min = s->dt_min,
+                           .dt_max = s->dt_max,
+                           .x = m->cy,
+                           .dt = m->dt};
+}
+
+/* Falcon-Mamba has them without weights: ones. */
+static enum pl_status norm_inputs(struct pl_model *m, const struct pl_layer *w) {
+    const float eps = m->cfg.ssm.bcdt_eps;
+    if (w->ssm_dt_norm == NULL) return PL_OK;
+    PL_TRY(pl_ops_norm(m->ops, m->dt_low, w->ssm_dt_norm, eps, 0, m->dt_low));
+    PL_TRY(pl_ops_norm(m->ops, m->b, w->ssm_b_norm, eps, 0, m->b));
+    return pl_ops_norm(m->ops, m->c, w->ssm_c_norm, eps, 0, m->c);
+}
+
+/* Time steps, B and C depend on the convolution's result. */
+static enum pl_status mamba(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    const struct pl_weight *in[] = {w->ssm_x, w->ssm_z}, *select[] = {w->ssm_dt, w->ssm_b, w->ssm_c};
+    struct pl_activation *made[] = {m->cx, m->z}, *selected[] = {m->dt_low, m->b, m->c};
+    PL_TRY(pl_ops_linear(m->ops, 2, in, NULL, m->h, made));
+    PL_TRY(convolve(m, l, w));
+    PL_TRY(pl_ops_linear(m->ops, 3, select, NULL, m->cy, selected));
+    PL_TRY(norm_inputs(m, w));
+    PL_TRY(pl_layer_project(m, w->ssm_dt_up, NULL, m->dt_low, m->dt));
+    struct pl_ssm s = recurrence(m, l, w);
+    s.b = m->b;
+    s.c = m->c;
+    s.z = m->z;
+    return pl_ops_ssm(m->ops, &s, m->y);
+}
+
+enum pl_status pl_layer_ssm(struct pl_model *m, uint32_t l, const struct pl_layer *w, struct pl_activation *x) {
+    PL_TRY(pl_layer_norm(m, x, w->attn_norm, w->attn_norm_bias, m->h));
+    return mamba(m, l, w);
+}
+
+enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                   struct pl_activation *x) {
+    (void)a;
+    return pl_layer_project_add(m, w->ssm_out, NULL, m->y_now, x);
+}
