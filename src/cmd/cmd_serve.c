@@ -92,7 +92,7 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "kv-memory", "BYTES", PL_ARG_U64, &s->model.engine.kv_memory,
          "memory for KV pages, at least one sequence's (0 = all sequences at full context)", 0, 0, NULL},
         {0, "gap-ms", "MS", PL_ARG_U32, &o->service.gap_ms,
-         "prompts may lengthen a step of running sequences to about this (250, on a GPU 40; 0 = no bound)", 0, 60000, NULL},
+         "prompts may lengthen a step of running sequences to about this (250, on a GPU 20 to 40; 0 = no bound)", 0, 60000, NULL},
         {0, "no-prefix-cache", NULL, PL_ARG_FLAG, &s->no_prefix_cache, "do not reuse the pages of equal beginnings", 0, 0,
          NULL},
         {'a', "alias", "NAME", PL_ARG_STR, &o->alias, "model name in answers (the file's name)", 0, 0, NULL},
@@ -166,7 +166,9 @@ static bool is_gpu(const char *backend) {
 static void suit_backend(struct serve *s) {
     bool gpu = is_gpu(s->model.engine.backend);
     if (s->model.engine.batch_rows == 0 && gpu) s->model.engine.batch_rows = 2048; /* otherwise the engine's own */
-    if (s->opt.service.gap_ms == GAP_AUTO) s->opt.service.gap_ms = gpu ? 40 : 250;
+    if (s->opt.service.gap_ms != GAP_AUTO) return;
+    s->opt.service.gap_ms = gpu ? 40 : 250;
+    if (gpu) s->opt.service.gap_least_ms = 20;
 }
 
 static enum pl_status prepare(struct serve *s, struct pl_err *err) {

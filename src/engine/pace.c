@@ -2,6 +2,7 @@
 
 static const double KEEP = 0.9; /* of the weight of what came before: about the last ten steps count */
 
+/* Steps that were all alike tell nothing of the slope: then the one found last stays. */
 void pl_pace_note(struct pl_pace *p, uint32_t rows, uint64_t ns) {
     double x = rows, y = (double)ns;
     p->n = p->n * KEEP + 1;
@@ -9,15 +10,22 @@ void pl_pace_note(struct pl_pace *p, uint32_t rows, uint64_t ns) {
     p->y = p->y * KEEP + y;
     p->xx = p->xx * KEEP + x * x;
     p->xy = p->xy * KEEP + x * y;
+    double mean = p->x / p->n, spread = p->xx / p->n - mean * mean;
+    if (spread > 0.01 * mean * mean) p->slope = (p->xy / p->n - mean * (p->y / p->n)) / spread;
 }
+
+/* Of all the time a row's share, and at least a tenth of it: what a step costs anyway is not below 0 and not all of it. */
+static double slope(const struct pl_pace *p) {
+    double whole = p->y / p->x;
+    if (p->slope == 0 || p->slope > whole) return whole;
+    return p->slope < 0.1 * whole ? 0.1 * whole : p->slope;
+}
+
+double pl_pace_fixed(const struct pl_pace *p) { return p->n == 0 || p->x <= 0 ? 0 : (p->y - slope(p) * p->x) / p->n; }
 
 uint32_t pl_pace_rows(const struct pl_pace *p, double ns) {
     if (p->n == 0 || p->x <= 0 || p->y <= 0) return 0;
-    double x = p->x / p->n, y = p->y / p->n, whole = y / x, b = whole;
-    double spread = p->xx / p->n - x * x;
-    if (spread > 0.01 * x * x) b = (p->xy / p->n - x * y) / spread; /* otherwise all steps were alike */
-    b = b < 0.1 * whole ? 0.1 * whole : b > whole ? whole : b;      /* a is not below 0 */
-    double rows = x + (ns - y) / b;
+    double x = p->x / p->n, y = p->y / p->n, rows = x + (ns - y) / slope(p);
     if (rows > 4 * x) rows = 4 * x;
     return rows < 1 ? 1 : rows > 1e9 ? 1000000000u : (uint32_t)rows;
 }

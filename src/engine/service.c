@@ -267,6 +267,7 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the service");
     s->engine = e;
     s->gap_ns = (uint64_t)opt->gap_ms * 1000000u;
+    s->gap_least_ns = opt->gap_least_ms == 0 ? s->gap_ns : PL_MIN((uint64_t)opt->gap_least_ms * 1000000u, s->gap_ns);
     s->fail_step = opt->fail_step;
     options_with_defaults(e, opt, &s->config);
     pthread_mutex_init(&s->lock, NULL);

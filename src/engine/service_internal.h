@@ -93,7 +93,7 @@ struct pl_service {
     uint64_t ended[PL_SERVICE_DECISIONS_MAX];                   /* in the last step */
     size_t decision_count;
     struct pl_service_attention attention; /* likewise */
-    uint64_t gap_ns, fail_step, steps_begun;
+    uint64_t gap_ns, gap_least_ns, fail_step, steps_begun;
     uint64_t part_ns[PL_HOST_PARTS], part_since; /* the engine thread's; the part that it is in began then */
     enum pl_host_part part;
     double decode_ns;    /* measured: a step that only decodes */

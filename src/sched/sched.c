@@ -17,8 +17,8 @@ struct pl_sched {
     struct pl_sched_copy *copies;
     uint32_t *order; /* scratch: occupied slots, first served first */
     uint64_t arrivals, epoch;
-    uint32_t mixed_tokens; /* prefill tokens of a step that decodes too */
-    bool grouped;          /* some request had a group */
+    uint32_t mixed_rows; /* of a step that decodes too */
+    bool grouped;        /* some request had a group */
     struct pl_sched_stats stats;
 };
 
@@ -48,7 +48,7 @@ enum pl_status pl_sched_create(const struct pl_sched_config *c, struct pl_page_p
     struct pl_sched *s = pl_calloc(1, sizeof *s);
     if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the scheduler");
     size_t live = (size_t)c->max_waiting + c->max_running;
-    *s = (struct pl_sched){.c = *c, .pool = pool, .ended_cap = 2 * live, .mixed_tokens = c->prefill_tokens};
+    *s = (struct pl_sched){.c = *c, .pool = pool, .ended_cap = 2 * live, .mixed_rows = UINT32_MAX};
     if (cache != NULL) s->cache = *cache;
     s->slots = pl_calloc(c->max_running, sizeof *s->slots);
     s->queue = pl_calloc(live, sizeof *s->queue);
@@ -157,9 +157,7 @@ void pl_sched_set_group(struct pl_sched *s, uint64_t id, uint32_t group) {
     s->grouped |= group != 0;
 }
 
-void pl_sched_limit_mixed(struct pl_sched *s, uint32_t tokens) {
-    s->mixed_tokens = PL_MAX(1, PL_MIN(tokens, s->c.prefill_tokens));
-}
+void pl_sched_limit_mixed(struct pl_sched *s, uint32_t rows) { s->mixed_rows = rows; }
 
 static void release(struct pl_sched *s, struct pl_sched_request *r) {
     if (s->cache.retire != NULL && r->computed > 0) s->cache.retire(s->cache.user, r->id, &r->table, r->computed);
@@ -346,8 +344,8 @@ void pl_sched_plan(struct pl_sched *s, struct pl_sched_plan *out) {
         const struct pl_sched_request *r = &s->slots[s->order[i]];
         if (r->phase == PL_REQ_RUNNING && r->known - r->computed == 1) plan_item(s, s->order[i], 1, out);
     }
-    uint32_t most = out->rows > 0 ? s->mixed_tokens : s->c.prefill_tokens;
-    uint32_t budget = PL_MIN(most, s->c.step_tokens - out->rows), score = s->c.score_tokens;
+    uint32_t most = out->rows > 0 ? PL_MIN(s->mixed_rows, s->c.step_tokens) : s->c.step_tokens;
+    uint32_t budget = PL_MIN(s->c.prefill_tokens, PL_MAX(most, out->rows + 1) - out->rows), score = s->c.score_tokens;
     for (uint32_t i = 0; i < n && budget > 0; i++) { /* prefill, in chunks */
         const struct pl_sched_request *r = &s->slots[s->order[i]];
         if (r->phase != PL_REQ_RUNNING || r->known - r->computed <= 1) continue;

@@ -103,9 +103,9 @@ enum pl_status pl_sched_submit(struct pl_sched *s, uint64_t id, uint32_t prompt_
 void pl_sched_mark_scored(struct pl_sched *s, uint64_t id);
 /* The request just submitted belongs to a group other than 0. */
 void pl_sched_set_group(struct pl_sched *s, uint64_t id, uint32_t group);
-/* Steps that also decode take at most this many prefill tokens (at most prefill_tokens, which is the default): it bounds
- * how long running requests wait for their next token. */
-void pl_sched_limit_mixed(struct pl_sched *s, uint32_t tokens);
+/* Steps that also decode have at most this many rows in all, but at least one for prefill (and at most prefill_tokens of
+ * them, which is the default): it bounds how long running requests wait for their next token. */
+void pl_sched_limit_mixed(struct pl_sched *s, uint32_t rows);
 /* In any phase, between plan and commit too: its pages are free when the call returns, its item is then ignored. */
 bool pl_sched_cancel(struct pl_sched *s, uint64_t id, uint64_t now);
 

@@ -22,6 +22,7 @@ struct sim {
     uint64_t submitted, ended, busy;
     uint64_t longest_first_token, most_preemptions;
     bool same_priority;
+    uint32_t mixed; /* rows of a step that decodes too; 0: no such limit */
 };
 
 static uint32_t draw(struct sim *m, uint32_t below) {
@@ -78,6 +79,7 @@ static void check_plan(struct sim *m, const struct pl_sched_plan *p) {
         if (r->known - r->computed > 1 && r->scored) scored += it->count;
     }
     assert_int_equal(rows, p->rows);
+    if (m->mixed > 0 && rows > prefill) assert_true(rows <= m->mixed || prefill <= 1);
     assert_true(rows <= m->c.step_tokens && prefill <= m->c.prefill_tokens && scored <= m->c.score_tokens);
     for (uint32_t i = 0; i < m->c.max_running; i++) {
         const struct pl_sched_request *r = pl_sched_slot(m->s, i);
@@ -104,6 +106,7 @@ static uint64_t simulate(struct sim *m, uint64_t total, uint32_t cancel_one_in) 
         assert_true(step < 200 * total + 100000); /* progress */
         m->now++;
         submit_some(m, total);
+        if (draw(m, 16) == 0) pl_sched_limit_mixed(m->s, m->mixed = 1 + draw(m, 100));
         struct pl_sched_plan p;
         pl_sched_plan(m->s, &p);
         check_plan(m, &p);
