@@ -98,6 +98,7 @@ static enum pl_status prepare(struct verify *v, struct pl_err *err) {
     if (o->context != 0) pl_buf_printf(&v->flags, "-c %u ", o->context);
     if (v->threads != NULL) pl_buf_printf(&v->flags, "-t %s ", v->threads);
     if (o->flags != NULL) pl_buf_add_c(&v->flags, o->flags);
+    while (v->flags.len > 0 && v->flags.data[v->flags.len - 1] == ' ') v->flags.data[--v->flags.len] = '\0';
     o->flags = pl_buf_cstr(&v->flags);
     if (v->model != NULL && !v->plan) {
         PL_TRY(pl_store_resolve(v->model, &v->path, err));

@@ -114,6 +114,17 @@ static enum pl_verify_status compare_answers(const struct pl_verify_options *o, 
     return s;
 }
 
+/* Rows that passed although an answer differs. */
+static size_t near_ties(const json_t *rows) {
+    size_t n = 0;
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        n += strcmp(json_string_value(json_object_get(row, "status")), "pass") == 0 &&
+             json_integer_value(json_object_get(row, "near_ties")) > 0;
+    }
+    return n;
+}
+
 /* The worst of a matrix: fail before inconclusive before pass. */
 static void conclude(struct pl_verify_result *r, const json_t *rows, size_t count[PL_VERIFY_STATUSES], const char *what) {
     enum pl_verify_status s = count[PL_VERIFY_FAIL] > 0           ? PL_VERIFY_FAIL
@@ -129,7 +140,10 @@ static void conclude(struct pl_verify_result *r, const json_t *rows, size_t coun
         snprintf(names + used, sizeof names - used, "%s%s%s%.150s", used > 0 ? "; " : ": ",
                  json_string_value(json_object_get(row, "name")), why != NULL ? ": " : "", why != NULL ? why : "");
     }
-    pl_verify_say(r, s, "%zu of %zu %s%s", count[PL_VERIFY_PASS], json_array_size(rows), what, names);
+    char ties[80] = "";
+    if (near_ties(rows) > 0)
+        snprintf(ties, sizeof ties, ", %zu of them but for near-ties (within %.2f nats)", near_ties(rows), NEAR_TIE);
+    pl_verify_say(r, s, "%zu of %zu %s%s%s", count[PL_VERIFY_PASS], json_array_size(rows), what, ties, names);
 }
 
 /* Four prompts one after the other at a server of ours, then together: an answer that changes is a near-tie, and with
@@ -195,7 +209,7 @@ struct sweep {
 
 static void sweep_add(struct sweep *s, const struct configuration *c) {
     s->c[s->count] = c;
-    s->row[s->count++] = json_pack("{s:s, s:s}", "name", c->name, "flags", c->flags);
+    s->row[s->count++] = json_pack("{s:s, s:s, s:s}", "name", c->name, "status", "", "flags", c->flags);
 }
 
 /* Takes the rows. */
@@ -285,6 +299,8 @@ static enum pl_verify_status measure(const struct pl_verify_options *o, const st
     if (st == PL_OK && code == 0 && json_is_object(against)) {
         bool close = value_of(against, "kl_mean") <= KL_MAX && value_of(against, "top1_agreement") >= AGREEMENT_MIN;
         result = close ? PL_VERIFY_PASS : PL_VERIFY_FAIL;
+        static const char *const shown[] = {"kl_mean", "kl_max", "top1_agreement"};
+        for (size_t i = 0; i < PL_COUNT_OF(shown); i++) json_object_set(row, shown[i], json_object_get(against, shown[i]));
         json_object_set_new(row, "against", json_deep_copy(against));
         json_object_set(row, "perplexity", json_object_get(out, "perplexity_interval"));
         if (!close)
@@ -444,7 +460,7 @@ void pl_verify_forced(const struct pl_verify_options *o, struct pl_verify_result
             snprintf(name, sizeof name, "%s=%s", pl_op_name((enum pl_op)op), pl_impl_name(list[i]));
             f.op[f.count] = pl_op_name((enum pl_op)op);
             f.impl[f.count] = pl_impl_name(list[i]);
-            f.row[f.count++] = json_pack("{s:s}", "name", name);
+            f.row[f.count++] = json_pack("{s:s, s:s}", "name", name, "status", "");
         }
     }
     json_t *rows = forced_rows(&f, count);

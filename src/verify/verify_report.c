@@ -21,6 +21,21 @@ static void cell(struct pl_buf *out, const char *text) {
     }
 }
 
+/* A list in a cell: the names of its objects, or its values. */
+static void listed(struct pl_buf *out, const json_t *list) {
+    struct pl_buf text = {0};
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        const char *name = json_is_object(v) ? text_of(v, "name") : json_string_value(v);
+        char *whole = name == NULL || name[0] == '\0' ? json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        pl_buf_printf(&text, "%s%.300s", i > 0 ? "; " : "", whole != NULL ? whole : name != NULL ? name : "");
+        free(whole);
+    }
+    if (json_array_size(list) == 0) pl_buf_add_c(&text, "none");
+    cell(out, pl_buf_cstr(&text));
+    pl_buf_deinit(&text);
+}
+
 static void value(struct pl_buf *out, const json_t *v) {
     if (json_is_string(v)) {
         cell(out, json_string_value(v));
@@ -30,6 +45,8 @@ static void value(struct pl_buf *out, const json_t *v) {
         pl_buf_printf(out, "%.5g", json_number_value(v));
     } else if (json_is_boolean(v)) {
         pl_buf_add_c(out, json_is_true(v) ? "yes" : "no");
+    } else if (json_is_array(v)) {
+        listed(out, v);
     } else if (json_is_object(v) && json_object_get(v, "value") != NULL) { /* an interval */
         pl_buf_printf(out, "%.5g [%.5g, %.5g]", json_number_value(json_object_get(v, "value")),
                       json_number_value(json_object_get(v, "low")), json_number_value(json_object_get(v, "high")));
@@ -41,25 +58,41 @@ static void value(struct pl_buf *out, const json_t *v) {
     }
 }
 
-/* A list of objects as a table with the first one's keys; the rest of an object as a list of values. */
-static void table(struct pl_buf *out, const json_t *list) {
+/* Every key that a row has, in the order in which they come; figures within figures stay in the JSON. */
+static json_t *columns_of(const json_t *list) {
+    json_t *columns = json_object(), *v;
     const char *key;
-    json_t *v, *first = json_array_get(list, 0);
-    size_t columns = json_object_size(first);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_object_foreach(json_array_get(list, i), key, v) {
+            bool deep = json_is_object(v) && json_object_get(v, "value") == NULL;
+            if (!deep && json_object_get(columns, key) == NULL) json_object_set_new(columns, key, json_null());
+        }
+    }
+    return columns;
+}
+
+/* A list of objects as a table. */
+static void table(struct pl_buf *out, const json_t *list) {
+    enum { ROWS_MAX = 400 };
+    const char *key;
+    json_t *v, *columns = columns_of(list);
     pl_buf_add_c(out, "\n|");
-    json_object_foreach(first, key, v) pl_buf_printf(out, " %s |", key);
+    json_object_foreach(columns, key, v) pl_buf_printf(out, " %s |", key);
     pl_buf_add_c(out, "\n|");
-    for (size_t i = 0; i < columns; i++) pl_buf_add_c(out, "---|");
+    for (size_t i = 0; i < json_object_size(columns); i++) pl_buf_add_c(out, "---|");
     pl_buf_add_char(out, '\n');
-    for (size_t i = 0; i < json_array_size(list) && i < 400; i++) {
+    for (size_t i = 0; i < json_array_size(list) && i < ROWS_MAX; i++) {
         pl_buf_add_c(out, "|");
-        json_object_foreach(first, key, v) {
+        json_object_foreach(columns, key, v) {
             pl_buf_add_char(out, ' ');
             value(out, json_object_get(json_array_get(list, i), key));
             pl_buf_add_c(out, " |");
         }
         pl_buf_add_char(out, '\n');
     }
+    if (json_array_size(list) > ROWS_MAX)
+        pl_buf_printf(out, "\n%zu further rows are in the JSON.\n", json_array_size(list) - ROWS_MAX);
+    json_decref(columns);
 }
 
 static void evidence(struct pl_buf *out, const json_t *e, int depth) {
@@ -106,6 +139,9 @@ void pl_verify_report_markdown(const json_t *report, struct pl_buf *out) {
         cell(out, text_of(item, "summary"));
         pl_buf_add_c(out, " |\n");
     }
+    pl_buf_add_c(
+        out,
+        "\nThe questions, from 1 to 9, and what an item asks are in docs/verify.md; evidence and commands stand below.\n");
     if (json_array_size(open) > 0) pl_buf_add_c(out, "\n## Not measured\n\n");
     for (size_t i = 0; i < json_array_size(open); i++) {
         pl_buf_add_c(out, "- ");
@@ -116,8 +152,8 @@ void pl_verify_report_markdown(const json_t *report, struct pl_buf *out) {
         const json_t *item = json_array_get(items, i), *e = json_object_get(item, "evidence");
         if (!json_is_object(e)) continue;
         pl_buf_printf(out, "\n## %s: %s\n\n", text_of(item, "name"), text_of(item, "what"));
-        if (text_of(item, "command")[0] != '\0' && strcmp(text_of(item, "status"), "pass") != 0)
-            pl_buf_printf(out, "What shows it again: `%s`\n\n", text_of(item, "command"));
+        if (text_of(item, "command")[0] != '\0')
+            pl_buf_printf(out, "%s. What shows it again: `%s`\n\n", text_of(item, "status"), text_of(item, "command"));
         evidence(out, e, 0);
     }
 }

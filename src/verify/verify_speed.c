@@ -121,6 +121,23 @@ void pl_verify_op_bench(const struct pl_verify_options *o, struct pl_verify_resu
 
 /* ---------- forms of attention ---------- */
 
+static void say_floors(const json_t *a, struct pl_verify_result *r) {
+    json_int_t one = json_integer_value(json_object_get(a, "v1_tokens_max")),
+               pages = json_integer_value(json_object_get(a, "span_min")),
+               members = json_integer_value(json_object_get(a, "members_min"));
+    if (pages >= UINT32_MAX || members >= UINT32_MAX)
+        pl_verify_say(r, PL_VERIFY_PASS,
+                      "one pass over the pages is fastest up to %lld tokens; sharing a beginning never paid at the lengths "
+                      "that were timed",
+                      (long long)one);
+    else
+        pl_verify_say(
+            r, PL_VERIFY_PASS,
+            "one pass over the pages is fastest up to %lld tokens; a shared beginning pays from %lld pages and %lld "
+            "sequences on",
+            (long long)one, (long long)pages, (long long)members);
+}
+
 /* Forms of attention timed on this device, and where one begins to beat another: floors are measured, never carried over. */
 void pl_verify_tuner(const struct pl_verify_options *o, struct pl_verify_result *r) {
     enum pl_backend b = pl_verify_backend_of(o);
@@ -139,11 +156,7 @@ void pl_verify_tuner(const struct pl_verify_options *o, struct pl_verify_result 
     if (st != PL_OK || code != 0 || !json_is_object(a))
         pl_verify_say(r, PL_VERIFY_FAIL, "plumb tune: exit code %d: %.300s %.200s", code, err.text, pl_buf_cstr(&said));
     else
-        pl_verify_say(r, PL_VERIFY_PASS,
-                      "one pass up to %lld tokens; a shared beginning from %lld pages and %lld sequences on",
-                      (long long)json_integer_value(json_object_get(a, "v1_tokens_max")),
-                      (long long)json_integer_value(json_object_get(a, "span_min")),
-                      (long long)json_integer_value(json_object_get(a, "members_min")));
+        say_floors(a, r);
     r->evidence = out != NULL ? out : json_null();
     pl_buf_deinit(&said);
 }
