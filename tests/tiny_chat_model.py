@@ -110,13 +110,13 @@ def mamba_weights(rng, config):
     return out
 
 
-def write(directory, seed=1, context=512, family="llama"):
+def write(directory, seed=1, context=512, family="llama", head_dim=16):
     os.makedirs(directory, exist_ok=True)
     tok = tokenizer()
     vocab = len(tok["model"]["vocab"]) + len(tok["added_tokens"])
     ids = {t["content"]: t["id"] for t in tok["added_tokens"]}
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
-              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": vocab,
+              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": head_dim, "vocab_size": vocab,
               "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
               "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": None,
               "eos_token_id": ids["<|im_end|>"]}

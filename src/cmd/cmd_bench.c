@@ -188,12 +188,12 @@ static void print_text(struct bench *b) {
                   pl_dtype_name(b->engine->kv_shape.dtype), pl_ops_describe(b->engine->ops));
     pl_out_printf("loaded   %10.2f s      (%.2f GB)\n", b->load_s, (double)pl_file_bytes(b->engine->file) / 1e9);
     if (b->prompt > 0)
-        pl_out_printf("prefill  %10.1f tok/s  (%u tokens, median of %u)\n", median(b->prefill, b->repeats), b->prompt,
-                      b->repeats);
+        pl_out_printf("prefill  %10.1f tok/s  (%u token%s, median of %u)\n", median(b->prefill, b->repeats), b->prompt,
+                      pl_cmd_s(b->prompt), b->repeats);
     if (b->generate > 0)
-        pl_out_printf("decode   %10.1f tok/s  (%u tokens after %u, median of %u)\n"
+        pl_out_printf("decode   %10.1f tok/s  (%u token%s after %u, median of %u)\n"
                       "receipt  %.1f MB a token, %.1f GB/s, %.0f%% of the %.1f GB/s read here\n",
-                      decode, b->generate, b->depth, b->repeats, b->bytes_per_token / 1e6, rate / 1e9,
+                      decode, b->generate, pl_cmd_s(b->generate), b->depth, b->repeats, b->bytes_per_token / 1e6, rate / 1e9,
                       b->ceiling > 0 ? 100.0 * rate / b->ceiling : 0.0, b->ceiling / 1e9);
     json_t *kernels = json_array();
     add_stage(kernels, b->prefill_kernels, "prefill");

@@ -138,9 +138,9 @@ static json_t *result_json(struct generate *g) {
 static void print_stats(struct generate *g) {
     if (g->sampling.s.temperature > 0.0f && !g->sampling.seed_given)
         fprintf(stderr, "plumb: seed %llu\n", (unsigned long long)g->sampling.s.seed);
-    fprintf(stderr, "plumb: prompt %zu tokens, %.1f tok/s; generated %u tokens, %.1f tok/s; stopped by %s\n",
-            g->prompt_ids.len, per_second(g->prompt_ids.len, g->prompt_ns), g->generated,
-            per_second(g->generated, g->decode_ns), finish_names[g->finish]);
+    fprintf(stderr, "plumb: prompt %zu token%s, %.1f tok/s; generated %u token%s, %.1f tok/s; stopped by %s\n",
+            g->prompt_ids.len, pl_cmd_s(g->prompt_ids.len), per_second(g->prompt_ids.len, g->prompt_ns), g->generated,
+            pl_cmd_s(g->generated), per_second(g->generated, g->decode_ns), finish_names[g->finish]);
     if (g->verbose) pl_cmd_print_kernels(g->engine);
 }
 

@@ -51,9 +51,9 @@ static void print_stats(struct run *r) {
     const char *why = c->finish == PLUMB_FINISH_CONTEXT  ? "; the context is full (/reset starts anew)"
                       : c->finish == PLUMB_FINISH_LENGTH ? "; -n reached"
                                                          : "";
-    fprintf(stderr, "plumb: prompt %u tokens (%u reused), %.1f tok/s; answer %u tokens, %.1f tok/s%s\n", c->prompt_tokens,
-            c->reused_tokens, per_second(c->prompt_tokens - c->reused_tokens, c->prompt_ns), c->generated,
-            per_second(c->generated, c->decode_ns), why);
+    fprintf(stderr, "plumb: prompt %u token%s (%u reused), %.1f tok/s; answer %u token%s, %.1f tok/s%s\n", c->prompt_tokens,
+            pl_cmd_s(c->prompt_tokens), c->reused_tokens, per_second(c->prompt_tokens - c->reused_tokens, c->prompt_ns),
+            c->generated, pl_cmd_s(c->generated), per_second(c->generated, c->decode_ns), why);
     if (r->verbose) pl_cmd_print_kernels(r->engine);
 }
 

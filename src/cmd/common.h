@@ -44,6 +44,9 @@ void pl_sampling_opts_name(struct pl_err *err);
 /* A seed from the clock unless one was given. */
 void pl_sampling_opts_seed(struct pl_sampling_opts *o);
 
+/* The ending of a noun after its number. */
+static inline const char *pl_cmd_s(uint64_t n) { return n == 1 ? "" : "s"; }
+
 /* --- input --- */
 /* The whole of a file ("-": standard input), bounded. */
 enum pl_status pl_cmd_read_file(const char *path, size_t max_bytes, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;

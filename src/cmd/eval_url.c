@@ -45,8 +45,8 @@ static enum pl_status ask_tokens(struct eval *v, struct pl_err *err) {
     json_decref(body);
     if (st == PL_OK && (status != 200 || !json_is_array(json_object_get(answer, "tokens"))))
         st = pl_err_set(err, __FILE__, __LINE__, PL_UNSUPPORTED,
-                        "%.200s has no /tokenize (HTTP %ld): give the model's own file with -m, or --tokens", v->peer.url,
-                        status);
+                        "%.200s/tokenize gives no list of tokens (HTTP %ld): give the model's own file with -m, or --tokens",
+                        v->peer.url, status);
     if (st == PL_OK) st = take_tokens(v, json_object_get(answer, "tokens"), err);
     json_decref(answer);
     return st;

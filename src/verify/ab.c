@@ -236,7 +236,8 @@ static size_t check_amount(const struct pl_ab_options *o, struct pl_ab_report *r
         empty += !a[i].failed && a[i].tokens == 0;
     }
     if (sum < o->min_tokens)
-        doubt(r, "%s generated %zu tokens, at least %u are needed (--min-tokens)", name, sum, o->min_tokens);
+        doubt(r, "%s generated %zu token%s, at least %u are needed (--min-tokens)", name, sum, sum == 1 ? "" : "s",
+              o->min_tokens);
     else if (empty > 0)
         doubt(r, "%s generated nothing for %zu of %zu prompts", name, empty, r->prompt_count);
     return sum;

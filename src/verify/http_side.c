@@ -113,6 +113,10 @@ static bool token_room(struct pl_ab_answer *a, size_t n, bool ids) {
 
 static double number(const json_t *v) { return json_is_number(v) ? json_number_value(v) : NAN; }
 
+static bool is_id(const json_t *v) {
+    return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= UINT32_MAX;
+}
+
 static uint64_t piece_hash(const json_t *text) {
     return json_is_string(text) ? pl_hash64(json_string_value(text), json_string_length(text), 0) : 0;
 }
@@ -120,7 +124,9 @@ static uint64_t piece_hash(const json_t *text) {
 /* {"content": [{"id", "token", "logprob", "top_logprobs": [{"logprob"}, ..]}]}: chat's form, which llama-server gives. */
 static bool take_content(const json_t *list, struct pl_ab_answer *a) {
     size_t n = json_array_size(list);
-    if (n == 0 || !token_room(a, n, json_is_integer(json_object_get(json_array_get(list, 0), "id")))) return n == 0;
+    bool ids = true;
+    for (size_t i = 0; i < n && ids; i++) ids = is_id(json_object_get(json_array_get(list, i), "id"));
+    if (n == 0 || !token_room(a, n, ids)) return n == 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *t = json_array_get(list, i), *top = json_object_get(t, "top_logprobs");
         if (a->ids != NULL) a->ids[i] = (uint32_t)json_integer_value(json_object_get(t, "id"));
@@ -168,7 +174,7 @@ static void take_answer(const json_t *v, struct pl_ab_answer *out) {
         snprintf(out->error, sizeof out->error, "no memory for the answer");
     }
     const json_t *count = json_object_get(json_object_get(v, "usage"), "completion_tokens");
-    if (json_is_integer(count))
+    if (json_is_integer(count) && json_integer_value(count) >= 0)
         out->tokens = (size_t)json_integer_value(count);
     else
         out->tokens = out->id_count > 0 ? out->id_count : out->text.len / 4 + (out->text.len > 0);
@@ -208,7 +214,10 @@ void pl_ab_ask_url(const struct pl_ab_side *s, const char *prompt, uint32_t n, u
         const char *message = pl_peer_error_text(v);
         out->failed = true;
         if (status != 0)
-            snprintf(out->error, sizeof out->error, "HTTP %ld: %.300s", status, message[0] != '\0' ? message : "no text");
+            snprintf(out->error, sizeof out->error, "HTTP %ld: %.300s", status,
+                     message[0] != '\0' ? message
+                     : v == NULL        ? "the answer is no JSON"
+                                        : "the answer has no text (choices[0].text)");
     } else {
         take_answer(v, out);
         read_props(&peer, out);

@@ -34,7 +34,7 @@ static enum pl_status take_line(struct pl_metrics *m, const char *line, struct p
     double value = strtod(line + len, &end);
     bool sample =
         len > 0 && len < KEY_MAX && end != line + len && (*end == '\0' || *end == '\n' || *end == ' ' || *end == '\r');
-    if (!sample || isnan(value)) {
+    if (!sample || !isfinite(value)) {
         m->bad_lines++;
         return PL_OK;
     }

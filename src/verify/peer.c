@@ -7,7 +7,7 @@
 #ifdef PL_HAVE_CURL
 #include <curl/curl.h>
 
-enum { BODY_MAX = 256 << 20 };
+enum { BODY_MAX = 64 << 20 };
 
 static size_t on_data(char *data, size_t size, size_t n, void *user) {
     struct pl_buf *b = user;
@@ -36,6 +36,16 @@ static void set_options(CURL *c, const struct pl_peer *p, const char *url, const
     curl_easy_setopt(c, CURLOPT_POSTFIELDS, body);
 }
 
+/* Who is asked is who was named: neither a key nor a verdict goes to somebody else. */
+static enum pl_status refuse_redirect(const struct pl_peer *p, const char *url, long *http_status, struct pl_err *err) {
+    char *to = NULL;
+    long status = *http_status;
+    curl_easy_getinfo(p->curl, CURLINFO_REDIRECT_URL, &to);
+    *http_status = 0;
+    PL_FAIL(err, PL_IO, "%.300s redirects (HTTP %ld) to %.200s: redirects are not followed, give that address", url, status,
+            to != NULL ? to : "nowhere");
+}
+
 enum pl_status pl_peer_call(struct pl_peer *p, const char *path, const char *body, long *http_status, struct pl_buf *out,
                             struct pl_err *err) {
     char url[1200], auth[600];
@@ -55,8 +65,10 @@ enum pl_status pl_peer_call(struct pl_peer *p, const char *path, const char *bod
         if (rc == CURLE_OK) curl_easy_getinfo(p->curl, CURLINFO_RESPONSE_CODE, http_status);
     }
     curl_slist_free_all(headers);
+    if (rc == CURLE_WRITE_ERROR && pl_buf_ok(out))
+        PL_FAIL(err, PL_LIMIT, "%.300s: the answer is larger than %d MB, it is not read on", url, BODY_MAX >> 20);
     if (rc != CURLE_OK) PL_FAIL(err, PL_IO, "%.300s: %s", url, curl_easy_strerror(rc));
-    return PL_OK;
+    return *http_status / 100 == 3 ? refuse_redirect(p, url, http_status, err) : PL_OK;
 }
 
 #else

@@ -111,8 +111,9 @@ static void kernels_markdown(const char *name, const struct pl_ab_answer *a, str
 }
 
 void pl_ab_report_markdown(const struct pl_ab_options *o, const struct pl_ab_report *r, struct pl_buf *out) {
-    pl_buf_printf(out, "# Comparison: %s%s\n\n%zu prompts, up to %u tokens each, greedy; the baseline ran twice.\n\n",
-                  pl_ab_verdict_name(r->verdict), r->route_unknown ? " (route unknown)" : "", r->prompt_count, o->n);
+    pl_buf_printf(out, "# Comparison: %s%s\n\n%zu prompt%s, up to %u token%s each, greedy; the baseline ran twice.\n\n",
+                  pl_ab_verdict_name(r->verdict), r->route_unknown ? " (route unknown)" : "", r->prompt_count,
+                  r->prompt_count == 1 ? "" : "s", o->n, o->n == 1 ? "" : "s");
     pl_buf_add_c(out, "| side | what | build | backend | tokens |\n|---|---|---|---|---|\n");
     side_markdown("base", &o->base, r->base, r->base_tokens, out);
     side_markdown("arm", &o->arm, r->arm, r->arm_tokens, out);

@@ -198,7 +198,9 @@ static void take_margins(const json_t *list, struct pl_ab_answer *a) {
 
 static bool is_id_list(const json_t *v) {
     for (size_t i = 0; i < json_array_size(v); i++)
-        if (!json_is_integer(json_array_get(v, i))) return false;
+        if (!json_is_integer(json_array_get(v, i)) || json_integer_value(json_array_get(v, i)) < 0 ||
+            json_integer_value(json_array_get(v, i)) > UINT32_MAX)
+            return false;
     return json_is_array(v);
 }
 

@@ -289,6 +289,56 @@ def test_servers(s):
         expect(run(a, b, "--tolerance", "near-tie=0.05"), 1, "token 2", "0.0250", "near-tie")
 
 
+def test_hostile_servers(s):
+    """Nonsense of every kind is a reason to doubt, said in words, and never an equal pair."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *a):
+            pass
+
+        def do_GET(self):
+            self.send_error(404)
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            what = self.server.what
+            self.send_response_only(302 if what == "redirect" else 200)
+            if what == "redirect":
+                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+            if what != "endless":
+                data = b"" if what == "redirect" else what if isinstance(what, bytes) else json.dumps(what).encode()
+                self.send_header("Content-Length", str(len(data) + (100 if what == b"cut" else 0)))
+                self.end_headers()
+                return self.wfile.write(data)
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(b" " * (1 << 20))
+            except OSError:
+                pass
+
+    def pair(what):
+        urls = []
+        for _ in range(2):
+            h = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            h.what = what
+            threading.Thread(target=h.serve_forever, daemon=True).start()
+            urls.append(f"http://127.0.0.1:{h.server_address[1]}")
+        r = subprocess.run([PLUMB, "ab", "--base-url", urls[0], "--arm-url", urls[1], "-p", "x", "-n", "10", "--without-witness"], capture_output=True, text=True)
+        return r.returncode, r.stdout + r.stderr
+
+    text = {"choices": [{"text": "a b c"}]}
+    expect(pair("redirect"), 2, "redirects (HTTP 302) to http://127.0.0.1:1/elsewhere", "not followed")
+    expect(pair(b"<html>hello</html>"), 2, "the answer is no JSON")
+    expect(pair(b'{"choices": [{"text": "\xff\xfe"}]}'), 2, "the answer is no JSON")
+    expect(pair(b"[" * 100000), 2, "the answer is no JSON")
+    expect(pair([1, 2]), 2, "the answer has no text")
+    expect(pair({"choices": [{"text": None}]}), 2, "the answer has no text")
+    expect(pair({**text, "usage": {"completion_tokens": -5}}), 2, "generated 2 tokens")
+    expect(pair({"choices": [{"text": "a b c", "logprobs": {"content": [{"id": -1, "token": 7, "logprob": "x", "top_logprobs": 3}] * 3}}]}), 2, "generated 3 tokens")
+    expect(pair("endless"), 2, "larger than 64 MB")
+    expect(pair(b"cut"), 2, "artial")
+
+
 def test_answers_that_change_under_concurrency(s):
     """Alone always the same, together now and then another: a rate, or with --invariant a difference."""
     busy = os.path.join(s.directory, "busy")
