@@ -5,7 +5,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 LONGEST_FUNCTION, LONGEST_FILE = 100, 1000
 
 # Hosts that an address in a tracked file may point to. 127.0.0.1 and example.* are for tests.
-HOSTS = {"huggingface.co", "www.w3.org", "127.0.0.1", "localhost", "example.org", "example.com", "www.apache.org", "ai.google.dev"}
+HOSTS = {"huggingface.co", "www.w3.org", "127.0.0.1", "localhost", "example.org", "example.com", "www.apache.org", "json-schema.org", "ai.google.dev"}
 ADDRESS = re.compile(r"\b[a-z][a-z0-9+]{1,10}://(?:[^\s/@\"']*@)?(\[[0-9a-f:]+\]|[A-Za-z0-9.-]*[A-Za-z0-9])")
 BARE_HOST = re.compile(r"\b(?:[a-z0-9-]+\.)*(?:py[p]i|pythonho[s]ted|debi[a]n|ubun[t]u|npm[j]s)\.(?:org|com)\b")
 # Places that exist on one person's machine only.
