@@ -12,6 +12,9 @@
 #include "cuda/moe_math.h"
 
 #define WARPS (GROUP / 32u)
+#ifdef BULK /* sm_90: all strips of a group are asked for at once, through shared memory (units, then a barrier a unit) */
+extern __shared__ __align__(128) u8 shared[];
+#endif
 
 struct tile {
     u32 expert, first, rows;
@@ -102,6 +105,20 @@ KERNEL(moe_up)(const u8 *__restrict__ gate, const u8 *__restrict__ up, const u8 
     if (!tile_of(&tile, list, GROUP_Y, a.stride)) return;
 #endif
     u64 strip = ((u64)tile.expert * (a.out / 16u) + GROUP_X) * blocks;
+#ifdef BULK
+    u64 *full = (u64 *)(shared + 2u * blocks * STRIP_BYTES);
+    if (lane == 0u) {
+        for (u32 b = warp; b < blocks; b += WARPS) barrier_init(full + b, 1u);
+        barriers_ready();
+        for (u32 b = warp; b < blocks; b += WARPS) {
+            u8 *to = shared + 2u * b * STRIP_BYTES;
+            barrier_expect(full + b, 2u * STRIP_BYTES);
+            copy_bulk(to, gate + (strip + b) * STRIP_BYTES, STRIP_BYTES, full + b);
+            copy_bulk(to + STRIP_BYTES, up + (strip + b) * STRIP_BYTES, STRIP_BYTES, full + b);
+        }
+    }
+    __syncwarp();
+#endif
     u32 row[3]; /* of column g, 2 t and 2 t + 1 */
     bool live[3];
 #pragma unroll
@@ -114,8 +131,10 @@ KERNEL(moe_up)(const u8 *__restrict__ gate, const u8 *__restrict__ up, const u8 
     for (u32 b = warp; b < blocks; b += WARPS) {
         struct strip s[2];
         struct inputs in;
+#ifndef BULK
         fetch(&s[0], gate + (strip + b) * STRIP_BYTES, lane);
         fetch(&s[1], up + (strip + b) * STRIP_BYTES, lane);
+#endif
         const u8 *block = x + (u64)b * a.pieces * PIECE_BYTES, *mine = block + (u64)(row[0] >> 3) * PIECE_BYTES;
         u32 at = 4u * (row[0] & 7u) + t;
         in.words = mine + 16u * at;
@@ -124,7 +143,14 @@ KERNEL(moe_up)(const u8 *__restrict__ gate, const u8 *__restrict__ up, const u8 
         in.sums = live[0] ? *(const u32 *)(mine + PIECE_SUMS + 4u * at) : 0u;
         in.top0 = live[1] ? *(const f32 *)(block + (u64)(row[1] >> 3) * PIECE_BYTES + PIECE_SCALE + 4u * (row[1] & 7u)) : 0.0f;
         in.top1 = live[2] ? *(const f32 *)(block + (u64)(row[2] >> 3) * PIECE_BYTES + PIECE_SCALE + 4u * (row[2] & 7u)) : 0.0f;
+#ifdef BULK
+        barrier_wait(full + b, 0u);
+        take(&s[0], shared + 2u * b * STRIP_BYTES);
+#endif
         multiply(&s[0], &in, acc[0]);
+#ifdef BULK
+        take(&s[1], shared + (2u * b + 1u) * STRIP_BYTES);
+#endif
         multiply(&s[1], &in, acc[1]);
     }
 #pragma unroll
@@ -185,11 +211,24 @@ KERNEL(moe_down)(const u8 *__restrict__ data, const f32 *h, const u32 *list, f32
     const u8 *strip = data + ((u64)tile.expert * (a.out / 16u) + m) * blocks * STRIP_BYTES;
     bool live[3] = {g < tile.rows, 2u * t < tile.rows, 2u * t + 1u < tile.rows};
     f32 acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#ifdef BULK
+    u64 *full = (u64 *)(shared + WARPS * blocks * STRIP_BYTES) + warp;
+    const u8 *own = shared + warp * blocks * STRIP_BYTES;
+    if (lane == 0u) {
+        barrier_init(full, 1u);
+        barriers_ready();
+        barrier_expect(full, blocks * STRIP_BYTES);
+        copy_bulk((u8 *)own, strip, blocks * STRIP_BYTES, full);
+    }
+    __syncwarp();
+#endif
     for (u32 b0 = 0; b0 < blocks; b0 += SPAN) {
         u32 n = PL_MIN(SPAN, blocks - b0);
         struct strip s[2];
+#ifndef BULK
         fetch(&s[0], strip + (u64)b0 * STRIP_BYTES, lane);
         if (n > 1u) fetch(&s[1], strip + (u64)(b0 + 1u) * STRIP_BYTES, lane);
+#endif
         BARRIER(); /* all have left the pieces of the span before */
         for (u32 u = warp; u < n * tile.rows; u += WARPS) {
             u32 r = u % tile.rows, b = u / tile.rows;
@@ -197,10 +236,16 @@ KERNEL(moe_down)(const u8 *__restrict__ data, const f32 *h, const u32 *list, f32
             if (lane == 0u) *(f32 *)(pieces[b] + PIECE_SCALE + 4u * r) = top;
         }
         BARRIER();
+#ifdef BULK
+        if (b0 == 0u) barrier_wait(full, 0u);
+#endif
 #pragma unroll
         for (u32 b = 0; b < SPAN; b++) {
             if (b >= n) continue; /* the same for all threads */
             struct inputs in;
+#ifdef BULK
+            take(&s[b & 1u], own + (b0 + b) * STRIP_BYTES);
+#endif
             in.words = pieces[b] + 16u * lane;
             in.step = 512u;
             in.live = live[0];
@@ -208,7 +253,9 @@ KERNEL(moe_down)(const u8 *__restrict__ data, const f32 *h, const u32 *list, f32
             in.top0 = live[1] ? *(const f32 *)(pieces[b] + PIECE_SCALE + 8u * t) : 0.0f;
             in.top1 = live[2] ? *(const f32 *)(pieces[b] + PIECE_SCALE + 8u * t + 4u) : 0.0f;
             multiply(&s[b & 1u], &in, acc);
+#ifndef BULK
             if (b + 2u < n) fetch(&s[b & 1u], strip + (u64)(b0 + b + 2u) * STRIP_BYTES, lane);
+#endif
         }
     }
     if (GROUP_X * WARPS + warp >= a.out / 16u) return;

@@ -11,6 +11,20 @@ FN f32 gated(f32 g, f32 u) { return 0.5f * g * (1.0f + TANH(0.7978845608028654f 
 FN f32 gated(f32 g, f32 u) { return __fdividef(g, 1.0f + __expf(-g)) * u; }
 #endif
 
+/* A strip in shared memory. */
+FN void take(struct strip *s, const u8 *at) {
+    u32 lane = LOCAL_X % 32u;
+#pragma unroll
+    for (u32 i = 0; i < 4u; i++) s->q[i] = *(const uint4 *)(at + 512u * i + 16u * lane);
+#ifdef WTYPE_Q6_K
+    s->high[0] = *(const uint4 *)(at + STRIP_HIGH + 16u * lane);
+    s->high[1] = *(const uint4 *)(at + STRIP_HIGH + 512u + 16u * lane);
+    s->d = *(const u32 *)(at + STRIP_D + 4u * (lane >> 2));
+#else
+    s->d = *(const uint2 *)(at + STRIP_D + 8u * (lane >> 2));
+#endif
+    s->scale = *(const uint2 *)(at + STRIP_SCALE + 8u * lane);
+}
 /* The inputs of one block as this lane meets them: 16 bytes of each word of row lane / 4, `step` bytes apart, its sums of 32;
  * magnitudes of rows 2 t and 2 t + 1. */
 struct inputs {
@@ -102,4 +116,37 @@ FN u32 key_of(f32 v) {
 }
 FN f32 value_of(u32 key) { return key == 1u ? bits_f32(0x7FC00000u) : bits_f32((key >> 31) != 0u ? key & 0x7FFFFFFFu : ~key); }
 
+
+#ifdef EXPERTS /* a multiple of 32: a warp chooses among a row's logits */
+#define LANE_KEYS (EXPERTS / 32u)
+/* The largest logit is returned. */
+FN f32 keys_of(const f32 *logits, u32 *key) {
+    u32 lane = LOCAL_X % 32u;
+    f32 v[LANE_KEYS], top = NEG_INF;
+#pragma unroll
+    for (u32 i = 0; i < LANE_KEYS; i++) v[i] = __ldcg(logits + lane + 32u * i);
+#pragma unroll
+    for (u32 i = 0; i < LANE_KEYS; i++) {
+        key[i] = key_of(v[i]);
+        top = FMAX(top, v[i]);
+    }
+#pragma unroll
+    for (u32 m = 16u; m > 0u; m >>= 1) top = FMAX(top, lane_xor(top, m));
+    return top;
+}
+/* The best that is left, and takes it. */
+FN u32 next_of(u32 *key, u32 *best) {
+    u32 lane = LOCAL_X % 32u, at = 0xFFFFFFFFu;
+    *best = 0u;
+#pragma unroll
+    for (u32 i = 0; i < LANE_KEYS; i++) *best = max(*best, key[i]);
+    *best = __reduce_max_sync(0xFFFFFFFFu, *best);
+#pragma unroll
+    for (u32 i = LANE_KEYS; i-- > 0u;) at = key[i] == *best ? lane + 32u * i : at;
+    at = __reduce_min_sync(0xFFFFFFFFu, at);
+#pragma unroll
+    for (u32 i = 0; i < LANE_KEYS; i++) key[i] = lane + 32u * i == at ? 0u : key[i];
+    return at;
+}
+#endif
 #endif

@@ -15,23 +15,8 @@
 #include "cuda/moe_math.h"
 
 #define WARPS (GROUP / 32u)
-#define LANE_KEYS (EXPERTS / 32u)
 extern __shared__ __align__(128) u8 shared[];
 
-/* A strip in shared memory. */
-FN void take(struct strip *s, const u8 *at) {
-    u32 lane = LOCAL_X % 32u;
-#pragma unroll
-    for (u32 i = 0; i < 4u; i++) s->q[i] = *(const uint4 *)(at + 512u * i + 16u * lane);
-#ifdef WTYPE_Q6_K
-    s->high[0] = *(const uint4 *)(at + STRIP_HIGH + 16u * lane);
-    s->high[1] = *(const uint4 *)(at + STRIP_HIGH + 512u + 16u * lane);
-    s->d = *(const u32 *)(at + STRIP_D + 4u * (lane >> 2));
-#else
-    s->d = *(const uint2 *)(at + STRIP_D + 8u * (lane >> 2));
-#endif
-    s->scale = *(const uint2 *)(at + STRIP_SCALE + 8u * lane);
-}
 /* acc += 16 outputs times 256 inputs of the one row; lanes whose column is 0 hold outputs lane / 4 and 8 more. */
 FN void add(const u8 *strip, const u8 *words, const u32 *sums, f32 top, f32 *acc) {
     u32 lane = LOCAL_X % 32u, t = lane & 3u;
@@ -45,35 +30,6 @@ FN void add(const u8 *strip, const u8 *words, const u32 *sums, f32 top, f32 *acc
     in.top0 = top;
     in.top1 = 0.0f;
     multiply(&s, &in, acc);
-}
-
-FN f32 keys_of(const f32 *logits, u32 *key) {
-    u32 lane = LOCAL_X % 32u;
-    f32 v[LANE_KEYS], top = NEG_INF;
-#pragma unroll
-    for (u32 i = 0; i < LANE_KEYS; i++) v[i] = __ldcg(logits + lane + 32u * i);
-#pragma unroll
-    for (u32 i = 0; i < LANE_KEYS; i++) {
-        key[i] = key_of(v[i]);
-        top = FMAX(top, v[i]);
-    }
-#pragma unroll
-    for (u32 m = 16u; m > 0u; m >>= 1) top = FMAX(top, lane_xor(top, m));
-    return top;
-}
-/* The best that is left, and takes it. */
-FN u32 next_of(u32 *key, u32 *best) {
-    u32 lane = LOCAL_X % 32u, at = 0xFFFFFFFFu;
-    *best = 0u;
-#pragma unroll
-    for (u32 i = 0; i < LANE_KEYS; i++) *best = max(*best, key[i]);
-    *best = __reduce_max_sync(0xFFFFFFFFu, *best);
-#pragma unroll
-    for (u32 i = LANE_KEYS; i-- > 0u;) at = key[i] == *best ? lane + 32u * i : at;
-    at = __reduce_min_sync(0xFFFFFFFFu, at);
-#pragma unroll
-    for (u32 i = 0; i < LANE_KEYS; i++) key[i] = lane + 32u * i == at ? 0u : key[i];
-    return at;
 }
 
 #ifdef MOE_UP

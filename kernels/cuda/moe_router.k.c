@@ -14,7 +14,7 @@
 #define EARLY 2u /* blocks whose norm weights are fetched early */
 extern __shared__ __align__(128) u8 shared[];
 
-FN void take(float4 *v, const f32 *row, u32 at, u32 in) {
+FN void take_row(float4 *v, const f32 *row, u32 at, u32 in) {
 #pragma unroll
     for (u32 i = 0; i < PARTS; i++) {
         u32 c = at + 128u * i + 4u * (LOCAL_X % 32u);
@@ -34,7 +34,7 @@ KERNEL(moe_router)(const f32 *x, const f32 *__restrict__ norm, const f32 *__rest
     const f32 *weights = w + (u64)PL_MIN(o, a.out0 - 1u) * a.in;
     float4 v[PARTS];
     f32 early[EARLY][8], sum = 0.0f;
-    take(v, weights, 0u, a.in);
+    take_row(v, weights, 0u, a.in);
 #pragma unroll
     for (u32 i = 0; i < EARLY; i++)
         if (warp + i * WARPS < blocks) load8(norm + 256u * (warp + i * WARPS) + 8u * lane, early[i]);
@@ -76,7 +76,7 @@ KERNEL(moe_router)(const f32 *x, const f32 *__restrict__ norm, const f32 *__rest
     BARRIER();
     f32 total = 0.0f;
     for (u32 k = 0; k < a.in; k += SPAN) {
-        if (k > 0u) take(v, weights, k, a.in);
+        if (k > 0u) take_row(v, weights, k, a.in);
 #pragma unroll
         for (u32 i = 0; i < PARTS; i++) {
             u32 c = k + 128u * i + 4u * lane;

@@ -16,6 +16,11 @@ enum {
     FMA_GROUP = 256,
     FMA_GROUP_FEW = 64,
     FMA_TILE = 64,
+    SPAN_BULK = 3,
+    BULK_HELD = 4,
+    BULK_SHARED_MAX = 100 * 1024, /* two groups a multiprocessor at least */
+    CHOOSE_GROUP = 128,
+    CHOOSE_ORDER_GROUP = 1024,
     ONE_INPUT = 544, /* of a block of inputs, as kernels/cuda/moe_one.k.c has it */
     ONE_STATIC = 16384,
     ONE_BLOCKS_MAX = 64,
@@ -89,25 +94,37 @@ enum pl_status pl_launch_moe_routed(struct pl_kernels *ks, struct pl_kernel *k, 
 }
 
 enum pl_status pl_kernel_moe_mma(struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_mma which, int act,
-                                 bool direct, struct pl_kernel *out, struct pl_err *err) {
+                                 bool direct, bool bulk, struct pl_kernel *out, struct pl_err *err) {
     static const char *const entries[PL_MOE_MMA_COUNT] = {"pk_moe_up", "pk_moe_mix", "pk_moe_down"};
     static const char *const parts[PL_MOE_MMA_COUNT] = {"MOE_UP", "MOE_MIX", "MOE_DOWN"};
     static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped"};
     char name[40];
     struct pl_jit_spec s = {.file = "cuda/moe.k.c", .entry = entries[which]};
     pl_jit_set_u32(&s, "GROUP", shapes[which].group);
-    pl_jit_set_u32(&s, "GROUPS_HELD", shapes[which].held);
+    pl_jit_set_u32(&s, "GROUPS_HELD", bulk ? BULK_HELD : shapes[which].held);
     pl_jit_set(&s, parts[which], "1");
+    if (bulk) pl_jit_set(&s, "BULK", "1");
     if (direct) pl_jit_set(&s, "MOE_DIRECT", "1");
-    if (which == PL_MOE_MMA_DOWN) pl_jit_set_u32(&s, "SPAN", SPAN);
+    if (which == PL_MOE_MMA_DOWN) pl_jit_set_u32(&s, "SPAN", bulk ? SPAN_BULK : SPAN);
     if (act == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
     pl_jit_set_weight(&s, w);
-    snprintf(name, sizeof name, "%s/mma/%s%s%s/r%u", entries[which] + 3, pl_dtype_name(w->dtype),
+    snprintf(name, sizeof name, "%s/%s/%s%s%s/r%u", entries[which] + 3, bulk ? "bulk" : "mma", pl_dtype_name(w->dtype),
              which == PL_MOE_MMA_UP ? "/" : "", which == PL_MOE_MMA_UP ? acts[act] : "",
              direct || which == PL_MOE_MMA_MIX ? 1u : (unsigned)PL_MOE_TILE);
     return pl_kernel_make(ks, &s, shapes[which].group, name, out, err);
 }
 
+static uint32_t strip_bytes(const struct pl_device_weight *w) {
+    return (uint32_t)(pl_strips_bytes(w) / (w->rows / 16 * (w->cols / 256)));
+}
+static uint32_t bulk_shared(const struct pl_device_weight *w, enum pl_moe_mma which) {
+    uint32_t blocks = (uint32_t)(w->cols / 256), warps = shapes[which].group / 32, barrier = sizeof(uint64_t);
+    return which == PL_MOE_MMA_UP ? blocks * (2 * strip_bytes(w) + barrier) : warps * (blocks * strip_bytes(w) + barrier);
+}
+bool pl_moe_bulk(const struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_mma which, bool direct) {
+    return pl_cuda_capability(ks) >= 90 && !direct && w->cols / 256 <= ONE_BLOCKS_MAX &&
+           bulk_shared(w, which) <= BULK_SHARED_MAX;
+}
 enum pl_status pl_launch_moe_mma(struct pl_kernels *ks, struct pl_kernel *k, enum pl_moe_mma which,
                                  const struct pl_moe_room *room, const struct pl_launch_moe_mma *m) {
     struct pl_args_moe a = args_of(m->w, m->experts, m->rows, m->used, room);
@@ -126,14 +143,49 @@ enum pl_status pl_launch_moe_mma(struct pl_kernels *ks, struct pl_kernel *k, enu
     uint32_t strips = a.out / 16, tiles = m->direct ? (uint32_t)slots : pl_moe_tiles(slots, m->experts, PL_MOE_TILE);
     if (which == PL_MOE_MMA_MIX) tiles = (uint32_t)m->rows;
     if (which == PL_MOE_MMA_DOWN) strips = groups(strips, k->group / 32);
-    return pl_kernel_launch(ks, k, strips, tiles, 0, args, n);
+    return pl_kernel_launch(ks, k, strips, tiles, m->bulk ? bulk_shared(m->w, which) : 0, args, n);
+}
+
+/* --- choice and order --- */
+
+enum pl_status pl_kernel_moe_choose(struct pl_kernels *ks, uint32_t experts, uint32_t used, uint32_t tile,
+                                    struct pl_kernel *out, struct pl_err *err) {
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/moe_choose.k.c", .entry = "pk_moe_choose"};
+    uint32_t group = tile > 0 ? CHOOSE_ORDER_GROUP : CHOOSE_GROUP;
+    pl_jit_set_u32(&s, "GROUP", group);
+    pl_jit_set_u32(&s, "EXPERTS", experts);
+    pl_jit_set_u32(&s, "USED", used);
+    if (tile > 0) pl_jit_set(&s, "CHOOSE_ORDER", "1");
+    if (tile > 0) pl_jit_set_u32(&s, "TILE", tile);
+    if (tile > 0) pl_jit_set_u32(&s, "ROWS_MAX", PL_MOE_CHOOSE_ROWS);
+    snprintf(name, sizeof name, "moe_choose/x%u/k%u", experts, used);
+    if (tile > 0) snprintf(name, sizeof name, "moe_choose+order/x%u/k%u/t%u", experts, used, tile);
+    return pl_kernel_make(ks, &s, group, name, out, err);
+}
+
+enum pl_status pl_launch_moe_choose(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room,
+                                    const struct pl_launch_route *r, bool order) {
+    struct pl_args_route a = {.rows = (u32)r->rows, .flags = r->renormalise ? PL_ROUTE_RENORMALISE : 0u, .scale = r->scale};
+    u32 stride = (u32)room->slots;
+    size_t n = 0;
+    struct pl_device_arg args[8];
+    PL_ASSERT(!order || r->rows <= PL_MOE_CHOOSE_ROWS);
+    args[n++] = PL_ARG_BUFFER(r->logits);
+    args[n++] = PL_ARG_BUFFER(&room->ids);
+    args[n++] = PL_ARG_BUFFER(&room->weights);
+    if (order) args[n++] = PL_ARG_BUFFER(&room->order);
+    args[n++] = PL_ARG_BUFFER(&k->counter);
+    args[n++] = PL_ARG_VALUE(a);
+    if (order) args[n++] = PL_ARG_VALUE(stride);
+    return pl_kernel_launch(ks, k, order ? 1 : groups(r->rows, CHOOSE_GROUP / 32), 1, 0, args, n);
 }
 
 /* --- one row on sm_90 --- */
 
 static const uint32_t one_groups[PL_MOE_ONE_COUNT] = {128, 384};
 static uint32_t one_shared(const struct pl_device_weight *w, enum pl_moe_one which, size_t used) {
-    uint32_t blocks = (uint32_t)(w->cols / 256), strip = (uint32_t)(pl_strips_bytes(w) / (w->rows / 16 * blocks));
+    uint32_t blocks = (uint32_t)(w->cols / 256), strip = strip_bytes(w);
     if (which == PL_MOE_ONE_MIX) return (uint32_t)used * blocks * (strip + (uint32_t)sizeof(uint64_t));
     return blocks * (2 * strip + ONE_INPUT + (uint32_t)sizeof(uint64_t));
 }

@@ -14,13 +14,15 @@ const char *pl_moe_strips_decline(const struct pl_kernels *ks, const struct pl_d
 enum pl_moe_mma { PL_MOE_MMA_UP, PL_MOE_MMA_MIX, PL_MOE_MMA_DOWN, PL_MOE_MMA_COUNT };
 /* direct: of up alone. */
 enum pl_status pl_kernel_moe_mma(struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_mma which, int act,
-                                 bool direct, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+                                 bool direct, bool bulk, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+/* Whether the weights of a group of threads come through shared memory at once; direct: of up alone. */
+bool pl_moe_bulk(const struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_mma which, bool direct);
 struct pl_launch_moe_mma {
     const struct pl_device_weight *w, *up;
     pl_buffer_in *x; /* up: inputs made ready, by row; else room->h */
     pl_buffer_in *y; /* mix: what is added to; else room->h or room->made */
     size_t experts, rows, used;
-    bool direct;
+    bool direct, bulk;
 };
 enum pl_status pl_launch_moe_mma(struct pl_kernels *ks, struct pl_kernel *k, enum pl_moe_mma which,
                                  const struct pl_moe_room *room, const struct pl_launch_moe_mma *m) PL_MUST_CHECK;
@@ -34,6 +36,14 @@ enum pl_status pl_kernel_moe_routed(struct pl_kernels *ks, const struct pl_devic
                                     uint32_t used, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_launch_moe_routed(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room,
                                     const struct pl_launch_route *r, const struct pl_launch_moe_mma *m) PL_MUST_CHECK;
+
+/* --- plain softmax routers, a warp a row (kernels/cuda/moe_choose.k.c); where pl_moe_routed_declines says NULL --- */
+enum { PL_MOE_CHOOSE_ROWS = 64 }; /* choice and order in one launch up to so many */
+/* tile: rows of a tile of the order that is made as well; 0: none is. */
+enum pl_status pl_kernel_moe_choose(struct pl_kernels *ks, uint32_t experts, uint32_t used, uint32_t tile,
+                                    struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_launch_moe_choose(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room,
+                                    const struct pl_launch_route *r, bool order) PL_MUST_CHECK;
 
 /* --- one row on sm_90: both products choose for themselves (kernels/cuda/moe_one.k.c), after norm and logits in one launch
  * (moe_router.k.c). up is followed by mix with no launch between them. --- */

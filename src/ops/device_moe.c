@@ -179,7 +179,6 @@ enum pl_status dev_moe_combine(struct pl_ops *o, struct pl_moe_route *k, struct 
 static enum pl_status by_expert(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p,
                                 const struct pl_activation *x, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
-    PL_TRY(dev_moe_order(o, k, x->rows));
     PL_TRY(gate_and_up(o, p, x, false));
     struct pl_launch_moe m = {.bias = bias_of(p->down_bias),
                               .x = &d->moe.room.h,
@@ -189,6 +188,15 @@ static enum pl_status by_expert(struct pl_ops *o, struct pl_moe_route *k, const 
                               .by_place = true};
     PL_TRY(product(o, p->down, PL_MOE_ONE, 0, &m));
     return dev_moe_combine(o, k, y);
+}
+
+/* Each row's experts, and with a tile the order by expert. */
+static enum pl_status choice(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p,
+                             const struct pl_launch_route *r, uint32_t tile) {
+    if (pl_device_info(dev_of(o)->ks.device)->kind == PL_DEVICE_CUDA && dev_moe_chooses(dev_of(o), r, p))
+        return dev_moe_choose(o, k, r, p, tile);
+    PL_TRY(route(o, k, r));
+    return tile > 0 ? dev_moe_order(o, k, r->rows) : PL_OK;
 }
 
 enum { MOE_IMPLS = 4, GRID_MAX = 65535 };
@@ -222,7 +230,8 @@ enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl
     const struct pl_launch_route r = route_of(p, logits);
     bool routed = taken == PL_IMPL_MMA && x->rows == 1 && pl_moe_routed_declines(&r, p->gate->experts, p->used) == NULL;
     if (routed) return dev_moe_routed(o, &r, p, x, ready, y);
-    PL_TRY(route(o, k, &r));
+    bool ordered = taken != PL_IMPL_BY_SLOT && !(taken == PL_IMPL_MMA && x->rows == 1);
+    PL_TRY(choice(o, k, p, &r, !ordered ? 0 : taken == PL_IMPL_DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE));
     if (taken == PL_IMPL_DENSE) return dev_moe_dense(o, k, p, x, y);
     if (taken == PL_IMPL_MMA) return dev_moe_mma(o, k, p, x, ready, y);
     return taken == PL_IMPL_BY_SLOT ? by_slot(o, p, x, y) : by_expert(o, k, p, x, y);

@@ -12,6 +12,11 @@ enum pl_status dev_moe_order(struct pl_ops *o, struct pl_moe_route *k, size_t ro
 enum pl_status dev_moe_combine(struct pl_ops *o, struct pl_moe_route *k, struct pl_activation *y) PL_MUST_CHECK;
 
 /* device_moe_cuda.c */
+/* Whether a warp a row chooses; then the second does it, and puts the slots in order where a tile is given. k: for an order
+ * by itself. */
+bool dev_moe_chooses(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p);
+enum pl_status dev_moe_choose(struct pl_ops *o, struct pl_moe_route *k, const struct pl_launch_route *r,
+                              const struct pl_moe *p, uint32_t tile) PL_MUST_CHECK;
 /* Whether w, of all experts and not yet on the device, will be rearranged; then the second does it. */
 bool dev_moe_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w, size_t experts);
 enum pl_status dev_moe_load_strips(struct dev_ops *d, const struct pl_tensor *experts, size_t count, struct dev_weight *w,

@@ -112,14 +112,38 @@ size_t dev_moe_cuda_candidates(const struct dev_ops *d, const struct pl_moe *p, 
     return 2;
 }
 
+/* --- choice --- */
+
+bool dev_moe_chooses(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p) {
+    if (!BY_DEFAULT && d->base.choice.forced[PL_OP_moe] == PL_IMPL_NONE) return false;
+    return pl_cuda_capability(&d->ks) >= 80 && pl_moe_routed_declines(r, p->gate->experts, p->used) == NULL;
+}
+enum pl_status dev_moe_choose(struct pl_ops *o, struct pl_moe_route *k, const struct pl_launch_route *r,
+                              const struct pl_moe *p, uint32_t tile) {
+    struct dev_ops *d = dev_of(o);
+    uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
+    bool both = tile > 0 && r->rows <= PL_MOE_CHOOSE_ROWS;
+    struct dev_moe_choice *c = &d->moe.choose[!both ? 0 : tile == PL_MOE_TILE ? 1 : 2];
+    enum pl_status st = PL_OK;
+    if (c->k.jit == NULL || c->experts != experts || c->used != used)
+        st = pl_kernel_moe_choose(&d->ks, experts, used, both ? tile : 0, &c->k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    c->experts = experts;
+    c->used = used;
+    PL_TRY(dev_done(o, PL_OP_moe, &c->k, 0, pl_launch_moe_choose(&d->ks, &c->k, &d->moe.room, r, both)));
+    return tile > 0 && !both ? dev_moe_order(o, k, r->rows) : PL_OK;
+}
+
 /* --- rearranged weights --- */
 
 static enum pl_status product(struct pl_ops *o, const struct pl_weight *weight, enum pl_moe_mma which, int act,
                               struct pl_launch_moe_mma *m) {
     struct dev_ops *d = dev_of(o);
     const struct dev_weight *w = weight_of(weight);
-    struct pl_kernel *k = &w->format->moe_mma[which][act][m->direct];
-    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_moe_mma(&d->ks, &w->w, which, act, m->direct, k, &d->ks.err);
+    m->bulk = which != PL_MOE_MMA_MIX && pl_moe_bulk(&d->ks, &w->w, which, m->direct);
+    struct pl_kernel *k = &w->format->moe_mma[which][act][m->bulk ? 2 : m->direct];
+    enum pl_status st = PL_OK;
+    if (k->jit == NULL) st = pl_kernel_moe_mma(&d->ks, &w->w, which, act, m->direct, m->bulk, k, &d->ks.err);
     if (st != PL_OK) return dev_report(d, st);
     m->w = &w->w;
     m->experts = weight->experts;
@@ -140,11 +164,13 @@ static enum pl_status make_ready(struct pl_ops *o, const struct pl_activation *x
 /* Steps that are planned have one row or many; others come later. */
 static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
     struct pl_kernel noted = {0};
-    const struct pl_device_weight *up = &weight_of(p->gate)->format->w, *down = &weight_of(p->down)->format->w;
-    for (int direct = 0; direct < 2; direct++)
-        PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, direct != 0, &noted, &d->ks.err));
-    PL_TRY(pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_MIX, 0, true, &noted, &d->ks.err));
-    return pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_DOWN, 0, false, &noted, &d->ks.err);
+    const struct pl_device_weight *up = &weight_of(p->gate)->w, *down = &weight_of(p->down)->w;
+    bool bulk_up = pl_moe_bulk(&d->ks, up, PL_MOE_MMA_UP, false),
+         bulk_down = pl_moe_bulk(&d->ks, down, PL_MOE_MMA_DOWN, false);
+    PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, true, false, &noted, &d->ks.err));
+    PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, false, bulk_up, &noted, &d->ks.err));
+    PL_TRY(pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_MIX, 0, true, false, &noted, &d->ks.err));
+    return pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_DOWN, 0, false, bulk_down, &noted, &d->ks.err);
 }
 
 enum pl_status dev_moe_mma(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p, const struct pl_activation *x,
@@ -156,7 +182,6 @@ enum pl_status dev_moe_mma(struct pl_ops *o, struct pl_moe_route *k, const struc
         if (st != PL_OK) return dev_report(d, st);
     }
     if (!ready) PL_TRY(make_ready(o, x));
-    if (!direct) PL_TRY(dev_moe_order(o, k, x->rows));
     struct pl_launch_moe_mma up = {.up = &weight_of(p->up)->w,
                                    .x = ready ? &d->mma.x : &d->moe.ready.x,
                                    .y = &d->moe.room.h,
@@ -307,7 +332,6 @@ enum pl_status dev_moe_dense(struct pl_ops *o, struct pl_moe_route *k, const str
     struct pl_moe_dense *dense = &d->moe.dense;
     enum pl_status st = pl_launch_moe_pack(&d->ks, dense, data_of(x), (uint64_t)x->rows * x->cols);
     PL_TRY(dev_done(o, PL_OP_moe, &dense->pack, 0, st));
-    PL_TRY(dev_moe_order(o, k, x->rows));
     struct pl_launch_moe_dense up = {.bias = {bias_of(p->gate_bias), bias_of(p->up_bias)},
                                      .experts = p->gate->experts,
                                      .rows = x->rows,

@@ -21,7 +21,7 @@ struct dev_format {
     struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack, retile, mma[PL_MMA_SIZES],
         stream[PL_STREAM_KINDS];
     struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2];       /* in order, by slot */
-    struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][2]; /* likewise */
+    struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][3]; /* in order, by slot, in order by bulk copies */
     struct pl_kernel moe_unpack, moe_routed, moe_one[PL_MOE_ONE_COUNT];
     uint32_t routed_experts, routed_used; /* of moe_routed */
     uint32_t one_experts[PL_MOE_ONE_COUNT], one_used[PL_MOE_ONE_COUNT];
@@ -123,6 +123,10 @@ struct dev_ops {
         struct pl_mma_room ready;               /* inputs that nobody else made ready */
         struct pl_moe_dense dense;
         struct pl_kernel pair[PL_MOE_ACTS], down;
+        struct dev_moe_choice {
+            struct pl_kernel k;
+            uint32_t experts, used;
+        } choose[3];       /* the choice alone, with an order for each size of tile */
         size_t dense_rows; /* room for so many; 0: none */
     } moe;
     struct pl_kernel prepare[PL_PREPARE_COUNT][PL_INPUTS_COUNT];

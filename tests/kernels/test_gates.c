@@ -217,6 +217,21 @@ static void only_cuda(struct gate *g) {
         pl_jit_set_weight(&s, &w);
         compile(g, &s);
         if (i == 0) compile(g, &r);
+        struct pl_jit_spec bulk = spec("cuda/moe.k.c", i % 2 == 0 ? "pk_moe_up" : "pk_moe_down", 128);
+        pl_jit_set(&bulk, i % 2 == 0 ? "MOE_UP" : "MOE_DOWN", "1");
+        pl_jit_set(&bulk, "BULK", "1");
+        pl_jit_set_u32(&bulk, "SPAN", 3);
+        pl_jit_set_weight(&bulk, &w);
+        compile(g, &bulk);
+    }
+    for (uint32_t order = 0; order < 2; order++) {
+        struct pl_jit_spec s = spec("cuda/moe_choose.k.c", "pk_moe_choose", order != 0 ? 1024 : 128);
+        pl_jit_set_u32(&s, "EXPERTS", 128);
+        pl_jit_set_u32(&s, "USED", 8);
+        if (order != 0) pl_jit_set(&s, "CHOOSE_ORDER", "1");
+        pl_jit_set_u32(&s, "TILE", 8);
+        pl_jit_set_u32(&s, "ROWS_MAX", 64);
+        compile(g, &s);
     }
     for (size_t i = 0; i < PL_COUNT_OF(strips); i++) {
         static const char *const entries[] = {"pk_moe_up", "pk_moe_mix", "pk_moe_down"};

@@ -106,32 +106,37 @@ static void test_routes(void **state) {
 
 /* --- order --- */
 
-static void check_order(uint32_t experts, uint32_t used, size_t rows, size_t spare) {
-    struct pl_moe_route k = {0};
-    size_t slots = rows * used, stride = slots + spare;
-    CHECK(pl_kernel_moe_route(&ks, experts, used, PL_MOE_TILE, &k, &err));
-    room_open(stride, 1, 1);
-    uint32_t *ids = malloc(slots * 4), seen = 0;
-    for (size_t i = 0; i < slots; i++) ids[i] = kit_u32() % experts / (i % 2 != 0 ? 2u : 1u);
-    CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, ids, slots * 4, &err));
-    CHECK(pl_launch_moe_order(&ks, &k, &room, rows));
+/* The order in the room is one of these choices. */
+static void order_is_right(const uint32_t *ids, uint32_t experts, size_t slots, size_t stride, uint32_t rows) {
     uint32_t *order = fetch(&room.order, room.order.bytes), *slot = order + PL_ORDER_SLOT(stride),
              *place = order + PL_ORDER_PLACE(stride), *tile = order + PL_ORDER_TILE(stride),
-             *count = order + PL_ORDER_COUNT(stride);
-    assert_true(order[PL_ORDER_TILES] <= pl_moe_tiles(slots, experts, PL_MOE_TILE));
+             *count = order + PL_ORDER_COUNT(stride), seen = 0;
+    assert_true(order[PL_ORDER_TILES] <= pl_moe_tiles(slots, experts, rows));
     for (uint32_t t = 0; t < order[PL_ORDER_TILES]; t++, tile += PL_TILE_WORDS) {
-        assert_true(tile[1] == seen && tile[2] >= 1 && tile[2] <= PL_MOE_TILE);
+        assert_true(tile[1] == seen && tile[2] >= 1 && tile[2] <= rows);
         for (uint32_t i = 0; i < tile[2]; i++) {
             assert_true(slot[seen + i] < slots && ids[slot[seen + i]] == tile[0]);
             assert_int_equal(place[slot[seen + i]], seen + i);
             count[tile[0]]--;
         }
-        if (t > 0) assert_true(tile[0] > tile[0 - PL_TILE_WORDS] || tile[2 - PL_TILE_WORDS] == PL_MOE_TILE);
+        if (t > 0) assert_true(tile[0] > tile[0 - PL_TILE_WORDS] || tile[2 - PL_TILE_WORDS] == rows);
         seen += tile[2];
     }
     assert_int_equal(seen, slots);
     for (uint32_t e = 0; e < experts; e++) assert_int_equal(count[e], 0);
-    free(order), free(ids);
+    free(order);
+}
+static void check_order(uint32_t experts, uint32_t used, size_t rows, size_t spare) {
+    struct pl_moe_route k = {0};
+    size_t slots = rows * used, stride = slots + spare;
+    CHECK(pl_kernel_moe_route(&ks, experts, used, PL_MOE_TILE, &k, &err));
+    room_open(stride, 1, 1);
+    uint32_t *ids = malloc(slots * 4);
+    for (size_t i = 0; i < slots; i++) ids[i] = kit_u32() % experts / (i % 2 != 0 ? 2u : 1u);
+    CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, ids, slots * 4, &err));
+    CHECK(pl_launch_moe_order(&ks, &k, &room, rows));
+    order_is_right(ids, experts, slots, stride, PL_MOE_TILE);
+    free(ids);
     pl_moe_deinit(&ks, &room);
 }
 static void orders(void) {
@@ -363,17 +368,17 @@ static void test_packed(void **state) {
 
 /* --- NVIDIA's tensor cores: inputs of f16 or bf16 --- */
 
-enum cuda_form { MMA, DENSE };
+enum cuda_form { MMA, BULK, DENSE };
 static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, bool biases, enum cuda_form form, bool wrong) {
     struct pl_moe_route route = {0};
-    bool direct = form == MMA && rows == 1;
+    bool direct = form == MMA && rows == 1, bulk = form == BULK;
     struct trial t;
     CHECK(pl_kernel_moe_route(&ks, X, USED, form == DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &route, &err));
     trial_open(&t, k, rows, 5);
     for (size_t i = 0; i < t.slots; i++) t.ids[i] = kit_u32() % (X - 1) + (i % 3 == 0); /* the first expert is rare */
     trial_begin(&t);
     if (!direct) CHECK(pl_launch_moe_order(&ks, &route, &room, rows));
-    if (form == MMA) {
+    if (form != DENSE) {
         struct pl_mma_room ready = {0};
         struct pl_kernel copy = {0}, up = {0}, down = {0};
         struct pl_launch_prepare p = {.x = &t.bx, .rows = rows, .cols = k->in};
@@ -381,10 +386,11 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
         CHECK(pl_moe_ready_room(&ks, &ready, rows, k->in, &err));
         CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, PL_INPUTS_FEW, &copy, &err));
         CHECK(pl_launch_prepare(&ks, PL_PREPARE_COPY, &copy, &ready, &p));
-        CHECK(pl_kernel_moe_mma(&ks, &k->w[0], PL_MOE_MMA_UP, (int)act, direct, &up, &err));
-        CHECK(pl_kernel_moe_mma(&ks, &k->w[2], second, 0, direct, &down, &err));
-        const struct pl_launch_moe_mma a = {&k->w[0], &k->w[1], &ready.x, &room.h, X, rows, USED, direct};
-        const struct pl_launch_moe_mma b = {&k->w[2], NULL, &room.h, direct ? &t.by : &room.made, X, rows, USED, direct};
+        CHECK(pl_kernel_moe_mma(&ks, &k->w[0], PL_MOE_MMA_UP, (int)act, direct, bulk, &up, &err));
+        CHECK(pl_kernel_moe_mma(&ks, &k->w[2], second, 0, direct, bulk && !direct, &down, &err));
+        const struct pl_launch_moe_mma a = {&k->w[0], &k->w[1], &ready.x, &room.h, X, rows, USED, direct, bulk};
+        const struct pl_launch_moe_mma b = {&k->w[2], NULL,   &room.h, direct ? &t.by : &room.made, X, rows,
+                                            USED,     direct, bulk};
         CHECK(pl_launch_moe_mma(&ks, &up, PL_MOE_MMA_UP, &room, &a));
         CHECK(pl_launch_moe_mma(&ks, &down, second, &room, &b));
         pl_mma_deinit(&ks, &ready);
@@ -427,6 +433,9 @@ static void to_strips(struct mix *k) {
     }
 }
 
+static bool can_bulk(const struct mix *k) {
+    return pl_moe_bulk(&ks, &k->w[0], PL_MOE_MMA_UP, false) && pl_moe_bulk(&ks, &k->w[2], PL_MOE_MMA_DOWN, false);
+}
 static void cuda_forms(void) {
     static const struct {
         enum pl_dtype dtype, down;
@@ -443,11 +452,15 @@ static void cuda_forms(void) {
         if (mixes[i].strips) assert_null(pl_moe_strips_decline(&ks, &k.w[0], X)), to_strips(&k);
         for (size_t r = 0; r < PL_COUNT_OF(rows); r++) {
             for (int form = mixes[i].strips ? MMA : DENSE; form <= DENSE; form++) {
+                if (form == BULK && !can_bulk(&k)) continue;
                 bool biases = form == DENSE && r % 2 == 0;
                 enum pl_ops_act act = (enum pl_ops_act)(r % (form == DENSE ? 3 : 2));
                 double off = cuda_distance(&k, rows[r], act, biases, (enum cuda_form)form, false);
                 if (!(off <= (form == DENSE ? 8e-3 : 1e-3)))
-                    fail_msg("%s %s %s, %zu rows: off by %.3g", form == DENSE ? "dense" : "mma",
+                    fail_msg("%s %s %s, %zu rows: off by %.3g",
+                             form == DENSE  ? "dense"
+                             : form == BULK ? "bulk"
+                                            : "mma",
                              pl_dtype_name(mixes[i].dtype), pl_dtype_name(mixes[i].down), rows[r], off);
                 assert_true(rows[r] > 33 || cuda_distance(&k, rows[r], act, biases, (enum cuda_form)form, true) > 2e-2);
             }
@@ -459,6 +472,57 @@ static void cuda_forms(void) {
 static void test_cuda(void **state) {
     (void)state;
     kit_each(cuda_forms);
+    if (cuda_ran == 0) skip();
+}
+
+/* A warp a row chooses as the portable kernel does, and leaves an order of its own. */
+static void check_choose(uint32_t experts, uint32_t used, size_t rows, bool renormalise, uint32_t tile) {
+    struct pl_moe_route route = {0};
+    struct pl_kernel k = {0};
+    size_t slots = rows * used, stride = slots + 5;
+    float *logits = kit_random(rows * experts, 3);
+    for (size_t e = 0; e < experts; e += 3) logits[e] = 0.5f; /* equals */
+    if (renormalise && used < experts) logits[experts - 1] = NAN;
+    struct pl_device_buffer bl = kit_up(logits, rows * experts * 4);
+    const struct pl_launch_route r = {.logits = &bl, .rows = rows, .renormalise = renormalise, .scale = 1.5f};
+    room_open(stride, 1, 1);
+    assert_null(pl_moe_routed_declines(&r, experts, used));
+    CHECK(pl_kernel_moe_route(&ks, experts, used, PL_MOE_TILE, &route, &err));
+    CHECK(pl_launch_moe_route(&ks, &route, &room, &r));
+    uint32_t *ids = fetch(&room.ids, slots * 4);
+    float *weights = fetch(&room.weights, slots * 4);
+    CHECK(pl_device_fill(ks.device, ks.stream, &room.ids, 0xFF, &err));
+    CHECK(pl_device_fill(ks.device, ks.stream, &room.weights, 0xFF, &err));
+    CHECK(pl_device_fill(ks.device, ks.stream, &room.order, 0xFF, &err));
+    CHECK(pl_kernel_moe_choose(&ks, experts, used, tile, &k, &err));
+    CHECK(pl_launch_moe_choose(&ks, &k, &room, &r, tile > 0));
+    uint32_t *ids2 = fetch(&room.ids, slots * 4);
+    float *weights2 = fetch(&room.weights, slots * 4);
+    assert_memory_equal(ids, ids2, slots * 4);
+    kit_near("weights", weights2, weights, slots, 1e-5, 1e-9);
+    if (tile > 0) order_is_right(ids, experts, slots, stride, tile);
+    free(ids), free(ids2), free(weights), free(weights2), free(logits);
+    kit_drop(&bl);
+    pl_moe_deinit(&ks, &room);
+}
+static void chooses(void) {
+    if (pl_cuda_capability(&ks) < 80) return;
+    static const size_t rows[] = {1, 7, 64, 200};
+    for (size_t i = 0; i < PL_COUNT_OF(rows); i++) {
+        for (uint32_t tile = 0; tile <= (rows[i] <= PL_MOE_CHOOSE_ROWS ? 2 : 0); tile++) {
+            uint32_t of = tile == 0 ? 0 : tile == 1 ? PL_MOE_TILE : PL_MOE_DENSE_TILE;
+            check_choose(128, 8, rows[i], true, of);
+            check_choose(32, 32, rows[i], false, of);
+            check_choose(512, 10, rows[i], true, of);
+            check_choose(64, 1, rows[i], false, of);
+        }
+    }
+    cuda_ran++;
+}
+static void test_choose(void **state) {
+    (void)state;
+    cuda_ran = 0;
+    kit_each(chooses);
     if (cuda_ran == 0) skip();
 }
 
@@ -483,14 +547,14 @@ static void routed(void) {
         struct pl_kernel copy = {0}, up = {0}, both = {0};
         struct pl_launch_prepare p = {.x = &bx, .rows = 1, .cols = 512};
         const struct pl_launch_route r = {.logits = &bl, .rows = 1, .renormalise = cases[i].renormalise, .scale = 1.5f};
-        const struct pl_launch_moe_mma a = {&k.w[0], &k.w[1], &ready.x, &room.h, n, 1, used, true};
+        const struct pl_launch_moe_mma a = {&k.w[0], &k.w[1], &ready.x, &room.h, n, 1, used, true, false};
         room_open(used, 32, 1);
         assert_null(pl_moe_routed_declines(&r, n, used));
         CHECK(pl_moe_ready_room(&ks, &ready, 1, 512, &err));
         CHECK(pl_kernel_prepare(&ks, PL_PREPARE_COPY, PL_INPUTS_FEW, &copy, &err));
         CHECK(pl_launch_prepare(&ks, PL_PREPARE_COPY, &copy, &ready, &p));
         CHECK(pl_kernel_moe_route(&ks, n, used, PL_MOE_TILE, &route, &err));
-        CHECK(pl_kernel_moe_mma(&ks, &k.w[0], PL_MOE_MMA_UP, 0, true, &up, &err));
+        CHECK(pl_kernel_moe_mma(&ks, &k.w[0], PL_MOE_MMA_UP, 0, true, false, &up, &err));
         CHECK(pl_kernel_moe_routed(&ks, &k.w[0], 0, n, used, &both, &err));
         CHECK(pl_launch_moe_route(&ks, &route, &room, &r));
         CHECK(pl_launch_moe_mma(&ks, &up, PL_MOE_MMA_UP, &room, &a));
@@ -615,8 +679,8 @@ static void one_row_of(const struct one_case *c) {
                                            .experts = c->experts,
                                            .eps = 1e-5f,
                                            .offset = 0.25f};
-        const struct pl_launch_moe_mma a = {&k.w[0], &k.w[1], &ready.x, &room.h, c->experts, 1, c->used, true};
-        const struct pl_launch_moe_mma b = {&k.w[2], NULL, &room.h, &by, c->experts, 1, c->used, true};
+        const struct pl_launch_moe_mma a = {&k.w[0], &k.w[1], &ready.x, &room.h, c->experts, 1, c->used, true, false};
+        const struct pl_launch_moe_mma b = {&k.w[2], NULL, &room.h, &by, c->experts, 1, c->used, true, false};
         CHECK(pl_device_fill(ks.device, ks.stream, &room.h, 0xFF, &err));
         CHECK(pl_device_fill(ks.device, ks.stream, &bl, 0xFF, &err));
         CHECK(pl_device_fill(ks.device, ks.stream, &ready.x, 0xFF, &err));
@@ -794,6 +858,6 @@ int main(void) {
         cmocka_unit_test(test_routes), cmocka_unit_test(test_orders),  cmocka_unit_test(test_plain),
         cmocka_unit_test(test_packed), cmocka_unit_test(test_control), cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_far),    cmocka_unit_test(test_cuda),    cmocka_unit_test(test_fma),
-        cmocka_unit_test(test_routed), cmocka_unit_test(test_one_row)};
+        cmocka_unit_test(test_routed), cmocka_unit_test(test_one_row), cmocka_unit_test(test_choose)};
     return TEST_RUN("experts", tests);
 }
