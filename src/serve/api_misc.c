@@ -29,8 +29,10 @@ static json_t *anthropic_model(const struct pl_server *s) {
     struct tm t;
     time_t at = (time_t)s->started_unix;
     if (gmtime_r(&at, &t) != NULL) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &t);
-    return json_pack("{s:s, s:s, s:s, s:s}", "type", "model", "id", s->model_name, "display_name", s->model_name,
-                     "created_at", when);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:n, s:n, s:n, s:n}", "type", "model", "id", s->model_name,
+                     "display_name", s->model_name, "created_at", when, "lifecycle", "active", "max_input_tokens",
+                     (int)s->engine->context - 1, "max_tokens", (int)s->engine->context - 1, "capabilities", "deprecated_at",
+                     "line", "retires_at");
 }
 
 /* Of a list of one nothing comes before or after it. */

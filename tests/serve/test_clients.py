@@ -163,6 +163,11 @@ def anthropic_messages():
     with c.messages.stream(model="x", max_tokens=8, messages=USER, system="be brief", extra_body={"temperature": 0, "ignore_eos": True}) as stream:
         assert "".join(stream.text_stream) == r.content[0].text
         assert stream.get_final_message().stop_reason == r.stop_reason
+    listed = list(c.models.list())
+    assert len(listed) == 1 and listed[0].type == "model" and c.models.retrieve(listed[0].id).to_dict() == listed[0].to_dict(), listed
+    held = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 5}}, "required": ["a"], "additionalProperties": False}
+    formed = c.messages.create(model="x", max_tokens=80, messages=USER, output_config={"effort": "low", "format": {"type": "json_schema", "schema": held}}, extra_body={"temperature": 0})
+    assert formed.stop_reason == "max_tokens" or json.loads(formed.content[0].text)["a"] % 5 == 0, formed
     counted = c.messages.count_tokens(model="x", messages=USER, system="be brief").input_tokens
     assert counted == r.usage.input_tokens + (r.usage.cache_read_input_tokens or 0)
     stop = r.content[0].text[2:4]
@@ -232,7 +237,7 @@ def post_events(path, body):
 def shapes_are_those_the_packages_declare():
     """Both packages take what lacks a field without a word; here their declarations are held against every answer and event."""
     client("openai"), client("anthropic")
-    from anthropic.types import Message, RawMessageStreamEvent
+    from anthropic.types import Message, ModelInfo, RawMessageStreamEvent
     from openai.types import Completion
     from openai.types.chat import ChatCompletion, ChatCompletionChunk
     from openai.types.responses import Response, ResponseStreamEvent
@@ -253,6 +258,7 @@ def shapes_are_those_the_packages_declare():
             for e in post_events(path, {**body, **extra}):
                 if event is not None and e.get("type") != "ping":
                     types[event].validate_python(e)
+    TypeAdapter(ModelInfo).validate_python(client("anthropic")[1].models.with_raw_response.list().http_response.json()["data"][0])
     parts = post_events("/v1/chat/completions", {"messages": USER, "max_tokens": 3, "stream_options": {"include_usage": True}})
     assert all(p["usage"] is None for p in parts[:-1]) and parts[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}, parts
     answer = json.loads(post_raw("/v1/responses", {"input": "hello", "max_output_tokens": 4, "ignore_eos": True, **logprobs}))
