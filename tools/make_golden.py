@@ -171,6 +171,15 @@ CASES = {
                    d_inner=64, d_model=32, num_hidden_layers=3, n_layer=3, state_size=16, conv_kernel=4, expand=2,
                    time_step_rank=6, layer_norm_epsilon=1e-5, use_bias=False, use_conv_bias=True, hidden_act="silu",
                    residual_in_fp32=True, rms_norm=True, tie_word_embeddings=True, torch_dtype="bfloat16"), "mamba"),
+    "mamba2": (dict(architectures=["Mamba2ForCausalLM"], model_type="mamba2", vocab_size=96, hidden_size=32, num_hidden_layers=3,
+                    state_size=16, conv_kernel=4, expand=2, num_heads=8, head_dim=8, n_groups=2, layer_norm_epsilon=1e-5,
+                    use_bias=False, use_conv_bias=True, hidden_act="silu", chunk_size=16, time_step_limit=[0.0, math.inf],
+                    time_step_rank=2, norm_before_gate=True, rms_norm=True, tie_word_embeddings=False,
+                    torch_dtype="bfloat16"), "mamba2"),
+    "mamba2-limit": (dict(architectures=["Mamba2ForCausalLM"], model_type="mamba2", vocab_size=96, hidden_size=24,
+                          num_hidden_layers=2, state_size=20, conv_kernel=3, expand=2, num_heads=4, head_dim=12, n_groups=1,
+                          layer_norm_epsilon=1e-5, use_bias=False, use_conv_bias=True, hidden_act="silu", chunk_size=8,
+                          time_step_limit=[0.05, 0.25], tie_word_embeddings=True, torch_dtype="bfloat16"), None),
     "falcon-mamba": (dict(architectures=["FalconMambaForCausalLM"], model_type="falcon_mamba", vocab_size=96, hidden_size=48,
                           num_hidden_layers=2, state_size=12, conv_kernel=3, expand=2, intermediate_size=96,
                           time_step_rank="auto", layer_norm_epsilon=1e-5, mixer_rms_eps=1e-5, use_bias=False,
@@ -468,9 +477,12 @@ def write_gguf_mamba(name, c, weights, arch):
     w.add_ssm_state_size(c["state_size"])
     inner = c["expand"] * c["hidden_size"]
     w.add_ssm_inner_size(inner)
-    rank = c["time_step_rank"]
+    rank = c.get("num_heads") or c["time_step_rank"]
     w.add_ssm_time_step_rank(-(-c["hidden_size"] // 16) if rank == "auto" else rank)
-    w.add_ssm_dt_b_c_rms(c["model_type"] == "falcon_mamba")
+    if arch == "mamba2":
+        w.add_ssm_group_count(c["n_groups"])
+    else:
+        w.add_ssm_dt_b_c_rms(c["model_type"] == "falcon_mamba")
     for hf_name, t in weights.items():
         stem, _, kind = hf_name.replace(".mixer.", ".").rpartition(".")
         a = t.numpy().astype(np.float32)
@@ -482,7 +494,11 @@ def write_gguf_mamba(name, c, weights, arch):
             a = -np.exp(a)
         if last == "conv1d" and kind == "weight":
             a = a.squeeze(1)
-        big = a.ndim == 2 and last not in ("A_log", "conv1d")
+        if hf_name.endswith(".mixer.norm.weight"):
+            target, a = target.replace("attn_norm", "ssm_norm"), a.reshape(c["n_groups"], -1)
+        if arch == "mamba2" and last in ("A_log", "D"):
+            a = a.reshape(-1, 1)
+        big = a.ndim == 2 and last not in ("A_log", "D", "conv1d", "norm")
         w.add_tensor(target + (f".{kind}" if kind else ""), a.astype(np.float16) if big else a)
     w.write_header_to_file()
     w.write_kv_data_to_file()

@@ -109,9 +109,9 @@ enum pl_part {
     PL_PART_IN2_X,
     PL_PART_IN2_DT
 };
-/* Vectors that are made of a tensor of another shape or meaning: -e^t of a safetensors file (a GGUF has it done), taps of a
- * convolution [channels, K] row by row of K, or ones without any tensor. */
-enum pl_made { PL_MADE_AS_IS, PL_MADE_DECAY, PL_MADE_TAPS, PL_MADE_ONES };
+/* Vectors that are made of a tensor of another shape or meaning: of rows, one after the other; -e^t of a safetensors file (a
+ * GGUF has it done), taps of a convolution [channels, K] row by row of K, or ones without any tensor. */
+enum pl_made { PL_MADE_AS_IS, PL_MADE_FLAT, PL_MADE_DECAY, PL_MADE_TAPS, PL_MADE_ONES };
 
 /* One weight: its name in either file kind, its shape in letters, and where it goes. Names of layer weights are relative
  * to the layer ("blk.7." or "model.layers.7."). rows PL_DIM_NONE: a vector of cols. */
@@ -190,7 +190,7 @@ struct pl_arch_def {
                              struct pl_activation *x);
 };
 extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
-extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def;
+extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
     pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,
@@ -316,6 +316,14 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
         PL_BIND_MATRIX(ssm_dt_up, "ssm_dt.weight", block ".dt_proj.weight", SI, SR, SSM, MATRIX), \
         PL_BIND_MADE(ssm_dt_bias, "ssm_dt.bias", block ".dt_proj.bias", SH, SSM, AS_IS),          \
         PL_BIND_MADE(ssm_d, "ssm_d", block ".D", SH, SSM, AS_IS), PL_BIND_SSM_COMMON(block)
+
+#define PL_BIND_MAMBA2(block)                                                          \
+    PL_BIND_PART(ssm_z, "ssm_in.weight", block ".in_proj.weight", SI, E, IN2_Z),       \
+        PL_BIND_PART(ssm_x, "ssm_in.weight", block ".in_proj.weight", SC, E, IN2_X),   \
+        PL_BIND_PART(ssm_dt, "ssm_in.weight", block ".in_proj.weight", SH, E, IN2_DT), \
+        PL_BIND_MADE(ssm_dt_bias, "ssm_dt.bias", block ".dt_bias", SH, SSM, FLAT),     \
+        PL_BIND_MADE(ssm_d, "ssm_d", block ".D", SH, SSM, FLAT),                       \
+        PL_BIND_MADE(ssm_norm, "ssm_norm.weight", block ".norm.weight", SI, SSM_NORM, FLAT), PL_BIND_SSM_COMMON(block)
 
 /* --- bind.c --- */
 enum pl_status pl_model_bind(struct pl_model *m, const struct pl_file *f, const struct pl_model_options *opt,

@@ -1,5 +1,6 @@
 /* Vectors of state-space layers that are made of a tensor of another shape or meaning. */
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "model/binder.h"
@@ -42,6 +43,7 @@ static enum pl_status make(struct binder *d, const struct pl_binding *b, const s
     uint64_t taps = d->m->cfg.ssm.conv;
     PL_TRY(read_values(d, t, raw));
     if (b->made == PL_MADE_DECAY) return make_decay(d, t, raw, n, out);
+    if (b->made == PL_MADE_FLAT) return memcpy(out, raw, n * sizeof *out), PL_OK;
     for (uint64_t i = 0; i < n; i++) out[i % taps * (n / taps) + i / taps] = raw[i];
     return PL_OK;
 }

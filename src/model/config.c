@@ -30,6 +30,7 @@ static const struct {
     [PL_ARCH_OLMOE] = {"olmoe", &pl_olmoe_def},
     [PL_ARCH_MAMBA] = {"mamba", &pl_mamba_def},
     [PL_ARCH_FALCON_MAMBA] = {"falcon_mamba", &pl_falcon_mamba_def},
+    [PL_ARCH_MAMBA2] = {"mamba2", &pl_mamba2_def},
     [PL_ARCH_GPT_OSS] = {"gpt_oss", &pl_gpt_oss_def},
     [PL_ARCH_DEEPSEEK_V2] = {"deepseek_v2", &pl_deepseek_v2_def},
     [PL_ARCH_DEEPSEEK_V3] = {"deepseek_v3", &pl_deepseek_v3_def},
@@ -40,7 +41,7 @@ const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? 
 const char *pl_arch_list(void) {
     return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
-           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba";
+           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba, mamba2";
 }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);

@@ -17,6 +17,7 @@ static const struct {
     {"cohere2", PL_ARCH_COHERE2},    {"chatglm", PL_ARCH_GLM},           {"glm4", PL_ARCH_GLM4},
     {"qwen2moe", PL_ARCH_QWEN2_MOE}, {"qwen3moe", PL_ARCH_QWEN3_MOE},    {"olmoe", PL_ARCH_OLMOE},
     {"gpt-oss", PL_ARCH_GPT_OSS},    {"deepseek2", PL_ARCH_DEEPSEEK_V2}, {"mamba", PL_ARCH_MAMBA},
+    {"mamba2", PL_ARCH_MAMBA2},
 };
 
 struct reader {

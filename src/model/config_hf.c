@@ -40,6 +40,7 @@ static const struct hf_arch {
     {"deepseek_v2", PL_ARCH_DEEPSEEK_V2, 102400, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
     {"deepseek_v3", PL_ARCH_DEEPSEEK_V3, 129280, 7168, 18432, 61, 128, 0, 0, 4096, 1e-6, 1e4, false, false},
     {"mamba", PL_ARCH_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
+    {"mamba2", PL_ARCH_MAMBA2, 32768, 4096, 0, 64, 0, 0, 0, 1 << 20, 1e-5, 1e4, false, false},
     {"falcon_mamba", PL_ARCH_FALCON_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
     {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},

@@ -20,10 +20,20 @@ static const struct names mamba_names = {.inner = "intermediate_size",
                                          .proj_bias = "use_bias",
                                          .state_missing = 16};
 
-static const struct names *names_of(enum pl_arch a) {
-    (void)a;
-    return &mamba_names;
-}
+static const struct names mamba2_names = {.heads = "num_heads",
+                                          .head_dim = "head_dim",
+                                          .groups = "n_groups",
+                                          .state = "state_size",
+                                          .conv = "conv_kernel",
+                                          .expand = "expand",
+                                          .conv_bias = "use_conv_bias",
+                                          .proj_bias = "use_bias",
+                                          .heads_missing = 128,
+                                          .head_dim_missing = 64,
+                                          .groups_missing = 8,
+                                          .state_missing = 128};
+
+static const struct names *names_of(enum pl_arch a) { return a == PL_ARCH_MAMBA2 ? &mamba2_names : &mamba_names; }
 
 /* Infinity is 1e308 by now, or an object that names it (newer files). */
 static bool limit_at(const json_t *list, size_t i, float *out) {
@@ -89,6 +99,7 @@ enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, stru
     if (proj_bias) PL_FAIL(err, PL_UNSUPPORTED, "config.json: %s is true, which is not implemented", n->proj_bias);
     PL_TRY(read_limits(o, c, err));
     s->bcdt_norm = c->arch == PL_ARCH_FALCON_MAMBA;
+    s->norm = s->kind == PL_SSM_MAMBA2;
     PL_TRY(pl_hf_f32(o, "mixer_rms_eps", 1e-6, &s->bcdt_eps, err));
     for (uint32_t l = 0; l < c->layers; l++) c->layer_ssm[l] = c->layer_no_attention[l] = true;
     return PL_OK;
@@ -103,6 +114,13 @@ enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, str
     PL_TRY(pl_gguf_key_u32(f, arch, "ssm.time_step_rank", 1, RANK_MAX, 0, &s->dt_rank, err));
     s->heads = s->inner;
     s->head_dim = s->groups = 1;
+    if (s->kind == PL_SSM_MAMBA2) { /* its rank is the number of heads */
+        PL_TRY(pl_gguf_key_u32(f, arch, "ssm.group_count", 1, PL_HEADS_MAX, 0, &s->groups, err));
+        s->heads = s->dt_rank;
+        s->head_dim = s->inner / s->heads;
+        s->dt_rank = 0;
+        s->norm = true;
+    }
     s->dt_max = 3e38f;
     s->bcdt_eps = c->norm_eps;
     s->conv_bias = pl_file_tensor(f, "blk.0.ssm_conv1d.bias") != NULL;

@@ -49,9 +49,27 @@ static enum pl_status mamba(struct pl_model *m, uint32_t l, const struct pl_laye
     return pl_ops_ssm(m->ops, &s, m->y);
 }
 
+/* B and C come out of the convolution beside x; the gate comes with the norm. */
+static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    const struct pl_ssm_config *c = &m->cfg.ssm;
+    const struct pl_weight *in[] = {w->ssm_z, w->ssm_x, w->ssm_dt};
+    struct pl_activation *made[] = {m->z, m->cx, m->dt};
+    PL_TRY(pl_ops_linear(m->ops, 3, in, NULL, m->h, made));
+    PL_TRY(convolve(m, l, w));
+    struct pl_ssm s = recurrence(m, l, w);
+    s.b = s.c = m->cy;
+    s.b_first = c->inner;
+    s.c_first = c->inner + c->groups * c->state;
+    s.z = c->norm ? NULL : m->z;
+    PL_TRY(pl_ops_ssm(m->ops, &s, m->y));
+    const struct pl_gated_norm norm = {
+        .groups = c->groups, .norm_first = c->norm_first, .eps = m->cfg.norm_eps, .w = w->ssm_norm};
+    return c->norm ? pl_ops_gated_norm(m->ops, &norm, m->y, m->z, m->y) : PL_OK;
+}
+
 enum pl_status pl_layer_ssm(struct pl_model *m, uint32_t l, const struct pl_layer *w, struct pl_activation *x) {
     PL_TRY(pl_layer_norm(m, x, w->attn_norm, w->attn_norm_bias, m->h));
-    return mamba(m, l, w);
+    return m->cfg.ssm.kind == PL_SSM_MAMBA ? mamba(m, l, w) : mamba2(m, l, w);
 }
 
 enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,

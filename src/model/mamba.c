@@ -1,5 +1,5 @@
-/* Mamba (Gu and Dao 2023): state-space layers alone, each a norm, the layer, a sum. Falcon-Mamba (Zuo et al. 2024) norms
- * time steps, B and C. */
+/* Mamba (Gu and Dao 2023) and Mamba-2 (Dao and Gu 2024): state-space layers alone, each a norm, the layer, a sum.
+ * Falcon-Mamba (Zuo et al. 2024) norms time steps, B and C. */
 #include "model/arch.h"
 
 #define BIND_BODY                                                                                                \
@@ -8,6 +8,7 @@
         PL_LAYER_VECTOR(attn_norm, "attn_norm.weight", "norm.weight", E, ALWAYS)
 
 static const struct pl_binding mamba_bindings[] = {BIND_BODY, PL_BIND_MAMBA("mixer")};
+static const struct pl_binding mamba2_bindings[] = {BIND_BODY, PL_BIND_MAMBA2("mixer")};
 static const struct pl_binding falcon_bindings[] = {
     BIND_BODY,
     PL_BIND_MAMBA("mixer"),
@@ -32,6 +33,16 @@ const struct pl_arch_def pl_falcon_mamba_def = {
     .hf_eps = "layer_norm_epsilon",
     .bindings = falcon_bindings,
     .binding_count = PL_COUNT_OF(falcon_bindings),
+    .attend = pl_layer_ssm,
+    .finish = pl_layer_finish_ssm,
+};
+
+const struct pl_arch_def pl_mamba2_def = {
+    .ssm = PL_SSM_MAMBA2,
+    .no_attention = true,
+    .hf_eps = "layer_norm_epsilon",
+    .bindings = mamba2_bindings,
+    .binding_count = PL_COUNT_OF(mamba2_bindings),
     .attend = pl_layer_ssm,
     .finish = pl_layer_finish_ssm,
 };

@@ -36,6 +36,7 @@ enum pl_arch {
     PL_ARCH_DEEPSEEK_V3,
     PL_ARCH_MAMBA,
     PL_ARCH_FALCON_MAMBA,
+    PL_ARCH_MAMBA2,
     PL_ARCH_COUNT /* the last: one line each */
 };
 
@@ -52,7 +53,6 @@ struct pl_ssm_config {
     bool bcdt_norm;                                                /* RMS norms on dt, B and C, */
     float bcdt_eps;
     bool conv_bias, norm, norm_first; /* norm: RMS norm of groups with the gate, before which it comes with norm_first */
-    float norm_eps;
 };
 
 /* Letters as in docs: L layers, E width, F MLP width, H query heads, G KV heads, D head size, V vocabulary. */
