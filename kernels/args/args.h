@@ -223,4 +223,34 @@ struct pl_args_tiles {
 PL_ARGS_CHECK(pl_args_tiles, rows, 28);
 PL_ARGS_SIZE(pl_args_tiles, 32);
 
+/* State-space layers. The sequences of a step: PL_SEQ_WORDS u32 of each: first row, rows, tokens before them (0: the state
+ * counts as zeros), slot of the state. A slot is slot_stride f32. */
+enum { PL_SEQ_FIRST, PL_SEQ_ROWS, PL_SEQ_PAST, PL_SEQ_SLOT, PL_SEQ_WORDS };
+enum { PL_CONV_CHUNK = 32 }; /* rows of one thread */
+struct pl_args_conv {
+    u32 channels, chunks; /* of the longest sequence */
+    u64 slot_stride;
+};
+PL_ARGS_CHECK(pl_args_conv, slot_stride, 8);
+PL_ARGS_SIZE(pl_args_conv, 16);
+
+struct pl_args_ssm {
+    u32 heads, head_dim, groups;
+    u32 x_stride, b_stride, c_stride; /* of rows; they begin at columns */
+    u32 x_first, b_first, c_first;
+    f32 dt_min, dt_max;
+    u32 pad;
+    u64 slot_stride, state_first;
+};
+PL_ARGS_CHECK(pl_args_ssm, dt_max, 40);
+PL_ARGS_CHECK(pl_args_ssm, slot_stride, 48);
+PL_ARGS_SIZE(pl_args_ssm, 64);
+
+struct pl_args_gated {
+    u32 cols, groups, norm_first;
+    f32 eps;
+};
+PL_ARGS_CHECK(pl_args_gated, eps, 12);
+PL_ARGS_SIZE(pl_args_gated, 16);
+
 #endif

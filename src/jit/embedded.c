@@ -21,6 +21,7 @@
     X(paged, "paged.k.c")                               \
     X(bandwidth, "bandwidth.k.c")                       \
     X(moe_route, "moe_route.k.c")                       \
+    X(ssm, "ssm.k.c")                                   \
     X(moe, "moe.k.c")                                   \
     X(cuda_strips, "cuda/strips.h")                     \
     X(cuda_strip_math, "cuda/strip_math.h")             \

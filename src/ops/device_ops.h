@@ -13,6 +13,7 @@
 #include "ops/launch.h"
 #include "ops/moe.h"
 #include "ops/paged.h"
+#include "ops/ssm.h"
 
 /* One weight format and the kernels made for it. */
 struct dev_format {
@@ -41,6 +42,8 @@ struct dev_kv {
     struct pl_kv_store base;
     struct pl_device_buffer *sides; /* [layer][K, V] */
     size_t side_count;
+    struct pl_device_buffer *states; /* [state layers] */
+    size_t state_count;
     struct pl_kernel attention, attention_sinks, rope[16], whole[16]; /* by which norms and which rotation: dev_rope_index */
     struct pl_split_attention split;                                  /* made when first used */
     struct pl_kernel tiles;                                           /* likewise */
@@ -94,6 +97,10 @@ struct dev_rope_waits {
     struct pl_rope_kind kind;
     uint64_t bytes;
 };
+struct dev_ssm_kernel {
+    struct pl_kernel kernel;
+    struct pl_ssm_kind kind;
+};
 struct dev_ops {
     struct pl_ops base;
     struct pl_kernels ks;
@@ -130,6 +137,13 @@ struct dev_ops {
         size_t dense_rows; /* room for so many; 0: none */
     } moe;
     struct pl_kernel prepare[PL_PREPARE_COUNT][PL_INPUTS_COUNT];
+    struct {
+        struct pl_device_buffer seqs;      /* of the step, PL_SEQ_WORDS each; only for models with state */
+        uint32_t seqs_max, longest;        /* longest: most rows of one of them */
+        struct pl_kernel conv[4], norm[2]; /* by bias and activation; by gate */
+        uint32_t conv_kernel;              /* that conv was made for */
+        struct dev_ssm_kernel scan[2];     /* [1]: one row a sequence */
+    } ssm;
     bool strips; /* there are rearranged weights: inputs are made ready for those */
     enum pl_inputs prepared_as;
     struct pl_stage *stage;          /* while weights are loaded */
@@ -150,6 +164,20 @@ enum pl_status dev_done(struct pl_ops *o, enum pl_op op, const struct pl_kernel 
 enum pl_status dev_format_of(struct dev_ops *d, const struct pl_device_weight *w, struct dev_format **out,
                              struct pl_err *err) PL_MUST_CHECK;
 bool dev_is_matrix_type(enum pl_dtype t);
+
+/* device_ssm.c. kv is freed by its owner when create fails half way. */
+enum pl_status dev_states_create(struct dev_ops *d, struct dev_kv *kv, const struct pl_kv_shape *s,
+                                 struct pl_err *err) PL_MUST_CHECK;
+void dev_states_destroy(struct dev_ops *d, struct dev_kv *kv);
+/* The step's sequences to the device; staging: PL_SEQ_WORDS for each row of a step, in memory that lasts until the copy. */
+enum pl_status dev_reserve_seqs(struct dev_ops *d) PL_MUST_CHECK;
+enum pl_status dev_upload_seqs(struct dev_ops *d, const struct pl_batch *b, uint32_t *staging) PL_MUST_CHECK;
+enum pl_status dev_causal_conv(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
+                               struct pl_activation *y) PL_MUST_CHECK;
+enum pl_status dev_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) PL_MUST_CHECK;
+enum pl_status dev_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) PL_MUST_CHECK;
+enum pl_status dev_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,
+                              const struct pl_activation *z, struct pl_activation *y) PL_MUST_CHECK;
 
 /* device_moe.c */
 enum pl_status dev_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,

@@ -291,6 +291,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     struct pl_device *d = dev_of(o)->ks.device;
     struct pl_kernels *ks = &dev_of(o)->ks;
     for (size_t i = 0; i < kv->side_count; i++) pl_device_free(d, &kv->sides[i]);
+    dev_states_destroy(dev_of(o), kv);
     for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->whole[i]);
     pl_kernel_free(ks, &kv->attention);
     pl_kernel_free(ks, &kv->attention_sinks);
@@ -305,16 +306,17 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
 static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, struct pl_kv_store **out,
                                 struct pl_err *err) {
     struct dev_ops *d = dev_of(o);
-    uint64_t side = pl_kv_shape_bytes(s) / s->layers / 2;
+    uint64_t side = s->layers > 0 ? pl_kv_pages_bytes(s) / s->layers / 2 : 0;
     struct dev_kv *kv = pl_calloc(1, sizeof *kv);
     if (kv == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a KV cache");
-    kv->sides = pl_calloc(2 * s->layers, sizeof *kv->sides);
+    kv->sides = pl_calloc(2 * s->layers + 1, sizeof *kv->sides);
     enum pl_status st =
         kv->sides != NULL ? PL_OK : pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for a KV cache");
     while (st == PL_OK && kv->side_count < 2 * s->layers) {
         st = pl_device_alloc(d->ks.device, side, &kv->sides[kv->side_count], err);
         if (st == PL_OK) st = pl_device_fill(d->ks.device, d->ks.stream, &kv->sides[kv->side_count++], 0, err);
     }
+    if (st == PL_OK) st = dev_states_create(d, kv, s, err);
     if (st != PL_OK) {
         pl_err_note(err, "making a KV cache of %llu bytes: ask for a smaller context",
                     (unsigned long long)pl_kv_shape_bytes(s));
@@ -377,7 +379,8 @@ static enum pl_status reserve_step(struct dev_ops *d, const struct pl_batch *b) 
     d->staging = NULL;
     d->step_entries = 0;
     PL_TRY(pl_device_alloc(d->ks.device, need * sizeof(uint32_t), &d->step, &d->ks.err));
-    PL_TRY(pl_device_host_alloc(d->ks.device, need * sizeof(uint32_t), (void **)&d->staging, &d->ks.err));
+    uint64_t seqs = (uint64_t)d->stride * PL_SEQ_WORDS; /* behind it the sequences, for models with state */
+    PL_TRY(pl_device_host_alloc(d->ks.device, (need + seqs) * sizeof(uint32_t), (void **)&d->staging, &d->ks.err));
     d->step_entries = need;
     return PL_OK;
 }
@@ -397,15 +400,17 @@ static void write_step(struct dev_ops *d, const struct pl_batch *b) {
     if (b->page_entries > 0) memcpy(s + PL_STEP_PAGES(stride), b->pages, b->page_entries * sizeof *s);
 }
 
-static enum pl_status upload_step(struct dev_ops *d, const struct pl_batch *b) {
+static enum pl_status upload_step(struct dev_ops *d, const struct pl_batch *b, bool states) {
     d->stride = PL_MAX(d->stride, b->rows);
     PL_TRY(reserve_step(d, b));
+    if (states) PL_TRY(dev_reserve_seqs(d));
     if (d->uploaded.handle != NULL && d->upload_pending) {
         PL_TRY(pl_device_event_wait(d->ks.device, &d->uploaded, &d->ks.err)); /* the staging memory is ours again */
     }
     write_step(d, b);
     uint64_t bytes = (4 * (uint64_t)d->stride + b->page_entries) * sizeof(uint32_t);
     PL_TRY(pl_device_upload(d->ks.device, d->ks.stream, &d->step, 0, d->staging, bytes, &d->ks.err));
+    if (states) PL_TRY(dev_upload_seqs(d, b, d->staging + d->step_entries));
     PL_TRY(pl_device_event_record(d->ks.device, &d->uploaded, d->ks.stream, &d->ks.err));
     d->upload_pending = true;
     return PL_OK;
@@ -420,11 +425,10 @@ static bool is_ahead(const struct pl_batch *b) {
 
 static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) {
     struct dev_ops *d = dev_of(o);
-    (void)kv;
     if (b->rows == 0) return PL_OK;
     pl_stage_destroy(d->stage); /* everything is loaded */
     d->stage = NULL;
-    enum pl_status st = upload_step(d, b);
+    enum pl_status st = upload_step(d, b, kv->shape.state_layers > 0);
     if (st != PL_OK) return report(d, st);
     bool many = b->rows >= (d->plain ? PL_DENSE_ROWS_PLAIN : PL_DENSE_ROWS) || forced(d, PL_OP_linear, PL_IMPL_CUBLASLT);
     if (many && d->dense_cols > 0 && !d->exact) { /* now: nothing may be allocated while launches are collected */
@@ -806,6 +810,7 @@ static void destroy(struct pl_ops *o) {
         pl_device_settle(dev);
         pl_stage_destroy(d->stage);
         pl_device_free(dev, &d->step);
+        pl_device_free(dev, &d->ssm.seqs);
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);
         pl_device_free(dev, &d->arrived);
@@ -848,7 +853,8 @@ static void destroy(struct pl_ops *o) {
         .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,                 \
         .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, .layer_norm = layer_norm,   \
         .argmax = dev_argmax, .draw = dev_draw, .chosen = dev_chosen, .moe = dev_moe, .experts_create = dev_experts_create, \
-        .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated, .gated = dev_gated,                                 \
+        .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated, .gated = dev_gated, .causal_conv = dev_causal_conv, \
+        .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan, .gated_norm = dev_gated_norm,                               \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

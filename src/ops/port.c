@@ -31,10 +31,10 @@ _Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its own column below"
 #define ROW_latent_append(X) X(latent_append, CPU, NONE, NONE, NONE, NONE)
 #define ROW_argmax(X)      X(argmax,     NONE, NONE, FUSED, FUSED, FUSED)
 #define ROW_draw(X)        X(draw,       NONE, NONE, FUSED, FUSED, FUSED)
-#define ROW_causal_conv(X) X(causal_conv, CPU, NONE, NONE,  NONE,  NONE)
-#define ROW_ssm_update(X)  X(ssm_update,  CPU, NONE, NONE,  NONE,  NONE)
-#define ROW_ssm_scan(X)    X(ssm_scan,    CPU, NONE, NONE,  NONE,  NONE)
-#define ROW_gated_norm(X)  X(gated_norm,  CPU, NONE, NONE,  NONE,  NONE)
+#define ROW_causal_conv(X) X(causal_conv, CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_ssm_update(X)  X(ssm_update,  CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_ssm_scan(X)    X(ssm_scan,    CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_gated_norm(X)  X(gated_norm,  CPU, NONE, FUSED, FUSED, FUSED)
 
 /* clang-format on */
 

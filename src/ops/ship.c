@@ -8,9 +8,25 @@
 #include "ops/cuda_fast.h"
 #include "ops/draw.h"
 #include "ops/paged.h"
+#include "ops/ssm.h"
 
 enum { SHIP_PAGE = 32 };
 #define SHIP_TARGET "compute_80" /* runs on everything since: drivers translate it for their device */
+
+/* Mamba's state of 16 and Mamba-2's of 128 and 256, in the form that published models have them. */
+static enum pl_status recurrent(struct pl_kernels *ks, struct pl_err *err) {
+    static const uint32_t states[] = {16, 128, 256};
+    struct pl_kernel k = {0};
+    PL_TRY(pl_kernel_causal_conv(ks, (struct pl_conv_kind){4, true, true}, &k, err));
+    for (int gate = 0; gate < 2; gate++) PL_TRY(pl_kernel_gated_norm(ks, gate != 0, &k, err));
+    for (size_t i = 0; i < PL_COUNT_OF(states); i++)
+        for (int one = 0; one < 2; one++) {
+            bool mamba = states[i] == 16;
+            struct pl_ssm_kind kind = {states[i], mamba, true, true, mamba, one != 0};
+            PL_TRY(pl_kernel_ssm(ks, kind, &k, err));
+        }
+    return PL_OK;
+}
 
 /* Every constructor below only notes what it would compile: ks is planning. */
 static enum pl_status common(struct pl_kernels *ks, struct pl_err *err) {
@@ -25,6 +41,7 @@ static enum pl_status common(struct pl_kernels *ks, struct pl_err *err) {
     for (int i = 0; i < PL_PICK_COUNT; i++) PL_TRY(pl_kernel_pick(ks, (enum pl_picking)i, &k, err));
     struct pl_draw_kernels draw = {0};
     PL_TRY(pl_kernel_draw(ks, PL_F32, &draw, err));
+    PL_TRY(recurrent(ks, err));
     pl_jit_set_u32(&pack, "GROUP", 256);
     return pl_kernel_make(ks, &pack, 256, "pack/bf16", &k, err);
 }

@@ -106,6 +106,29 @@ static void paged(struct gate *g) {
     }
 }
 
+static void recurrent(struct gate *g) {
+    struct pl_jit_spec conv = spec("ssm.k.c", "pk_causal_conv", 128), norm = spec("ssm.k.c", "pk_gated_norm", 256);
+    pl_jit_set(&conv, "CONV", "1");
+    pl_jit_set(&conv, "HAS_BIAS", "1");
+    pl_jit_set(&conv, "ACT_SILU", "1");
+    pl_jit_set_u32(&conv, "K", 4);
+    pl_jit_set(&norm, "GATED_NORM", "1");
+    pl_jit_set(&norm, "HAS_GATE", "1");
+    compile(g, &conv);
+    compile(g, &norm);
+    for (uint32_t mamba2 = 0; mamba2 < 2; mamba2++) {
+        static const char *const common[] = {"SSM", "HAS_BIAS", "HAS_SKIP"};
+        struct pl_jit_spec s = spec("ssm.k.c", "pk_ssm", 128);
+        pl_jit_set_u32(&s, "STATE", mamba2 != 0 ? 128 : 12); /* the second: no multiple of the team */
+        pl_jit_set_u32(&s, "TEAM", mamba2 != 0 ? 32 : 8);
+        for (size_t i = 0; i < PL_COUNT_OF(common); i++) pl_jit_set(&s, common[i], "1");
+        if (mamba2 == 0) pl_jit_set(&s, "FULL", "1"), pl_jit_set(&s, "HAS_GATE", "1");
+        compile(g, &s);
+        pl_jit_set(&s, "ONE_ROW", "1");
+        compile(g, &s);
+    }
+}
+
 static void experts(struct gate *g) {
     static const char *const parts[] = {"MOE_ROUTE", "MOE_ORDER", "MOE_COMBINE"};
     static const char *const entries[] = {"pk_moe_route", "pk_moe_order", "pk_moe_combine"};
@@ -358,6 +381,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     weights(&gated);
     heads(&gated);
     paged(&gated);
+    recurrent(&gated);
     experts(&gated);
     draws(&gated);
     if (kind == PL_DEVICE_CUDA) only_cuda(&gated), cuda_inputs_and_attention(&gated);

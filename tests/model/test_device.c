@@ -46,6 +46,10 @@ static const struct {
     {"mixtral-mlx6", "mixtral-mlx6", true, true},
     {"gpt-oss", "gpt-oss", true, true},
     {"gpt-oss.gguf", "gpt-oss", true, true},
+    {"mamba", "mamba", false, false},
+    {"falcon-mamba.gguf", "falcon-mamba", false, false},
+    {"mamba2.gguf", "mamba2", false, false},
+    {"mamba2-limit", "mamba2-limit", false, false},
 };
 
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
@@ -57,15 +61,19 @@ static int by_value(const void *a, const void *b) {
 
 static void witness_names_device(struct rig *r, const char *kind, bool routed) {
     struct pl_ops_launches rows[64];
-    size_t n = pl_ops_witness(r->ops, rows, PL_COUNT_OF(rows)), linear = 0, attention = 0, moe = 0;
+    size_t n = pl_ops_witness(r->ops, rows, PL_COUNT_OF(rows)), linear = 0, attention = 0, moe = 0, update = 0, scan = 0;
+    const struct pl_model_config *c = pl_model_config(r->model);
     assert_true(n <= PL_COUNT_OF(rows));
     for (size_t i = 0; i < n; i++) {
         assert_true(strncmp(rows[i].kernel, kind, strlen(kind)) == 0);
         if (strcmp(rows[i].op, "linear") == 0) linear += rows[i].launches;
         if (strcmp(rows[i].op, "attention") == 0) attention += rows[i].launches;
         if (strcmp(rows[i].op, "moe") == 0) moe += rows[i].launches;
+        if (strcmp(rows[i].op, "ssm_update") == 0) update += rows[i].launches;
+        if (strcmp(rows[i].op, "ssm_scan") == 0) scan += rows[i].launches;
     }
-    assert_true(linear > 0 && attention > 0 && (moe > 0) == routed);
+    assert_true(linear > 0 && (attention > 0) == (c->kv_layers > 0) && (moe > 0) == routed);
+    assert_true((update > 0 && scan > 0) == (c->state_layers > 0));
 }
 
 static void one_backend(enum pl_backend backend, enum pl_device_kind kind, bool exact_products, enum pl_dtype kv,

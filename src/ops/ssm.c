@@ -1,0 +1,93 @@
+#include "ops/ssm.h"
+
+#include <stdio.h>
+
+static uint32_t groups(uint64_t n, uint32_t size) { return (uint32_t)((n + size - 1) / size); }
+
+static struct pl_jit_spec spec_of(const char *part, const char *entry, uint32_t group) {
+    struct pl_jit_spec s = {.file = "ssm.k.c", .entry = entry};
+    pl_jit_set_u32(&s, "GROUP", group);
+    pl_jit_set(&s, part, "1");
+    return s;
+}
+
+enum pl_status pl_kernel_causal_conv(struct pl_kernels *ks, struct pl_conv_kind kind, struct pl_kernel *out,
+                                     struct pl_err *err) {
+    char name[48];
+    struct pl_jit_spec s = spec_of("CONV", "pk_causal_conv", ks->linear);
+    pl_jit_set_u32(&s, "K", kind.kernel);
+    if (kind.bias) pl_jit_set(&s, "HAS_BIAS", "1");
+    if (kind.silu) pl_jit_set(&s, "ACT_SILU", "1");
+    snprintf(name, sizeof name, "causal_conv/k%u%s", kind.kernel, kind.silu ? "/silu" : "");
+    return pl_kernel_make(ks, &s, ks->linear, name, out, err);
+}
+
+enum pl_status pl_launch_causal_conv(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_conv *c) {
+    uint32_t chunks = groups(c->longest, PL_CONV_CHUNK);
+    struct pl_args_conv a = {(u32)c->channels, chunks, c->slot_stride};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(c->x),        PL_ARG_BUFFER(c->w),    PL_ARG_BUFFER(c->bias),
+                                   PL_ARG_BUFFER(c->state),    PL_ARG_BUFFER(c->seqs), PL_ARG_BUFFER(c->y),
+                                   PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, groups(c->channels, k->group), chunks * (uint32_t)c->seq_count, 0, args,
+                            PL_COUNT_OF(args));
+}
+
+/* Threads that share a row of the state: as many as there are values, at most what the device's products take. */
+static uint32_t team_of(const struct pl_kernels *ks, uint32_t state) {
+    uint32_t team = ks->team;
+    while (team > 1 && team > state) team /= 2;
+    return team;
+}
+
+enum pl_status pl_kernel_ssm(struct pl_kernels *ks, struct pl_ssm_kind kind, struct pl_kernel *out, struct pl_err *err) {
+    char name[48];
+    struct pl_jit_spec s = spec_of("SSM", "pk_ssm", ks->linear);
+    pl_jit_set_u32(&s, "TEAM", team_of(ks, kind.state));
+    pl_jit_set_u32(&s, "STATE", kind.state);
+    if (kind.full) pl_jit_set(&s, "FULL", "1");
+    if (kind.bias) pl_jit_set(&s, "HAS_BIAS", "1");
+    if (kind.skip) pl_jit_set(&s, "HAS_SKIP", "1");
+    if (kind.gate) pl_jit_set(&s, "HAS_GATE", "1");
+    if (kind.one_row) pl_jit_set(&s, "ONE_ROW", "1");
+    snprintf(name, sizeof name, "%s/n%u%s", kind.one_row ? "ssm_update" : "ssm_scan", kind.state, kind.full ? "/full" : "");
+    return pl_kernel_make(ks, &s, ks->linear, name, out, err);
+}
+
+enum pl_status pl_launch_ssm(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s) {
+    struct pl_args_ssm a = {.heads = s->heads,
+                            .head_dim = s->head_dim,
+                            .groups = s->groups,
+                            .x_stride = s->x_stride,
+                            .b_stride = s->b_stride,
+                            .c_stride = s->c_stride,
+                            .x_first = s->x_first,
+                            .b_first = s->b_first,
+                            .c_first = s->c_first,
+                            .dt_min = s->dt_min,
+                            .dt_max = s->dt_max,
+                            .slot_stride = s->slot_stride,
+                            .state_first = s->state_first};
+    struct pl_device_arg args[] = {
+        PL_ARG_BUFFER(s->x),     PL_ARG_BUFFER(s->b),    PL_ARG_BUFFER(s->c),       PL_ARG_BUFFER(s->dt),
+        PL_ARG_BUFFER(s->z),     PL_ARG_BUFFER(s->a),    PL_ARG_BUFFER(s->dt_bias), PL_ARG_BUFFER(s->skip),
+        PL_ARG_BUFFER(s->state), PL_ARG_BUFFER(s->seqs), PL_ARG_BUFFER(s->y),       PL_ARG_BUFFER(&k->counter),
+        PL_ARG_VALUE(a)};
+    uint32_t rows = k->group / team_of(ks, s->n);
+    return pl_kernel_launch(ks, k, groups((uint64_t)s->heads * s->head_dim, rows), (uint32_t)s->seq_count, 0, args,
+                            PL_COUNT_OF(args));
+}
+
+enum pl_status pl_kernel_gated_norm(struct pl_kernels *ks, bool gate, struct pl_kernel *out, struct pl_err *err) {
+    struct pl_jit_spec s = spec_of("GATED_NORM", "pk_gated_norm", ks->norm);
+    if (gate) pl_jit_set(&s, "HAS_GATE", "1");
+    return pl_kernel_make(ks, &s, ks->norm, gate ? "gated_norm" : "gated_norm/plain", out, err);
+}
+
+enum pl_status pl_launch_gated_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *z,
+                                    pl_buffer_in *w, pl_buffer_in *y, size_t rows, size_t cols, uint32_t norm_groups,
+                                    bool norm_first, float eps) {
+    struct pl_args_gated a = {(u32)cols, norm_groups, norm_first, eps};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(z),           PL_ARG_BUFFER(w),
+                                   PL_ARG_BUFFER(y), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, norm_groups, (uint32_t)rows, 0, args, PL_COUNT_OF(args));
+}

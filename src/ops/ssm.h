@@ -1,0 +1,44 @@
+/* ssm - the portable kernels of state-space layers (kernels/ssm.k.c): specialisation and launch. */
+#ifndef PL_OPS_SSM_H
+#define PL_OPS_SSM_H
+
+#include "ops/launch.h"
+
+/* What a convolution is compiled for. */
+struct pl_conv_kind {
+    uint32_t kernel;
+    bool bias, silu;
+};
+enum pl_status pl_kernel_causal_conv(struct pl_kernels *ks, struct pl_conv_kind kind, struct pl_kernel *out,
+                                     struct pl_err *err) PL_MUST_CHECK;
+/* state: of one layer, slot_stride values a slot, the convolution's first; seqs: PL_SEQ_WORDS of each sequence. */
+struct pl_launch_conv {
+    pl_buffer_in *x, *w, *bias, *state, *seqs, *y;
+    size_t channels, seq_count, longest; /* longest: most rows of a sequence */
+    uint64_t slot_stride;
+};
+enum pl_status pl_launch_causal_conv(struct pl_kernels *ks, struct pl_kernel *k,
+                                     const struct pl_launch_conv *c) PL_MUST_CHECK;
+
+struct pl_ssm_kind {
+    uint32_t state;
+    bool full, bias, skip, gate, one_row;
+};
+enum pl_status pl_kernel_ssm(struct pl_kernels *ks, struct pl_ssm_kind kind, struct pl_kernel *out,
+                             struct pl_err *err) PL_MUST_CHECK;
+struct pl_launch_ssm {
+    pl_buffer_in *x, *b, *c, *dt, *z, *a, *dt_bias, *skip, *state, *seqs, *y;
+    uint32_t heads, head_dim, groups, n, x_stride, b_stride, c_stride, x_first, b_first, c_first;
+    float dt_min, dt_max;
+    size_t seq_count;
+    uint64_t slot_stride, state_first;
+};
+enum pl_status pl_launch_ssm(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s) PL_MUST_CHECK;
+
+enum pl_status pl_kernel_gated_norm(struct pl_kernels *ks, bool gate, struct pl_kernel *out,
+                                    struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_launch_gated_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *z,
+                                    pl_buffer_in *w, pl_buffer_in *y, size_t rows, size_t cols, uint32_t norm_groups,
+                                    bool norm_first, float eps) PL_MUST_CHECK;
+
+#endif

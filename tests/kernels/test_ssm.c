@@ -1,0 +1,271 @@
+/* State-space kernels on every device present against src/ref: shapes that are no multiple of anything, several sequences in
+ * scattered slots, states carried from chunk to chunk bit for bit, poisoned outputs and sentinels, and faults that are seen.
+ *
+ * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
+ * through is sanitized in tests/device, tests/jit and tests/model)
+ * test-timeout: 600 */
+#include "kit.h"
+
+#include "ops/ssm.h"
+
+enum { SEQS = 3, SLOTS = 5 };
+/* Rows of each sequence in the first step and in the second; slots; only the second sequence has a past. */
+static const uint32_t lengths[2][SEQS] = {{70, 1, 5}, {1, 2, 33}}, slots[SEQS] = {4, 0, 2};
+
+static uint32_t record(uint32_t step, uint32_t seqs[SEQS * PL_SEQ_WORDS], bool one_by_one) {
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < SEQS; i++) {
+        uint32_t *q = seqs + i * PL_SEQ_WORDS, n = one_by_one ? 1 : lengths[step][i];
+        q[PL_SEQ_FIRST] = rows;
+        q[PL_SEQ_ROWS] = n;
+        q[PL_SEQ_PAST] = step == 0 && i != 1 ? 0 : 9;
+        q[PL_SEQ_SLOT] = slots[i];
+        rows += n;
+    }
+    return rows;
+}
+
+static void check_counted(const struct pl_kernel *k, uint64_t launched) {
+    uint64_t counted = 0;
+    CHECK(pl_kernel_counted(&ks, k, &counted, &err));
+    assert_int_equal(counted, launched);
+}
+
+/* --- convolution --- */
+
+static void one_conv(size_t channels, uint32_t kernel, bool bias, bool silu) {
+    size_t past = (kernel - 1) * channels, stride = past + 7; /* the recurrence's values follow */
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_causal_conv(&ks, (struct pl_conv_kind){kernel, bias, silu}, &k, &err));
+    float *w = kit_random(kernel * channels, 1), *b = kit_random(channels, 1), *state = kit_random(SLOTS * stride, 1);
+    struct pl_device_buffer bw = kit_up(w, kernel * channels * 4), bb = kit_up(b, channels * 4),
+                            bs = kit_up(state, SLOTS * stride * 4);
+    for (uint32_t step = 0; step < 2; step++) {
+        uint32_t seqs[SEQS * PL_SEQ_WORDS], rows = record(step, seqs, false);
+        float *x = kit_random(rows * channels, 2), *want = kit_random(rows * channels, 0);
+        for (uint32_t i = 0; i < SEQS; i++) {
+            const uint32_t *q = seqs + i * PL_SEQ_WORDS;
+            float *own = state + q[PL_SEQ_SLOT] * stride;
+            if (q[PL_SEQ_PAST] == 0) memset(own, 0, past * sizeof *own);
+            pl_ref_causal_conv(w, bias ? b : NULL, channels, kernel, silu, x + q[PL_SEQ_FIRST] * channels, q[PL_SEQ_ROWS],
+                               own, want + q[PL_SEQ_FIRST] * channels);
+        }
+        struct pl_device_buffer bx = kit_up(x, rows * channels * 4), by = kit_out(rows * channels * 4),
+                                bq = kit_up(seqs, sizeof seqs);
+        const struct pl_launch_conv c = {.x = &bx,
+                                         .w = &bw,
+                                         .bias = bias ? &bb : NULL,
+                                         .state = &bs,
+                                         .seqs = &bq,
+                                         .y = &by,
+                                         .channels = channels,
+                                         .seq_count = SEQS,
+                                         .longest = step == 0 ? 70 : 33,
+                                         .slot_stride = stride};
+        CHECK(pl_launch_causal_conv(&ks, &k, &c));
+        float *y = kit_down(&by);
+        kit_near("causal_conv", y, want, rows * channels, 4e-6, 0.1);
+        free(y), free(x), free(want);
+        kit_drop(&bx), kit_drop(&bq);
+    }
+    float *got = kit_down(&bs);
+    assert_memory_equal(got, state, SLOTS * stride * 4); /* inputs, as they are; other slots and values untouched */
+    check_counted(&k, k.record->eager);
+    kit_drop(&bw), kit_drop(&bb);
+    free(w), free(b), free(state), free(got);
+    pl_kernel_free(&ks, &k);
+}
+static void convolutions(void) {
+    one_conv(200, 4, true, true);
+    one_conv(5, 2, false, false);
+    one_conv(129, 3, false, true);
+    one_conv(64, 8, true, false);
+}
+static void convolutions_equal_the_reference(void **state) {
+    (void)state;
+    kit_each(convolutions);
+}
+
+/* --- recurrence --- */
+
+struct shape {
+    uint32_t heads, head_dim, groups, n;
+    bool full, bias, skip, gate;
+};
+static const struct shape shapes[] = {{70, 1, 1, 16, true, true, true, true},    {33, 1, 1, 12, true, true, true, false},
+                                      {4, 64, 1, 128, false, true, true, false}, {8, 16, 2, 20, false, true, true, true},
+                                      {6, 7, 3, 5, false, false, false, false},  {2, 100, 1, 256, false, true, true, false}};
+
+struct data {
+    float *a, *bias, *skip, *x, *b, *c, *dt, *z, *want, *state;
+    double *exact; /* states of all slots */
+    size_t inner, bc, stride, first;
+};
+
+static void run_step(const struct shape *s, struct data *d, struct pl_kernel *k, uint32_t step, bool one_by_one,
+                     struct pl_device_buffer *bs, bool wrong) {
+    uint32_t seqs[SEQS * PL_SEQ_WORDS], rows = record(step, seqs, one_by_one), wide = (uint32_t)(d->inner + 3 + 2 * d->bc);
+    /* x, B and C are columns of one activation, as Mamba-2 has them */
+    float *xbc = kit_random((size_t)rows * wide, 1), *dt = kit_random(rows * s->heads, 3),
+          *z = kit_random(rows * d->inner, 3), *want = kit_random(rows * d->inner, 0);
+    dt[0] = 40, dt[rows * s->heads - 1] = -50;
+    for (uint32_t i = 0; i < SEQS; i++) {
+        const uint32_t *q = seqs + i * PL_SEQ_WORDS;
+        float *x = malloc(q[PL_SEQ_ROWS] * d->inner * 4), *b = malloc(q[PL_SEQ_ROWS] * d->bc * 4),
+              *c = malloc(q[PL_SEQ_ROWS] * d->bc * 4);
+        for (uint32_t t = 0; t < q[PL_SEQ_ROWS]; t++) {
+            const float *row = xbc + (size_t)(q[PL_SEQ_FIRST] + t) * wide;
+            memcpy(x + t * d->inner, row + 3, d->inner * 4);
+            memcpy(b + t * d->bc, row + 3 + d->inner, d->bc * 4);
+            memcpy(c + t * d->bc, row + 3 + d->inner + d->bc, d->bc * 4);
+        }
+        double *own = d->exact + slots[i] * d->inner * s->n;
+        if (q[PL_SEQ_PAST] == 0) memset(own, 0, d->inner * s->n * sizeof *own);
+        const struct pl_ref_ssm ref = {.rows = q[PL_SEQ_ROWS],
+                                       .heads = s->heads,
+                                       .head_dim = s->head_dim,
+                                       .groups = s->groups,
+                                       .state = s->n,
+                                       .full = s->full,
+                                       .a = d->a,
+                                       .dt_bias = s->bias ? d->bias : NULL,
+                                       .skip = s->skip ? d->skip : NULL,
+                                       .x = x,
+                                       .b = b,
+                                       .c = c,
+                                       .dt = dt + q[PL_SEQ_FIRST] * s->heads,
+                                       .z = s->gate ? z + q[PL_SEQ_FIRST] * d->inner : NULL,
+                                       .dt_min = (double)0.01f,
+                                       .dt_max = 20};
+        pl_ref_ssm(&ref, own, want + q[PL_SEQ_FIRST] * d->inner);
+        free(x), free(b), free(c);
+    }
+    struct pl_device_buffer bx = kit_up(xbc, (size_t)rows * wide * 4), bdt = kit_up(dt, rows * s->heads * 4),
+                            bz = kit_up(z, rows * d->inner * 4), by = kit_out(rows * d->inner * 4),
+                            bq = kit_up(seqs, sizeof seqs), ba = kit_up(d->a, (s->full ? s->heads * s->n : s->heads) * 4),
+                            bb = kit_up(d->bias, s->heads * 4), bk = kit_up(d->skip, s->heads * 4);
+    const struct pl_launch_ssm l = {.x = &bx,
+                                    .b = &bx,
+                                    .c = &bx,
+                                    .dt = &bdt,
+                                    .z = s->gate ? &bz : NULL,
+                                    .a = &ba,
+                                    .dt_bias = s->bias ? &bb : NULL,
+                                    .skip = s->skip ? &bk : NULL,
+                                    .state = bs,
+                                    .seqs = &bq,
+                                    .y = &by,
+                                    .heads = s->heads,
+                                    .head_dim = s->head_dim,
+                                    .groups = s->groups,
+                                    .n = s->n,
+                                    .x_stride = wide,
+                                    .b_stride = wide,
+                                    .c_stride = wide,
+                                    .x_first = 3,
+                                    .b_first = (uint32_t)(3 + d->inner + (wrong ? d->bc : 0)),
+                                    .c_first = (uint32_t)(3 + d->inner + (wrong ? 0 : d->bc)),
+                                    .dt_min = 0.01f,
+                                    .dt_max = 20,
+                                    .seq_count = SEQS,
+                                    .slot_stride = d->stride,
+                                    .state_first = d->first};
+    CHECK(pl_launch_ssm(&ks, k, &l));
+    float *y = kit_down(&by);
+    if (wrong) { /* B and C exchanged: must be seen */
+        double most = 0;
+        for (size_t i = 0; i < rows * d->inner; i++) most = fmax(most, fabs((double)y[i] - (double)want[i]));
+        assert_true(most > 1e-2);
+    } else {
+        kit_near("ssm", y, want, rows * d->inner, 2e-5, 1);
+    }
+    free(y), free(xbc), free(dt), free(z), free(want);
+    struct pl_device_buffer *all[] = {&bx, &bdt, &bz, &bq, &ba, &bb, &bk};
+    for (size_t i = 0; i < PL_COUNT_OF(all); i++) kit_drop(all[i]);
+}
+
+static void one_shape(const struct shape *s) {
+    struct data d = {.inner = (size_t)s->heads * s->head_dim, .bc = (size_t)s->groups * s->n, .first = 11};
+    struct pl_kernel scan = {0}, update = {0};
+    struct pl_ssm_kind kind = {s->n, s->full, s->bias, s->skip, s->gate, false};
+    CHECK(pl_kernel_ssm(&ks, kind, &scan, &err));
+    kind.one_row = true;
+    CHECK(pl_kernel_ssm(&ks, kind, &update, &err));
+    d.stride = d.first + d.inner * s->n;
+    d.a = kit_random(s->full ? s->heads * s->n : s->heads, 1);
+    for (size_t i = 0; i < (s->full ? s->heads * s->n : s->heads); i++) d.a[i] -= 1.1f;
+    d.bias = kit_random(s->heads, 1), d.skip = kit_random(s->heads, 1), d.state = kit_random(SLOTS * d.stride, 1);
+    d.exact = malloc(SLOTS * d.inner * s->n * sizeof *d.exact);
+    for (size_t i = 0; i < SLOTS; i++)
+        for (size_t k = 0; k < d.inner * s->n; k++)
+            d.exact[i * d.inner * s->n + k] = (double)d.state[i * d.stride + d.first + k];
+    struct pl_device_buffer bs = kit_up(d.state, SLOTS * d.stride * 4);
+    run_step(s, &d, &scan, 0, false, &bs, false);
+    run_step(s, &d, &scan, 1, false, &bs, false);
+    run_step(s, &d, &update, 1, true, &bs, false);
+    float *got = kit_down(&bs);
+    for (size_t i = 0; i < SLOTS; i++)
+        for (size_t k = 0; k < d.stride; k++) {
+            double want = k < d.first ? (double)d.state[i * d.stride + k] : d.exact[i * d.inner * s->n + k - d.first];
+            if (fabs((double)got[i * d.stride + k] - want) > 1e-5 * (1 + fabs(want)))
+                fail_msg("state of slot %zu at %zu is %g, expected %g", i, k, (double)got[i * d.stride + k], want);
+        }
+    bs = kit_up(got, SLOTS * d.stride * 4);
+    run_step(s, &d, &scan, 1, false, &bs, true);
+    kit_drop(&bs);
+    check_counted(&scan, 3);
+    check_counted(&update, 1);
+    free(d.a), free(d.bias), free(d.skip), free(d.state), free(d.exact), free(got);
+    pl_kernel_free(&ks, &scan), pl_kernel_free(&ks, &update);
+}
+static void recurrences(void) {
+    for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
+        pl_kernels_reset_counts(&ks);
+        one_shape(&shapes[i]);
+    }
+}
+static void recurrences_equal_the_reference(void **state) {
+    (void)state;
+    kit_each(recurrences);
+}
+
+/* --- gated norm --- */
+
+static void one_norm(size_t rows, size_t cols, uint32_t groups, bool gate, bool norm_first) {
+    size_t n = rows * cols;
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_gated_norm(&ks, gate, &k, &err));
+    float *x = kit_random(n, 3), *z = kit_random(n, 3), *w = kit_random(cols, 1), *want = kit_random(n, 0);
+    struct pl_device_buffer bx = kit_up(x, n * 4), bz = kit_up(z, n * 4), bw = kit_up(w, cols * 4), by = kit_out(n * 4);
+    CHECK(pl_launch_gated_norm(&ks, &k, &bx, gate ? &bz : NULL, &bw, &by, rows, cols, groups, norm_first, 1e-5f));
+    CHECK(pl_launch_gated_norm(&ks, &k, &bx, gate ? &bz : NULL, &bw, &bx, rows, cols, groups, norm_first, 1e-5f));
+    for (size_t r = 0; r < rows; r++)
+        pl_ref_gated_norm(x + r * cols, gate ? z + r * cols : NULL, w, cols, groups, (double)1e-5f, norm_first,
+                          want + r * cols);
+    float *y = kit_down(&by), *in_place = kit_down(&bx);
+    kit_near("gated_norm", y, want, n, 5e-6, 0.1);
+    assert_memory_equal(y, in_place, n * 4);
+    free(y), free(in_place), free(x), free(z), free(w), free(want);
+    kit_drop(&bz), kit_drop(&bw);
+    pl_kernel_free(&ks, &k);
+}
+static void norms(void) {
+    one_norm(5, 256, 1, true, false);
+    one_norm(3, 120, 8, true, false);
+    one_norm(7, 66, 3, true, true);
+    one_norm(2, 33, 3, false, false);
+    one_norm(1, 5120, 8, true, false);
+}
+static void gated_norms_equal_the_reference(void **state) {
+    (void)state;
+    kit_each(norms);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(convolutions_equal_the_reference),
+        cmocka_unit_test(recurrences_equal_the_reference),
+        cmocka_unit_test(gated_norms_equal_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
