@@ -76,6 +76,18 @@ static int parse(struct verify *v, int argc, char **argv) {
     return pl_args_parse(&args, argc, argv);
 }
 
+/* Every file of a list with commas can be read. */
+static enum pl_status check_files(const char *option, const char *list, struct pl_err *err) {
+    for (const char *at = list; at != NULL && *at != '\0';) {
+        char path[1200];
+        size_t len = strcspn(at, ",");
+        snprintf(path, sizeof path, "%.*s", (int)PL_MIN(len, sizeof path - 1), at);
+        if (access(path, R_OK) != 0) PL_FAIL(err, PL_USAGE, "%s %.300s: %s", option, path, strerror(errno));
+        at += len + (at[len] == ',');
+    }
+    return PL_OK;
+}
+
 static enum pl_status prepare(struct verify *v, struct pl_err *err) {
     struct pl_verify_options *o = &v->o;
     ssize_t n = readlink("/proc/self/exe", v->self, sizeof v->self - 1);
@@ -90,6 +102,8 @@ static enum pl_status prepare(struct verify *v, struct pl_err *err) {
     if (o->url != NULL && v->model != NULL) PL_FAIL(err, PL_USAGE, "-m and --url exclude each other");
     if (o->against != NULL && access(o->against, F_OK) != 0)
         PL_FAIL(err, PL_USAGE, "--against %.300s: %s", o->against, strerror(errno));
+    PL_TRY(check_files("--tests", o->tests, err));
+    PL_TRY(check_files("--order", o->order, err));
     if (o->order != NULL && o->tests == NULL)
         PL_FAIL(err, PL_USAGE, "--order needs --tests: the results in the usual order, to compare with");
     if (v->item != NULL && pl_verify_item_find(v->item) == NULL)
@@ -121,6 +135,7 @@ static bool chosen(const struct verify *v, const struct pl_verify_item *i) {
 }
 
 static enum pl_status check_only(const struct verify *v, struct pl_err *err) {
+    if (v->only != NULL && v->only[strspn(v->only, ",")] == '\0') PL_FAIL(err, PL_USAGE, "--only names no item");
     for (const char *at = v->only; at != NULL && *at != '\0';) {
         char name[40];
         size_t len = strcspn(at, ",");
@@ -171,20 +186,39 @@ static enum pl_status write_report(const struct verify *v, bool finished, struct
     return st;
 }
 
+/* Results as this program writes them. */
+static bool are_items(const json_t *items) {
+    static const char *const texts[] = {"name", "what", "status", "summary"};
+    bool good = json_is_array(items);
+    for (size_t i = 0; i < json_array_size(items) && good; i++) {
+        const json_t *item = json_array_get(items, i), *e = json_object_get(item, "evidence");
+        const char *status = json_string_value(json_object_get(item, "status"));
+        bool known = false;
+        for (int s = 0; s < PL_VERIFY_STATUSES && status != NULL; s++)
+            known |= strcmp(status, pl_verify_status_name((enum pl_verify_status)s)) == 0;
+        for (size_t k = 0; k < PL_COUNT_OF(texts); k++) good = good && json_is_string(json_object_get(item, texts[k]));
+        good = good && known && json_is_integer(json_object_get(item, "question")) &&
+               json_is_number(json_object_get(item, "seconds")) && (json_is_object(e) || json_is_null(e));
+    }
+    return good;
+}
+
 /* Items of an interrupted run, if it was the same run. */
 static enum pl_status take_back(struct verify *v, struct pl_err *err) {
     char path[1200];
     snprintf(path, sizeof path, "%s/verify.json", v->o.dir);
     json_t *old = json_load_file(path, 0, NULL);
     if (old == NULL) return PL_OK;
+    bool whole = are_items(json_object_get(old, "items"));
     bool same = json_equal(json_object_get(old, "options"), json_object_get(v->report, "options")) &&
                 json_equal(json_object_get(old, "build_id"), json_object_get(v->report, "build_id"));
-    if (same) {
+    if (same && whole) {
         json_object_set(v->report, "items", json_object_get(old, "items"));
         json_object_set(v->report, "started", json_object_get(old, "started"));
     }
     json_decref(old);
     if (!same) PL_FAIL(err, PL_INVALID, "%s is of another build or other options: leave --resume out", path);
+    if (!whole) PL_FAIL(err, PL_INVALID, "%s was changed by somebody: its items are none. Leave --resume out", path);
     return PL_OK;
 }
 
