@@ -23,6 +23,8 @@ int ab_counters(struct ab *a);
 
 enum pl_status ab_write_file(const char *dir, const char *name, const char *data, size_t len,
                              struct pl_err *err) PL_MUST_CHECK;
+int ab_fail(const struct pl_err *err);
+int ab_print(const struct pl_buf *markdown, int verdict);
 void ab_progress(void *user, const char *what, size_t done, size_t total);
 
 #endif

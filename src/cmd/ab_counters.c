@@ -58,13 +58,7 @@ int ab_counters(struct ab *a) {
         pl_counters_markdown(&o, r, &markdown);
         st = write_reports(a, &o, r, &markdown, &err);
     }
-    int code = st == PL_OK ? (int)r->verdict : st == PL_USAGE ? PL_EXIT_USAGE : PL_EXIT_INCONCLUSIVE;
-    if (st == PL_OK) {
-        pl_out_write(pl_buf_cstr(&markdown), markdown.len);
-        (void)pl_out_close();
-    } else {
-        (void)pl_cmd_fail("ab", &err);
-    }
+    int code = st == PL_OK ? ab_print(&markdown, (int)r->verdict) : ab_fail(&err);
     pl_buf_deinit(&markdown);
     if (r != NULL) pl_counters_deinit(r);
     pl_free(r);

@@ -116,8 +116,16 @@ static enum pl_status read_prompts(struct ab *a, struct pl_err *err) {
     if (a->prompts_file == NULL) return PL_OK;
     struct pl_buf text = {0};
     enum pl_status st = pl_cmd_read_file(a->prompts_file, 64 << 20, &text, err);
-    json_t *v = st == PL_OK ? json_loadb(pl_buf_cstr(&text), text.len, 0, NULL) : NULL;
-    if (json_is_array(v)) {
+    json_error_t at;
+    json_t *v = st == PL_OK ? json_loadb(pl_buf_cstr(&text), text.len, 0, &at) : NULL;
+    size_t name = strlen(a->prompts_file);
+    bool named_json = name > 5 && strcmp(a->prompts_file + name - 5, ".json") == 0;
+    if (st == PL_OK && named_json && !json_is_array(v)) {
+        st = pl_err_set(err, __FILE__, __LINE__, PL_USAGE, "%.300s is no JSON list of strings%s%.100s", a->prompts_file,
+                        v == NULL ? ": " : "", v == NULL ? at.text : "");
+    } else if (st == PL_OK && memchr(pl_buf_cstr(&text), '\0', text.len) != NULL) {
+        st = pl_err_set(err, __FILE__, __LINE__, PL_USAGE, "%.300s holds a zero byte: prompts are text", a->prompts_file);
+    } else if (json_is_array(v)) {
         st = prompts_from_json(a, v, err);
     } else if (st == PL_OK) {
         char *rest = text.data;
@@ -246,12 +254,25 @@ void ab_progress(void *user, const char *what, size_t done, size_t total) {
     pl_progress(what, done, total, false);
 }
 
+/* An error says nothing about the sides: its code must not be that of a difference. */
+int ab_fail(const struct pl_err *err) {
+    (void)pl_cmd_fail("ab", err);
+    return err->status == PL_USAGE ? PL_EXIT_USAGE : PL_EXIT_INCONCLUSIVE;
+}
+
+int ab_print(const struct pl_buf *markdown, int verdict) {
+    pl_out_verdict(verdict);
+    pl_out_write(pl_buf_cstr(markdown), markdown->len);
+    (void)pl_out_close();
+    return verdict;
+}
+
 static int compare(struct ab *a) {
     struct pl_ab_report *r = pl_calloc(1, sizeof *r);
     struct pl_err err = {0};
     if (r == NULL) {
         (void)pl_err_set(&err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the report");
-        return pl_cmd_fail("ab", &err);
+        return ab_fail(&err);
     }
     a->o.progress = ab_progress;
     enum pl_status st = pl_ab_run(&a->o, r, &err);
@@ -261,13 +282,7 @@ static int compare(struct ab *a) {
         pl_ab_report_markdown(&a->o, r, &markdown);
         st = write_reports(a, r, &markdown, &err);
     }
-    int code = st == PL_OK ? (int)r->verdict : st == PL_USAGE ? PL_EXIT_USAGE : PL_EXIT_INCONCLUSIVE;
-    if (st == PL_OK) {
-        pl_out_write(pl_buf_cstr(&markdown), markdown.len);
-        (void)pl_out_close();
-    } else {
-        (void)pl_cmd_fail("ab", &err);
-    }
+    int code = st == PL_OK ? ab_print(&markdown, (int)r->verdict) : ab_fail(&err);
     pl_buf_deinit(&markdown);
     pl_ab_report_deinit(r);
     pl_free(r);
@@ -282,7 +297,7 @@ int pl_cmd_ab(int argc, char **argv) {
         if (prepare(&a, &err) == PL_OK)
             code = a.counters ? ab_counters(&a) : compare(&a);
         else
-            code = err.status == PL_USAGE ? pl_cmd_usage("ab", "%s", err.text) : pl_cmd_fail("ab", &err);
+            code = err.status == PL_USAGE ? pl_cmd_usage("ab", "%s", err.text) : ab_fail(&err);
     }
     list_deinit(&a.prompts);
     list_deinit(&a.base_env);

@@ -427,6 +427,7 @@ static enum pl_status run_all(struct verify *v, struct pl_err *err) {
     if (v->resume) PL_TRY(take_back(v, err));
     print_plan(stderr, v);
     PL_TRY(run_items(v, err));
+    pl_out_verdict(pl_verify_exit_code(v->report));
     if (v->json) return pl_cmd_print_json(json_incref(v->report), err);
     struct pl_buf markdown = {0};
     pl_verify_report_markdown(v->report, &markdown);
@@ -454,7 +455,9 @@ static int run(struct verify *v) {
         return code != PL_EXIT_OK ? code : pl_verify_exit_code(v->report);
     }
     err.status = st;
-    return st == PL_USAGE ? pl_cmd_usage("verify", "%s", err.text) : pl_cmd_fail("verify", &err);
+    if (st == PL_USAGE) return pl_cmd_usage("verify", "%s", err.text);
+    (void)pl_cmd_fail("verify", &err);
+    return PL_EXIT_INCONCLUSIVE; /* nothing could be said at all */
 }
 
 int pl_cmd_verify(int argc, char **argv) {

@@ -10,13 +10,17 @@
 #include "cmd/cmd.h"
 #include "cmd/interrupt.h"
 
+static int verdict = -1;
+
+void pl_out_verdict(int code) { verdict = code; }
+
 void pl_out_check(bool ok) {
     if (ok) return;
     int e = errno;
-    if (e == EPIPE) _exit(PL_EXIT_OK);
+    if (e == EPIPE) _exit(verdict >= 0 ? verdict : PL_EXIT_OK);
     if (e == EINTR && pl_interrupted()) _exit(PL_EXIT_INTERRUPTED); /* nobody reads, and Ctrl-C ends the waiting */
     fprintf(stderr, "plumb: cannot write to standard output: %s\n", strerror(e));
-    _exit(PL_EXIT_FAILED);
+    _exit(verdict > 0 ? verdict : verdict == 0 ? PL_EXIT_INCONCLUSIVE : PL_EXIT_FAILED);
 }
 
 void pl_out_write(const void *data, size_t len) { pl_out_check(len == 0 || fwrite(data, 1, len, stdout) == len); }

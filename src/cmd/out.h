@@ -16,6 +16,9 @@ void pl_out_printf(const char *fmt, ...) PL_PRINTF(1, 2);
 void pl_out_flush(void);
 /* For who writes to stdout by other means: false ends the process as a failed write here does (errno says why). */
 void pl_out_check(bool ok);
+/* From here on the exit code is a verdict: a reader that leaves does not turn it into a good one, and when the report cannot
+ * be written a good verdict (0) is inconclusive. */
+void pl_out_verdict(int code);
 /* Flushes and returns the exit code of a command that went well. */
 int pl_out_close(void);
 

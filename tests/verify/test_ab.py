@@ -179,6 +179,18 @@ def test_usage(s):
     expect(run("--base", one, "--arm", one, "-p", "x", "-n", "0"), 64, "-n")
     expect(run("--base", one, "--arm", one, "-p", "x", "--tolerance", "x=1"), 64, "near-tie")
     expect(run("--base-url", "ftp://x", "--arm", one, "-p", "x"), 64, "ftp://x")
+    for name, data, code, words in (("none.txt", None, 2, "No such file"), ("cut.json", b'["x"', 64, "no JSON list"), ("object.json", b'{"a": 1}', 64, "no JSON list"),
+                                    ("nul.txt", b"a\0b\n", 64, "zero byte"), ("nul.json", b'["a\\u0000b"]', 64, "no JSON list"), ("ids.json", b"[1]", 64, "no string")):
+        file = os.path.join(s.directory, name)
+        if data is not None:
+            open(file, "wb").write(data)
+        expect(run("--base", one, "--arm", s.make(build="b2"), "--prompts", file), code, words)  # never 1: an error is no difference
+    with open("/dev/full", "wb") as full:
+        r = subprocess.run([PLUMB, "ab", "--base", one, "--arm", s.make(build="b2"), "-p", "x", "-n", "10"], stdout=full, stderr=subprocess.PIPE)
+    assert r.returncode == 2 and b"No space left" in r.stderr, r
+    p = subprocess.Popen([PLUMB, "ab", "--base", one, "--arm", s.make({**GOOD, "ids": [5] + list(range(1, 10))}, build="b2"), "-p", "x", "-n", "10"], stdout=subprocess.PIPE)
+    p.stdout.close()  # a reader that leaves ('| head -1') does not make it EQUAL
+    assert p.wait() == 1
     expect(run("--nonsense"), 64, "nonsense")
     empty = os.path.join(s.directory, "empty.txt")
     open(empty, "w").close()

@@ -120,12 +120,12 @@ def an_interrupted_run_goes_on():
     verify("-m", tiny(), "--quick", "--only", "build,backend,routing", "--report", out, "--resume", code=0)
     r = report(out)
     assert item(r, "backend") == kept and item(r, "routing")["status"] == "pass"
-    assert "leave --resume out" in verify("-m", tiny(), "--only", "build", "--report", out, "--resume", code=1)
+    assert "leave --resume out" in verify("-m", tiny(), "--only", "build", "--report", out, "--resume", code=2)
     for change in (lambda i: i.pop("status"), lambda i: i.update(status="fine"), lambda i: i.update(evidence=[1]), lambda i: i.update(seconds=None)):
         bad = copy.deepcopy(r)
         change(bad["items"][1])
         json.dump(bad, open(os.path.join(out, "verify.json"), "w"))
-        assert "changed by somebody" in verify("-m", tiny(), "--quick", "--only", "build,backend,routing", "--report", out, "--resume", code=1)
+        assert "changed by somebody" in verify("-m", tiny(), "--quick", "--only", "build,backend,routing", "--report", out, "--resume", code=2)
     open(os.path.join(out, "verify.json"), "w").write("{ cut")  # a torn file is a fresh start
     verify("-m", tiny(), "--quick", "--only", "build", "--report", out, "--resume", code=0)
 
@@ -198,7 +198,7 @@ def what_is_missing_is_said():
                         (["--against", "/no/such"], "/no/such"), (["--tests", "/no/such"], "/no/such"), (["--tests", "README.md", "--order", "README.md,/no/such"], "/no/such"),
                         (["--only", ","], "names no item"), (["--url", "http://x", "-m", "y"], "exclude"), (["--item", "x"], "no item")):
         assert words in verify(*args, code=64), args
-    assert "no-such-model" in verify("-m", "no-such-model", code=1)
+    assert "no-such-model" in verify("-m", "no-such-model", code=2)
 
 
 JUNIT = """<testsuites><testsuite name="a"><testcase classname="a" name="one" time="0"/>
