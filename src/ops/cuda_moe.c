@@ -13,6 +13,8 @@ enum {
     DENSE_GROUP = 128,
     DENSE_STAGES = 3,
     DENSE_STAGE_BYTES = 32768,
+    WIDE_GROUP = 256,
+    WIDE_SHARED = 4 * 49152,
     FMA_GROUP = 256,
     FMA_GROUP_FEW = 64,
     FMA_TILE = 64,
@@ -326,17 +328,22 @@ enum pl_status pl_launch_moe_pack(struct pl_kernels *ks, struct pl_moe_dense *d,
     return pl_kernel_launch(ks, &d->pack, groups(count / 8, PACK_GROUP), 1, 0, args, PL_COUNT_OF(args));
 }
 
-enum pl_status pl_kernel_moe_dense(struct pl_kernels *ks, bool pair, int act, struct pl_kernel *out, struct pl_err *err) {
+bool pl_moe_dense_wide(const struct pl_kernels *ks) { return pl_mma_wide(ks, PL_MMA_WIDE_ROWS); }
+enum pl_status pl_kernel_moe_dense(struct pl_kernels *ks, bool pair, int act, bool wide, struct pl_kernel *out,
+                                   struct pl_err *err) {
     static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped"};
     char name[40];
-    struct pl_jit_spec s = {.file = "cuda/moe_dense.k.c", .entry = "pk_moe_dense"};
-    pl_jit_set_u32(&s, "GROUP", DENSE_GROUP);
-    pl_jit_set(&s, "STAGES", (char[]){(char)('0' + DENSE_STAGES), 0}); /* plain digits: the assembler gets STAGES - 2 */
+    struct pl_jit_spec s = {.file = wide ? "cuda/moe_wide.k.c" : "cuda/moe_dense.k.c",
+                            .entry = wide ? "pk_moe_wide" : "pk_moe_dense"};
+    uint32_t group = wide ? WIDE_GROUP : DENSE_GROUP;
+    pl_jit_set_u32(&s, "GROUP", group);
+    if (!wide)
+        pl_jit_set(&s, "STAGES", (char[]){(char)('0' + DENSE_STAGES), 0}); /* plain digits: the assembler gets STAGES - 2 */
     if (pair) pl_jit_set(&s, "MOE_PAIR", "1");
     if (act == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
     if (act == 2) pl_jit_set(&s, "ACT_SWIGLU_CLAMPED", "1");
-    snprintf(name, sizeof name, "moe_dense/bf16%s%s", pair ? "/" : "", pair ? acts[act] : "");
-    return pl_kernel_make(ks, &s, DENSE_GROUP, name, out, err);
+    snprintf(name, sizeof name, "moe_%s/bf16%s%s", wide ? "wide" : "dense", pair ? "/" : "", pair ? acts[act] : "");
+    return pl_kernel_make(ks, &s, group, name, out, err);
 }
 
 enum pl_status pl_launch_moe_dense(struct pl_kernels *ks, struct pl_moe_dense *d, struct pl_kernel *k,
@@ -354,8 +361,9 @@ enum pl_status pl_launch_moe_dense(struct pl_kernels *ks, struct pl_moe_dense *d
                                    PL_ARG_BUFFER(&k->counter),
                                    PL_ARG_VALUE(a)};
     uint32_t tiles = pl_moe_tiles(m->rows * m->used, m->experts, PL_MOE_DENSE_TILE);
-    return pl_kernel_launch(ks, k, groups(m->out, m->pair ? 64 : 128), tiles, DENSE_STAGES * DENSE_STAGE_BYTES, args,
-                            PL_COUNT_OF(args));
+    bool wide = k->group == WIDE_GROUP;
+    uint32_t outs = (wide ? 256 : 128) / (m->pair ? 2 : 1), shared = wide ? WIDE_SHARED : DENSE_STAGES * DENSE_STAGE_BYTES;
+    return pl_kernel_launch(ks, k, groups(m->out, outs), tiles, shared, args, PL_COUNT_OF(args));
 }
 
 /* --- f32 --- */

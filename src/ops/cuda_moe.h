@@ -83,8 +83,10 @@ enum pl_status pl_launch_moe_unpack(struct pl_kernels *ks, struct pl_moe_dense *
                                     size_t to) PL_MUST_CHECK;
 enum pl_status pl_launch_moe_pack(struct pl_kernels *ks, struct pl_moe_dense *d, pl_buffer_in *x,
                                   uint64_t count) PL_MUST_CHECK;
-enum pl_status pl_kernel_moe_dense(struct pl_kernels *ks, bool pair, int act, struct pl_kernel *out,
+/* wide: by four warps together (kernels/cuda/moe_wide.k.c), where the second says so. */
+enum pl_status pl_kernel_moe_dense(struct pl_kernels *ks, bool pair, int act, bool wide, struct pl_kernel *out,
                                    struct pl_err *err) PL_MUST_CHECK;
+bool pl_moe_dense_wide(const struct pl_kernels *ks);
 struct pl_launch_moe_dense {
     pl_buffer_in *w[2], *bias[2]; /* bf16; biases NULL or both */
     size_t experts, rows, used, in, out;

@@ -12,7 +12,8 @@ enum {
 
 /* These forms agree with a reference in an emulator. On a card they ran, and tests/kernels/test_moe stopped at a control of
  * its own, so its comparisons there are not complete: they are taken when asked for (--force-kernel moe=mma, moe=dense). */
-#define BY_DEFAULT false
+#define BY_DEFAULT      false
+#define WIDE_BY_DEFAULT false
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
 static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
@@ -321,7 +322,8 @@ static enum pl_status unpacked(struct pl_ops *o, const struct pl_weight *weight,
 
 static enum pl_status grouped(struct pl_ops *o, struct pl_kernel *k, int act, struct pl_launch_moe_dense *m) {
     struct dev_ops *d = dev_of(o);
-    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_moe_dense(&d->ks, m->pair, act, k, &d->ks.err);
+    bool wide = WIDE_BY_DEFAULT && pl_moe_dense_wide(&d->ks);
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_moe_dense(&d->ks, m->pair, act, wide, k, &d->ks.err);
     if (st != PL_OK) return dev_report(d, st);
     return dev_done(o, PL_OP_moe, k, 0, pl_launch_moe_dense(&d->ks, &d->moe.dense, k, &d->moe.room, m));
 }

@@ -273,6 +273,11 @@ static void only_cuda(struct gate *g) {
         if (i == 0) pl_jit_set(&s, "MOE_PAIR", "1");
         compile(g, &s);
     }
+    for (int pair = 0; pair < 2 && strcmp(g->target, "sm_90a") == 0; pair++) {
+        struct pl_jit_spec s = spec("cuda/moe_wide.k.c", "pk_moe_wide", 256);
+        if (pair != 0) pl_jit_set(&s, "MOE_PAIR", "1");
+        compile(g, &s);
+    }
     struct pl_jit_spec fma = spec("cuda/fma.k.c", "pk_fma", 256);
     compile(g, &fma);
 }

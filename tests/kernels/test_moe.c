@@ -368,17 +368,17 @@ static void test_packed(void **state) {
 
 /* --- NVIDIA's tensor cores: inputs of f16 or bf16 --- */
 
-enum cuda_form { MMA, BULK, DENSE };
+enum cuda_form { MMA, BULK, DENSE, TOGETHER };
 static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, bool biases, enum cuda_form form, bool wrong) {
     struct pl_moe_route route = {0};
     bool direct = form == MMA && rows == 1, bulk = form == BULK;
     struct trial t;
-    CHECK(pl_kernel_moe_route(&ks, X, USED, form == DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &route, &err));
+    CHECK(pl_kernel_moe_route(&ks, X, USED, form >= DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &route, &err));
     trial_open(&t, k, rows, 5);
     for (size_t i = 0; i < t.slots; i++) t.ids[i] = kit_u32() % (X - 1) + (i % 3 == 0); /* the first expert is rare */
     trial_begin(&t);
     if (!direct) CHECK(pl_launch_moe_order(&ks, &route, &room, rows));
-    if (form != DENSE) {
+    if (form < DENSE) {
         struct pl_mma_room ready = {0};
         struct pl_kernel copy = {0}, up = {0}, down = {0};
         struct pl_launch_prepare p = {.x = &t.bx, .rows = rows, .cols = k->in};
@@ -410,7 +410,7 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
             if (i == 0) continue;
             struct pl_kernel *g = i == 1 ? &pair : &down;
             if (biases) m.bias[0] = &t.bb[i == 1 ? 0 : 2], m.bias[1] = &t.bb[1];
-            CHECK(pl_kernel_moe_dense(&ks, i == 1, i == 1 ? (int)act : 0, g, &err));
+            CHECK(pl_kernel_moe_dense(&ks, i == 1, i == 1 ? (int)act : 0, form == TOGETHER, g, &err));
             CHECK(pl_launch_moe_dense(&ks, &d, g, &room, &m));
             m.in = k->inner, m.out = k->in, m.pair = false;
         }
@@ -445,23 +445,22 @@ static void cuda_forms(void) {
                  {PL_Q6_K, PL_Q4_K, 256, 1536, true},   {PL_Q8_0, PL_Q8_0, 128, 192, false},
                  {PL_MXFP4, PL_MXFP4, 192, 320, false}, {PL_BF16, PL_BF16, 64, 128, false}};
     static const size_t rows[] = {1, 2, 7, 33, 150};
+    static const char *const names[] = {"mma", "bulk", "dense", "wide"};
     if (pl_device_info(ks.device)->kind != PL_DEVICE_CUDA) return;
     for (size_t i = 0; i < PL_COUNT_OF(mixes); i++) {
         struct mix k = mix_of(mixes[i].dtype, mixes[i].down, mixes[i].in, mixes[i].inner, 0);
         if (pl_moe_dense_declines(&ks, &k.w[0], X) != NULL) fail_msg("%s", pl_moe_dense_declines(&ks, &k.w[0], X));
         if (mixes[i].strips) assert_null(pl_moe_strips_decline(&ks, &k.w[0], X)), to_strips(&k);
         for (size_t r = 0; r < PL_COUNT_OF(rows); r++) {
-            for (int form = mixes[i].strips ? MMA : DENSE; form <= DENSE; form++) {
+            for (int form = mixes[i].strips ? MMA : DENSE; form <= TOGETHER; form++) {
+                if (form == TOGETHER && !pl_moe_dense_wide(&ks)) continue;
                 if (form == BULK && !can_bulk(&k)) continue;
-                bool biases = form == DENSE && r % 2 == 0;
-                enum pl_ops_act act = (enum pl_ops_act)(r % (form == DENSE ? 3 : 2));
+                bool biases = form >= DENSE && r % 2 == 0;
+                enum pl_ops_act act = (enum pl_ops_act)(r % (form >= DENSE ? 3 : 2));
                 double off = cuda_distance(&k, rows[r], act, biases, (enum cuda_form)form, false);
-                if (!(off <= (form == DENSE ? 8e-3 : 1e-3)))
-                    fail_msg("%s %s %s, %zu rows: off by %.3g",
-                             form == DENSE  ? "dense"
-                             : form == BULK ? "bulk"
-                                            : "mma",
-                             pl_dtype_name(mixes[i].dtype), pl_dtype_name(mixes[i].down), rows[r], off);
+                if (!(off <= (form >= DENSE ? 8e-3 : 1e-3)))
+                    fail_msg("%s %s %s, %zu rows: off by %.3g", names[form], pl_dtype_name(mixes[i].dtype),
+                             pl_dtype_name(mixes[i].down), rows[r], off);
                 assert_true(rows[r] > 33 || cuda_distance(&k, rows[r], act, biases, (enum cuda_form)form, true) > 2e-2);
             }
         }
@@ -715,7 +714,7 @@ static void one_rows(void) {
                                             {PL_Q4_K, PL_Q6_K, 64, 2, 768, 1280, false, false},
                                             {PL_Q6_K, PL_Q4_K, 96, 3, 2304, 512, true, true}};
     if (pl_cuda_capability(&ks) < 90) return;
-    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) one_row_of(&cases[i]);
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i += test_small() ? 2 : 1) one_row_of(&cases[i]);
     cuda_ran++;
 }
 static void test_one_row(void **state) {
