@@ -27,6 +27,11 @@
     X(cuda_strip_math, "cuda/strip_math.h")             \
     X(cuda_moe, "cuda/moe.k.c")                         \
     X(cuda_moe_dense, "cuda/moe_dense.k.c")             \
+    X(cuda_moe_choose, "cuda/moe_choose.k.c")           \
+    X(cuda_moe_one, "cuda/moe_one.k.c")                 \
+    X(cuda_moe_router, "cuda/moe_router.k.c")           \
+    X(cuda_moe_math, "cuda/moe_math.h")                 \
+    X(cuda_moe_wide, "cuda/moe_wide.k.c")               \
     X(cuda_mma, "cuda/mma.k.c")                         \
     X(cuda_paged_lone, "cuda/paged_lone.h")             \
     X(cuda_paged_mma, "cuda/paged_mma.k.c")             \
