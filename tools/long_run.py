@@ -14,6 +14,7 @@ import http.client
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -23,10 +24,13 @@ WORDS = "time year people way day man thing woman life child world school state 
 
 
 class Server:
+    running = []
+
     def __init__(self, args, slots, context):
         command = [args.plumb, "serve", "-m", args.model, "--port", "0", "--metrics", "--invariant", "--parallel", str(slots), "-c",
                    str(context), *args.flags.split()]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        Server.running.append(self)
         self.port, lines = 0, []
         for line in self.process.stderr:
             lines.append(line)
@@ -60,6 +64,7 @@ class Server:
         return rows
 
     def stop(self):
+        Server.running.remove(self)
         self.process.terminate()
         return self.process.wait(timeout=120)
 
@@ -87,6 +92,7 @@ def run(args):
     todo, wrong = list(requests(args)), []
     start = time.monotonic()
     server = Server(args, args.slots, args.context)
+    print(f"server ready: {time.monotonic() - start:.1f} s", flush=True)
     with concurrent.futures.ThreadPoolExecutor(2 * args.slots) as pool:
         together = list(pool.map(server.text, todo))
     took = time.monotonic() - start
@@ -95,7 +101,7 @@ def run(args):
         wrong.append(fault)
     if server.stop() != 0:
         wrong.append("the server's exit code is not 0")
-    print(f"{len(todo)} requests through {args.slots} slots: {took:.1f} s")
+    print(f"{len(todo)} requests through {args.slots} slots: {took:.1f} s", flush=True)
     start = time.monotonic()
     servers = [Server(args, 1, args.context) for _ in range(args.alone)]
 
@@ -115,6 +121,11 @@ def run(args):
     return 1 if wrong else 0
 
 
+def kill_servers():
+    for server in Server.running:
+        server.process.kill()
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--plumb", default="build/plumb")
@@ -127,7 +138,12 @@ def main():
     p.add_argument("--tokens", type=int, default=64, help="generated at most")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--flags", default="")
-    sys.exit(run(p.parse_args()))
+    args = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: (kill_servers(), sys.exit(143)))
+    try:
+        sys.exit(run(args))
+    finally:
+        kill_servers()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
  * Order: lock before out_lock. */
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -29,11 +30,19 @@ void service_request_free(struct request *r) {
 
 /* ---------- the prefix tree behind the scheduler's cache calls (under lock) ---------- */
 
+/* Keys and values follow from the weights and are rounded to the cache's type. There are no adapters; one would be a part of
+ * this. */
+static uint64_t space_of(const struct plumb_engine *e) {
+    const char *weights = pl_file_fingerprint(e->file);
+    uint32_t rest[] = {(uint32_t)e->kv_shape.dtype, (uint32_t)e->kv_shape.page_tokens};
+    return pl_hash64(rest, sizeof rest, pl_hash64(weights, strlen(weights), 0));
+}
+
 static uint32_t cache_adopt(void *user, uint64_t id, struct pl_block_table *table) {
     struct pl_service *s = user;
     struct request *r = request_of(s, id);
     bool fresh = r->score_prompt && r->scored < r->prompt; /* the logits of all its rows are wanted */
-    uint32_t n = fresh ? 0 : pl_prefix_adopt(s->tree, 0, r->tokens, r->known, table);
+    uint32_t n = fresh ? 0 : pl_prefix_adopt(s->tree, s->space, r->tokens, r->known, table);
     if (!r->admitted) r->cached = n;
     r->admitted = true;
     if (r->admitted_ns == 0) r->admitted_ns = pl_clock_ns();
@@ -43,7 +52,7 @@ static void cache_retire(void *user, uint64_t id, const struct pl_block_table *t
     struct pl_service *s = user;
     struct request *r = request_of(s, id);
     if (table->gone > 0) return; /* its beginning is no longer there */
-    if (!s->poisoned && !r->failed) pl_prefix_insert(s->tree, 0, r->tokens, computed, table);
+    if (!s->poisoned && !r->failed) pl_prefix_insert(s->tree, s->space, r->tokens, computed, table);
 }
 static uint32_t cache_reclaim(void *user, uint32_t pages) {
     return pl_prefix_evict(((struct pl_service *)user)->tree, pages);
@@ -266,6 +275,7 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     struct pl_service *s = pl_calloc(1, sizeof *s);
     if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the service");
     s->engine = e;
+    s->space = space_of(e);
     s->gap_ns = (uint64_t)opt->gap_ms * 1000000u;
     s->gap_least_ns = opt->gap_least_ms == 0 ? s->gap_ns : PL_MIN((uint64_t)opt->gap_least_ms * 1000000u, s->gap_ns);
     s->fail_step = opt->fail_step;

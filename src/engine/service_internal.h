@@ -79,6 +79,7 @@ struct pl_service {
     pthread_cond_t work;
     struct pl_sched *sched;
     struct pl_prefix_tree *tree; /* NULL: switched off */
+    uint64_t space;              /* of its keys: what else the pages' content depends on */
     struct request **table;      /* [table_cap] by number % table_cap */
     uint32_t table_cap;
     uint64_t numbers;

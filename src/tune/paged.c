@@ -177,36 +177,89 @@ static enum pl_status tune_v1(struct pl_paged_bed *b, const struct pl_tune_optio
 
 /* --- cascade --- */
 
-static enum pl_status tune_cascade(struct pl_paged_bed *b, const struct pl_tune_options *o, struct pl_attn_table *out,
-                                   json_t *report, struct pl_err *err) {
-    static const uint32_t members[] = {2, 4, 16};
-    uint32_t span_min = UINT32_MAX, members_min = UINT32_MAX;
-    double ratio_sum = 0, ratios = 0;
-    for (size_t m = 0; m < PL_COUNT_OF(members); m++) {
-        for (uint32_t pages = 2; pages * o->shape.page_tokens <= o->len_max / 2; pages *= 4) {
-            struct pl_paged_case c = o->shape;
-            struct pl_paged_time shared, apart;
-            c.batch = members[m];
-            c.shared = pages * c.page_tokens;
-            c.len = c.shared + 2 * c.page_tokens;
-            say(o, "cascade against chunks");
-            PL_TRY(pl_paged_bed_set(b, &c, err));
-            struct pl_plan_options opt = options_of(out, 0);
-            PL_TRY(pl_paged_bed_time(b, PL_BENCH_V2, &opt, true, &apart, err));
-            PL_TRY(pl_paged_bed_time(b, PL_BENCH_CASCADE, &opt, true, &shared, err));
-            note(report, &c, PL_BENCH_V2, &apart);
-            note(report, &c, PL_BENCH_CASCADE, &shared);
-            if (shared.declined != NULL) continue;
-            ratio_sum += shared.us / apart.us;
-            ratios++;
-            if (shared.us >= apart.us * 0.98) continue;
-            span_min = PL_MIN(span_min, pages);
-            members_min = PL_MIN(members_min, members[m]);
+struct shared_cell { /* the same rows with chunks of their own and with shared ones */
+    uint32_t members, pages;
+    double apart, shared;
+};
+enum { SHARED_CELLS_MAX = 24 };
+
+/* The cascade of one cell at each of three costs of a member; shared[i] is 0 where none could be planned. */
+enum { MEMBER_COSTS = 3 };
+static enum pl_status time_shared(struct pl_paged_bed *b, const struct pl_tune_options *o, const struct pl_attn_table *t,
+                                  uint32_t members, uint32_t pages, const float cost[MEMBER_COSTS], double *apart,
+                                  double shared[MEMBER_COSTS], json_t *report, struct pl_err *err) {
+    struct pl_paged_case c = o->shape;
+    struct pl_paged_time time;
+    struct pl_attn_table with = *t;
+    c.batch = members;
+    c.shared = pages * c.page_tokens;
+    c.len = c.shared + 2 * c.page_tokens;
+    PL_TRY(pl_paged_bed_set(b, &c, err));
+    struct pl_plan_options opt = options_of(t, 0);
+    PL_TRY(pl_paged_bed_time(b, PL_BENCH_V2, &opt, true, &time, err));
+    note(report, &c, PL_BENCH_V2, &time);
+    *apart = time.us;
+    for (size_t i = 0; i < MEMBER_COSTS; i++) {
+        with.member_cost = cost[i];
+        opt = options_of(&with, 0);
+        PL_TRY(pl_paged_bed_time(b, PL_BENCH_CASCADE, &opt, true, &time, err));
+        note(report, &c, PL_BENCH_CASCADE, &time);
+        shared[i] = time.declined != NULL ? 0 : time.us;
+    }
+    return PL_OK;
+}
+
+/* What floors of so many pages and members make of the cells: the sum of each as a share of its better form. */
+static double with_floors(const struct shared_cell *cells, size_t count, uint32_t pages, uint32_t members) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool share = cells[i].pages >= pages && cells[i].members >= members;
+        sum += (share ? cells[i].shared : cells[i].apart) / PL_MIN(cells[i].shared, cells[i].apart);
+    }
+    return sum;
+}
+
+/* Floors are those of the cells' own sizes that lose least; none of them when sharing never wins. */
+static void fit_floors(const struct shared_cell *cells, size_t count, struct pl_attn_table *out) {
+    double least = with_floors(cells, count, UINT32_MAX, UINT32_MAX);
+    out->span_min = out->members_min = UINT32_MAX;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < count; k++) {
+            double sum = with_floors(cells, count, cells[i].pages, cells[k].members);
+            if (sum >= least) continue;
+            least = sum;
+            out->span_min = cells[i].pages;
+            out->members_min = cells[k].members;
         }
     }
-    out->span_min = span_min;
-    out->members_min = members_min;
-    if (ratios > 0) out->member_cost = (float)PL_MIN(1.0, PL_MAX(0.05, ratio_sum / ratios));
+}
+
+static enum pl_status tune_cascade(struct pl_paged_bed *b, const struct pl_tune_options *o, struct pl_attn_table *out,
+                                   json_t *report, struct pl_err *err) {
+    static const uint32_t members[] = {2, 4, 8, 16, 64};
+    const float was = out->member_cost > 0 ? out->member_cost : 0.01f;
+    const float cost[MEMBER_COSTS] = {was / 2, was, PL_MIN(1.0f, was * 2)};
+    struct shared_cell cells[MEMBER_COSTS][SHARED_CELLS_MAX];
+    double sum[MEMBER_COSTS] = {0};
+    size_t count = 0, best = 1;
+    for (size_t m = 0; m < PL_COUNT_OF(members); m++) {
+        for (uint32_t pages = 2; pages * o->shape.page_tokens <= o->len_max; pages *= 4) {
+            double apart, shared[MEMBER_COSTS];
+            if (count == SHARED_CELLS_MAX || (uint64_t)members[m] * pages * o->shape.page_tokens > 64ull * o->len_max) break;
+            say(o, "cascade against chunks");
+            PL_TRY(time_shared(b, o, out, members[m], pages, cost, &apart, shared, report, err));
+            if (shared[0] <= 0 || shared[1] <= 0 || shared[2] <= 0) continue;
+            for (size_t i = 0; i < MEMBER_COSTS; i++) {
+                cells[i][count] = (struct shared_cell){members[m], pages, apart, shared[i]};
+                sum[i] += shared[i] / apart;
+            }
+            count++;
+        }
+    }
+    for (size_t i = 0; i < MEMBER_COSTS; i++)
+        if (sum[i] < sum[best] * 0.99) best = i; /* what stood there, unless another is better by more than chance */
+    out->member_cost = cost[best];
+    fit_floors(cells[best], count, out);
     return PL_OK;
 }
 

@@ -1,8 +1,9 @@
 /* paged - chooses the planner's constants and floors from measurements on one device.
  *
  * Chunk lengths are timed over a grid of batches and lengths; the constants kept are those whose choices lose least
- * against the best length measured in each cell. Cascades are timed against plain chunks; floors are the smallest
- * span and member count from which on sharing wins. One pass is timed against unsplit chunks. */
+ * against the best length measured in each cell. Cascades are timed against plain chunks, with half, once and twice what a
+ * member is said to cost; floors are those spans and member counts with which the cells lose least. One pass is timed
+ * against unsplit chunks. */
 #ifndef PL_TUNE_PAGED_H
 #define PL_TUNE_PAGED_H
 
