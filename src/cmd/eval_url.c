@@ -117,6 +117,9 @@ static const json_t *step_list(const json_t *answer) {
 
 /* ---------- rows ---------- */
 
+/* Rounding may put one a little above 0; what a float cannot hold is none. */
+static bool is_logprob(double x) { return x <= 1e-3 && x >= -1e30; }
+
 /* {text: logprob}: the most likely first. */
 static void top_of_object(const struct eval *v, json_t *object, struct pl_row *row, uint32_t *ids, float *top) {
     const char *text;
@@ -125,7 +128,7 @@ static void top_of_object(const struct eval *v, json_t *object, struct pl_row *r
     json_object_keylen_foreach(object, text, len, value) {
         double lp = json_number_value(value);
         uint32_t id = id_of(v, text, len), at = row->top_count;
-        if (at == PL_REFERENCE_TOP_MAX || id == UINT32_MAX || !json_is_number(value)) continue;
+        if (at == PL_REFERENCE_TOP_MAX || id == UINT32_MAX || !json_is_number(value) || !is_logprob(lp)) continue;
         for (; at > 0 && top[at - 1] < lp; at--) {
             top[at] = top[at - 1];
             ids[at] = ids[at - 1];
@@ -151,6 +154,8 @@ static enum pl_status score_echo(struct eval *v, const json_t *answer, size_t be
         const json_t *value = json_array_get(chosen, pos - begin);
         struct pl_row row = {.logprob = json_number_value(value)};
         if (!json_is_number(value)) PL_FAIL(err, PL_FORMAT, "%.200s: no log-probability for token %zu", v->peer.url, pos);
+        if (!is_logprob(row.logprob))
+            PL_FAIL(err, PL_FORMAT, "%.200s: %g for token %zu is no log-probability", v->peer.url, row.logprob, pos);
         top_of_object(v, json_array_get(tops, pos - begin), &row, ids, top);
         PL_TRY(pl_scorer_take(&v->scorer, &row, err));
     }
@@ -166,7 +171,8 @@ static enum pl_status score_step(struct eval *v, const json_t *answer, size_t po
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *t = json_array_get(list, i), *id = json_object_get(t, "id");
         double lp = json_number_value(json_object_get(t, "logprob"));
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab || !isfinite(lp)) continue;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab || !is_logprob(lp))
+            continue;
         v->row[json_integer_value(id)] = (float)PL_MAX(lp, -1000.0);
         seen++;
     }

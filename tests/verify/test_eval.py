@@ -145,15 +145,18 @@ class Fake(http.server.BaseHTTPRequestHandler):
         self.server.asked += 1
         if self.server.lasts is not None and self.server.asked > self.server.lasts:
             return self.send(503, {"error": {"message": "gone"}})
-        if self.path == "/v1/completions" and way == "echo":
+        if self.path == "/v1/completions" and (way == "echo" or way.startswith("echo ")):
             if body["max_tokens"] == 0 and self.server.wants_one:
                 return self.send(400, {"error": {"message": "max_tokens"}})
             chosen, tops = [None], [None]
+            lies = {"positive": 5, "huge": -1e300, "text": "x", "null": None}
             for a, b in zip(ids, ids[1:]):
                 r = self.row(a)
                 best = sorted(range(self.V), key=lambda i: -r[i])[:body["logprobs"]]
                 chosen.append(r[b])
                 tops.append({f"t{i}": r[i] for i in best + [b]})
+            if way != "echo":
+                chosen[len(chosen) // 2] = lies[way.split()[1]]
             self.send(200, {"choices": [{"text": "", "logprobs": {"tokens": [f"t{i}" for i in ids], "token_logprobs": chosen, "top_logprobs": tops}}]})
         elif self.path == "/completion" and way == "steps":
             r = self.row(ids[-1])
@@ -189,6 +192,8 @@ def servers_by_both_ways():
         out = ask(url, "--against", ref)["against"]
         assert out["kl_max"] < 1e-5 and out["top1_agreement"]["value"] == 1
         assert out["kl_is_lower_bound"] == (way == "echo")
+    for lie in ("positive", "huge", "text", "null"):
+        assert b"no log-probability" in ask(serve("echo " + lie), check=1).stderr, lie
     out = ask(serve("none"), check=1)
     assert b"cannot be evaluated" in out.stderr and b"echo" in out.stderr and b"n_probs" in out.stderr
     assert b"127.0.0.1:1" in ask("http://127.0.0.1:1", check=1).stderr

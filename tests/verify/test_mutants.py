@@ -2,9 +2,11 @@
 the right verdict from the right tool, and the table in docs/verify.md is what this test has proved:
     python3 tests/verify/test_mutants.py --write     # writes the table after every row was proved
 test-timeout: 900"""
+import glob
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -156,6 +158,14 @@ def the_table_in_the_docs_is_this_one():
     assert BEGIN + table() + END in text, "python3 tests/verify/test_mutants.py --write"
 
 
+def every_planted_fault_is_in_the_table_and_caught():
+    """What src plants is what is tried, and of each at least one tool says that something is wrong."""
+    planted = {name for f in glob.glob("src/*/*.c") for name in re.findall(r'pl_fault(?:_now)?\("([a-z-]+)"', open(f, encoding="utf-8").read())}
+    tried = {fault for fault, _, _ in ROWS} - {"none", "identical"}  # no fault, and a copy of the program
+    assert planted == tried, planted ^ tried
+    assert {f for f, _, tools in ROWS if any(expected not in (0, "pass") for _, _, expected, _ in tools)} == {f for f, _, _ in ROWS} - {"none"}
+
+
 def main():
     if "--write" in sys.argv:
         for fault, _, tools in ROWS:
@@ -168,6 +178,7 @@ def main():
         check = lambda fault=fault, tools=tools: prove(fault, tools)
         check.__name__ = fault.replace("-", "_")
         tap.case(check)
+    tap.case(every_planted_fault_is_in_the_table_and_caught)
     tap.case(the_table_in_the_docs_is_this_one)
     tap.main()
 
