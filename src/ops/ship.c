@@ -7,6 +7,7 @@
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 #include "ops/draw.h"
+#include "ops/moe.h"
 #include "ops/paged.h"
 #include "ops/ssm.h"
 
@@ -66,6 +67,30 @@ static enum pl_status weights(struct pl_kernels *ks, const char *only, struct pl
     return PL_OK;
 }
 
+/* Mixtures: the routers of published shapes, and products of the types that experts are published in. Without a compiler on
+ * the machine weights are not rearranged, so the portable kernels are what runs. */
+static enum pl_status experts(struct pl_kernels *ks, const char *only, struct pl_err *err) {
+    static const struct {
+        uint32_t experts, used;
+    } routers[] = {{128, 8}, {60, 4}, {64, 8}, {8, 2}, {32, 4}, {128, 4}, {64, 6}, {256, 8}};
+    static const enum pl_dtype types[] = {PL_F16, PL_BF16, PL_Q4_0, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_MXFP4};
+    for (size_t i = 0; i < PL_COUNT_OF(routers); i++) {
+        struct pl_moe_route r;
+        PL_TRY(pl_kernel_moe_route(ks, routers[i].experts, routers[i].used, PL_MOE_TILE, &r, err));
+    }
+    for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
+        if (only != NULL && strcmp(only, pl_dtype_name(types[i])) != 0) continue;
+        struct pl_device_weight w = {.dtype = types[i], .rows = 4096, .cols = 4096, .row_bytes = 16384};
+        struct pl_kernel k = {0};
+        int act = types[i] == PL_MXFP4 ? 2 : 0; /* gpt-oss: clamped */
+        PL_TRY(pl_kernel_moe(ks, &w, PL_MOE_PAIR, act, true, &k, err));
+        PL_TRY(pl_kernel_moe(ks, &w, PL_MOE_PAIR, act, false, &k, err));
+        PL_TRY(pl_kernel_moe(ks, &w, PL_MOE_ONE, 0, false, &k, err));
+        PL_TRY(pl_kernel_moe(ks, &w, PL_MOE_MIX, 0, true, &k, err));
+    }
+    return PL_OK;
+}
+
 struct family {
     uint32_t heads, kv_heads, head_dim;
     bool norm; /* of each head's q and k */
@@ -98,12 +123,13 @@ static enum pl_status everything(struct pl_kernels *ks, const struct pl_ship *wh
         {32, 8, 128, false}, {32, 8, 64, false},  {24, 8, 128, false}, {9, 3, 64, false},   {15, 5, 64, false},
         {32, 32, 64, false}, {14, 2, 64, false},  {12, 2, 128, false}, {28, 4, 128, false}, {16, 2, 128, false},
         {40, 8, 128, false}, {64, 8, 128, false}, {16, 8, 128, true},  {32, 8, 128, true},  {40, 8, 128, true},
-        {4, 1, 256, true},   {8, 4, 256, true},   {16, 8, 256, true},
+        {4, 1, 256, true},   {8, 4, 256, true},   {16, 8, 256, true},  {32, 4, 128, true},  {16, 16, 128, true},
     };
     static const enum pl_dtype caches[] = {PL_F16, PL_BF16};
     struct pl_draw_kernels draw = {0};
     PL_TRY(common(ks, err));
     PL_TRY(weights(ks, what->type, err));
+    PL_TRY(experts(ks, what->type, err));
     const struct family own = {what->heads, what->kv_heads, what->head_dim, false};
     for (size_t i = 0; i < (what->heads > 0 ? 1 : PL_COUNT_OF(families)); i++) {
         const struct family *f = what->heads > 0 ? &own : &families[i];
