@@ -117,24 +117,45 @@ KERNEL(moe_route)(GLOBAL const f32 *logits, GLOBAL const f32 *bias, GLOBAL u32 *
     }
 }
 #elif defined(MOE_ORDER)
+#define PER     ((EXPERTS + GROUP - 1u) / GROUP) /* experts of a thread */
+#define AT_ONCE 4u
 /* grid: (1). slots = rows * USED; TILE rows a tile. */
 KERNEL(moe_order)(GLOBAL const u32 *ids, GLOBAL u32 *order, GLOBAL u32 *witness, const u32 slots, const u32 stride) {
-    LOCAL u32 start[EXPERTS], tiles[EXPERTS];
+    LOCAL u32 start[EXPERTS], tiles[EXPERTS], places[GROUP], counts[GROUP];
     count_launch(witness);
     for (u32 e = LOCAL_X; e < EXPERTS; e += GROUP) start[e] = 0u;
     BARRIER();
-    for (u32 i = LOCAL_X; i < slots; i += GROUP) LOCAL_INC(&start[ids[i]]);
+    for (u32 i = LOCAL_X; i < slots; i += AT_ONCE * GROUP) {
+        u32 e[AT_ONCE];
+        for (u32 k = 0; k < AT_ONCE; k++) e[k] = i + k * GROUP < slots ? ids[i + k * GROUP] : 0u;
+        for (u32 k = 0; k < AT_ONCE; k++)
+            if (i + k * GROUP < slots) LOCAL_INC(&start[e[k]]);
+    }
     BARRIER();
-    if (LOCAL_X == 0u) {
-        u32 places = 0u, count = 0u;
-        for (u32 e = 0; e < EXPERTS; e++) {
-            u32 n = start[e];
-            start[e] = places;
-            tiles[e] = count;
-            places += n;
-            count += (n + TILE - 1u) / TILE;
-        }
-        order[PL_ORDER_TILES] = count;
+    /* Where each expert's places and tiles begin: a thread has neighbouring experts, then sums over the threads before it. */
+    u32 first = PL_MIN(LOCAL_X * PER, EXPERTS), end = PL_MIN(first + PER, EXPERTS), all = 0u, cut = 0u;
+    for (u32 e = first; e < end; e++) {
+        all += start[e];
+        cut += (start[e] + TILE - 1u) / TILE;
+    }
+    places[LOCAL_X] = all;
+    counts[LOCAL_X] = cut;
+    for (u32 m = 1u; m < GROUP && m * PER < EXPERTS; m <<= 1) {
+        BARRIER();
+        u32 p = LOCAL_X >= m ? places[LOCAL_X - m] : 0u, q = LOCAL_X >= m ? counts[LOCAL_X - m] : 0u;
+        BARRIER();
+        places[LOCAL_X] += p;
+        counts[LOCAL_X] += q;
+    }
+    if (end == EXPERTS && first < end) order[PL_ORDER_TILES] = counts[LOCAL_X];
+    all = places[LOCAL_X] - all;
+    cut = counts[LOCAL_X] - cut;
+    for (u32 e = first; e < end; e++) {
+        u32 n = start[e];
+        start[e] = all;
+        tiles[e] = cut;
+        all += n;
+        cut += (n + TILE - 1u) / TILE;
     }
     BARRIER();
     for (u32 e = LOCAL_X; e < EXPERTS; e += GROUP) {
@@ -149,10 +170,16 @@ KERNEL(moe_order)(GLOBAL const u32 *ids, GLOBAL u32 *order, GLOBAL u32 *witness,
         }
     }
     BARRIER(); /* the starts were read by their neighbours */
-    for (u32 i = LOCAL_X; i < slots; i += GROUP) {
-        u32 p = LOCAL_INC(&start[ids[i]]);
-        order[PL_ORDER_SLOT(stride) + p] = i;
-        order[PL_ORDER_PLACE(stride) + i] = p;
+    for (u32 i = LOCAL_X; i < slots; i += AT_ONCE * GROUP) {
+        u32 e[AT_ONCE];
+        for (u32 k = 0; k < AT_ONCE; k++) e[k] = i + k * GROUP < slots ? ids[i + k * GROUP] : 0u;
+        for (u32 k = 0; k < AT_ONCE; k++) {
+            u32 slot = i + k * GROUP;
+            if (slot >= slots) continue;
+            u32 p = LOCAL_INC(&start[e[k]]);
+            order[PL_ORDER_SLOT(stride) + p] = slot;
+            order[PL_ORDER_PLACE(stride) + slot] = p;
+        }
     }
 }
 #else

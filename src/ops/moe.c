@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-enum { ROUTE_GROUP = 128, ORDER_GROUP = 256, CPU_GROUP = 16 };
+enum { ROUTE_GROUP = 128, ORDER_GROUP = 256, ORDER_GROUP_CUDA = 1024, CPU_GROUP = 16 };
 
 static bool is_cpu(const struct pl_kernels *ks) { return pl_device_info(ks->device)->is_cpu; }
 static uint32_t groups(uint64_t n, uint32_t size) { return (uint32_t)((n + size - 1) / size); }
@@ -58,7 +58,12 @@ enum pl_status pl_kernel_moe_route(struct pl_kernels *ks, uint32_t experts, uint
     struct pl_kernel *const kernels[] = {&r.route, &r.order, &r.combine};
     static const char *const entries[] = {"pk_moe_route", "pk_moe_order", "pk_moe_combine"};
     static const char *const parts[] = {"MOE_ROUTE", "MOE_ORDER", "MOE_COMBINE"};
-    const uint32_t sizes[] = {is_cpu(ks) ? CPU_GROUP : ROUTE_GROUP, is_cpu(ks) ? CPU_GROUP : ORDER_GROUP, ks->wide};
+    bool cuda = pl_device_info(ks->device)->kind == PL_DEVICE_CUDA; /* others hold fewer threads in a group */
+    const uint32_t sizes[] = {is_cpu(ks) ? CPU_GROUP : ROUTE_GROUP,
+                              is_cpu(ks) ? CPU_GROUP
+                              : cuda     ? ORDER_GROUP_CUDA
+                                         : ORDER_GROUP,
+                              ks->wide};
     for (size_t i = 0; i < PL_COUNT_OF(kernels); i++) {
         char name[40];
         struct pl_jit_spec s = {.file = "moe_route.k.c", .entry = entries[i]};
