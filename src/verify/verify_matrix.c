@@ -364,6 +364,13 @@ static bool was_taken(const json_t *witness, const char *op, const char *impl) {
     return false;
 }
 
+/* Of what a command said on stderr; the sentence that ended it. */
+static const char *last_line(struct pl_buf *said) {
+    while (said->len > 0 && said->data[said->len - 1] == '\n') said->data[--said->len] = '\0';
+    const char *text = pl_buf_cstr(said), *line = strrchr(text, '\n');
+    return line != NULL ? line + 1 : text;
+}
+
 static enum pl_verify_status force(const struct pl_verify_options *o, const char *op, const char *impl,
                                    struct pl_ab_baseline *baseline, json_t *row) {
     char flags[120], path[1200];
@@ -392,7 +399,7 @@ static enum pl_verify_status force(const struct pl_verify_options *o, const char
     else
         json_object_set_new(row, "why",
                             code == 0 ? json_string("this model never asks for it")
-                                      : json_sprintf("not runnable here: %.300s", pl_buf_cstr(&said)));
+                                      : json_sprintf("not for every case of this model: %.300s", last_line(&said)));
     json_object_set_new(row, "status", json_string(pl_verify_status_name(s)));
     json_decref(witness);
     (void)unlink(path);

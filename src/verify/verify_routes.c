@@ -175,7 +175,9 @@ static void take(const struct pl_verify_options *o, enum way_id w, struct seen *
     struct pl_child_server child;
     struct pl_err err = {0};
     char flags[80];
-    snprintf(flags, sizeof flags, "--parallel 4 %s", ways[w].flags);
+    /* Where a device has one more form than those that can be switched off by name, that one goes too. */
+    bool split = w == SWITCHED_OFF && pl_verify_backend_of(o) == PL_BACKEND_CUDA;
+    snprintf(flags, sizeof flags, "--parallel 4 %s%s", ways[w].flags, split ? "--disable-kernel attention=split" : "");
     pl_verify_command(o, o->self, "serve", flags, &command);
     s->driven = true;
     enum pl_status st = pl_child_server_start(pl_buf_cstr(&command), &ways[w].env, ways[w].env != NULL, true, o->timeout_s,
@@ -317,6 +319,18 @@ static void bed_rows(const struct pl_verify_options *o, struct report *r) {
     pl_buf_deinit(&said);
 }
 
+/* A prompt beside rows of decoding: no form of decode attention, or with them in one launch where a device has tiles. */
+static void mixed_row(struct report *r) {
+    static const char route[] = "declined before the pool: prompts beside rows of decoding";
+    char instead[400] = "", why[480];
+    if (!r->seen[FORCED_V2].driven || form_steps(&r->seen[FORCED_V2], "tiles", NULL, instead, sizeof instead) <= 0) {
+        form_row(r, route, FORCED_V2, NULL, "mixed");
+        return;
+    }
+    snprintf(why, sizeof why, "nothing is declined here: such a step goes through in one launch (%s)", instead);
+    add_row(r, route, ways[FORCED_V2].name, 0, "", why);
+}
+
 static void attention_rows(struct report *r) {
     static const char *const merge[] = {"merge", NULL};
     char names[300] = "", instead[400] = "";
@@ -327,12 +341,22 @@ static void attention_rows(struct report *r) {
     form_row(r, "v2: chunks, several sequences at once", FORCED_V2, "v2", NULL);
     kernel_row(r, "merge of chunks", "attention", merge, "a context of several chunks",
                r->cpu ? "the CPU merges inside its kernel" : "no context had more than one chunk");
-    add_row(r, "merge of latent attention's chunks", "a model with latent attention", 0, "", "no port, and no such model");
+    double latent = 0;
+    char ran[300] = "";
+    for (int w = 0; w < WAYS; w++) latent += launches(&r->seen[w], "latent_append", NULL, ran, sizeof ran);
+    kernel_row(r, "latent attention: keys and values in one", "latent_append", NULL, "a model with latent attention",
+               "this model has no latent attention");
+    if (latent > 0)
+        kernel_row(r, "merge of latent attention's chunks", "attention", merge, "a context of several chunks",
+                   r->cpu ? "the CPU merges inside its kernel" : "no context had more than one chunk");
+    else
+        add_row(r, "merge of latent attention's chunks", "a model with latent attention", 0, "",
+                "this model has no latent attention");
     form_row(r, "cascade over a shared beginning", FORCED_CASCADE, "cascade", NULL);
     form_row(r, "gather, asked for", FORCED_GATHER, "gather", NULL);
     form_row(r, "gather, because all else is switched off", SWITCHED_OFF, "gather", NULL);
     form_row(r, "declined before the pool: a step of several tokens", FORCED_V2, NULL, "multi-token");
-    form_row(r, "declined before the pool: prompts beside rows of decoding", FORCED_V2, NULL, "mixed");
+    mixed_row(r);
 }
 
 static void other_rows(struct report *r) {
@@ -348,13 +372,16 @@ static void other_rows(struct report *r) {
     kernel_row(r, "gate and up", "glu", NULL, "every request", "this model has none");
     kernel_row(r, "greedy choice on the device", "argmax", NULL, "requests without a temperature",
                r->cpu ? "on the CPU the sampler reads logits where they are" : "logits were read by the host");
-    add_row(r, "sampling", "a request with a temperature", r->seen[PLANNED].ok, "on the host, from logits that were read",
-            "failed");
+    char drawn[300] = "";
+    double draws = launches(&r->seen[PLANNED], "draw", NULL, drawn, sizeof drawn);
+    add_row(r, "sampling", "a request with a temperature", draws > 0 ? draws : r->seen[PLANNED].ok,
+            draws > 0 ? drawn : "on the host, from logits that were read", "failed");
     kernel_row(r, "mixture of experts", "moe", NULL, "a model with experts", "this model has no experts");
-    add_row(r, "state update", "a recurrent model", 0, "", "no port, and no such model");
-    add_row(r, "ternary product", "a BitNet model", 0, "",
-            "no such model is supported; tq1_0 and tq2_0 are products like others");
-    add_row(r, "FFT", "a model that uses it", 0, "", "no port, and no such model");
+    static const char *const ternary[] = {"tq1_0", "tq2_0", "i2_s", "bitnet", NULL};
+    kernel_row(r, "state update", "ssm_update", NULL, "a recurrent model, decode", "this model has no recurrent layers");
+    kernel_row(r, "scan over states", "ssm_scan", NULL, "a recurrent model, prompts", "this model has no recurrent layers");
+    kernel_row(r, "ternary product", "linear", ternary, "a model with ternary weights", "this model has no ternary weights");
+    add_row(r, "FFT", "a model that takes sound", 0, "", "this model takes no sound (the transform: tests/audio)");
 }
 
 void pl_verify_routes(const struct pl_verify_options *o, struct pl_verify_result *r) {
