@@ -14,6 +14,7 @@ weights run by transformers, and the generator prints how far mlx-lm's own forwa
 """
 import json
 import math
+import re
 import shutil
 import struct
 import sys
@@ -180,6 +181,34 @@ CASES = {
                           num_hidden_layers=2, state_size=20, conv_kernel=3, expand=2, num_heads=4, head_dim=12, n_groups=1,
                           layer_norm_epsilon=1e-5, use_bias=False, use_conv_bias=True, hidden_act="silu", chunk_size=8,
                           time_step_limit=[0.05, 0.25], tie_word_embeddings=True, torch_dtype="bfloat16"), None),
+    # Hybrids: Mamba-2 layers and attention in turn (an MLP; experts beside a shared one; with rotation), or side by side.
+    "granite-hybrid": (dict(TINY, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_act="silu",
+                            head_dim=None, num_hidden_layers=4, layer_types=["mamba", "attention", "mamba", "mamba"],
+                            attention_bias=False, embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22,
+                            logits_scaling=8.0, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=48,
+                            position_embedding_type="nope", mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16, mamba_n_groups=1,
+                            mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16, mamba_conv_bias=True, mamba_proj_bias=False,
+                            rope_theta=10000.0, rope_scaling=None, tie_word_embeddings=True), "granitehybrid"),
+    "granite-hybrid-moe": (dict(TINY, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_act="silu",
+                                head_dim=None, num_hidden_layers=3, layer_types=["mamba", "mamba", "attention"],
+                                attention_bias=False, embedding_multiplier=6.0, attention_multiplier=0.125, residual_multiplier=0.5,
+                                logits_scaling=2.0, num_local_experts=6, num_experts_per_tok=3, intermediate_size=16,
+                                shared_intermediate_size=24, position_embedding_type="rope", mamba_n_heads=4, mamba_d_head=16,
+                                mamba_d_state=20, mamba_n_groups=2, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=8,
+                                mamba_conv_bias=True, mamba_proj_bias=False, rope_theta=10000.0, tie_word_embeddings=False),
+                           "granitehybrid"),
+    "falcon-h1": (dict(TINY, architectures=["FalconH1ForCausalLM"], model_type="falcon_h1", hidden_act="silu", num_hidden_layers=2,
+                       attention_bias=False, mlp_bias=False, projectors_bias=False, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8,
+                       mamba_d_state=16, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16, mamba_conv_bias=True,
+                       mamba_proj_bias=False, mamba_norm_before_gate=False, mamba_rms_norm=False, rope_theta=100000000000.0,
+                       embedding_multiplier=5.656854, lm_head_multiplier=0.5, key_multiplier=0.75, attention_in_multiplier=0.9,
+                       attention_out_multiplier=0.7, ssm_in_multiplier=1.25, ssm_out_multiplier=0.6, mlp_multipliers=[0.88, 0.4],
+                       ssm_multipliers=[0.7, 0.5, 0.35, 0.5, 0.4], tie_word_embeddings=False, rope_scaling=None), "falcon-h1"),
+    "falcon-h1-norm": (dict(TINY, architectures=["FalconH1ForCausalLM"], model_type="falcon_h1", hidden_act="silu",
+                            num_hidden_layers=2, attention_bias=False, mlp_bias=False, mamba_d_ssm=64, mamba_n_heads=8,
+                            mamba_d_head="auto", mamba_d_state=12, mamba_n_groups=2, mamba_d_conv=4, mamba_expand=2,
+                            mamba_chunk_size=16, mamba_conv_bias=True, mamba_proj_bias=False, mamba_norm_before_gate=True,
+                            mamba_rms_norm=True, rope_theta=10000.0, tie_word_embeddings=True), None),
     "falcon-mamba": (dict(architectures=["FalconMambaForCausalLM"], model_type="falcon_mamba", vocab_size=96, hidden_size=48,
                           num_hidden_layers=2, state_size=12, conv_kernel=3, expand=2, intermediate_size=96,
                           time_step_rank="auto", layer_norm_epsilon=1e-5, mixer_rms_eps=1e-5, use_bias=False,
@@ -309,6 +338,10 @@ def one_by_one(config, weights):
     mixtral = config["model_type"] == "mixtral"
     if config["model_type"] == "gpt_oss":
         return weights
+    if config["model_type"] == "granitemoehybrid":
+        moe = {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight",
+               "router.weight": "router.layer.weight"}
+        return {re.sub(r"(?<=block_sparse_moe\.)(.*)", lambda m: moe[m.group(1)], k): v for k, v in weights.items()}
     kinds = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral else {k: k + "_proj" for k in ("gate", "up", "down")}
     out = {}
     for name, t in weights.items():
@@ -507,9 +540,112 @@ def write_gguf_mamba(name, c, weights, arch):
     return weights
 
 
+HYBRID_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm",
+                "lm_head": "output", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+                "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+                "self_attn.o_proj": "attn_output", "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d",
+                "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out", "mamba.A_log": "ssm_a", "mamba.D": "ssm_d",
+                "mamba.dt_bias": "ssm_dt.bias", "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
+                "feed_forward.down_proj": "ffn_down", "pre_ff_layernorm": "ffn_norm",
+                "block_sparse_moe.router": "ffn_gate_inp"}
+
+
+def falcon_h1_scale(c, rest, a):
+    """What llama.cpp's converter multiplies into the weights."""
+    ain, (gate, down) = c["attention_in_multiplier"], c["mlp_multipliers"]
+    by = {"feed_forward.down_proj": down, "feed_forward.gate_proj": gate, "self_attn.k_proj": c["key_multiplier"] * ain,
+          "self_attn.q_proj": ain, "self_attn.v_proj": ain, "self_attn.o_proj": c["attention_out_multiplier"],
+          "mamba.out_proj": c["ssm_out_multiplier"], "lm_head": c["lm_head_multiplier"],
+          "model.embed_tokens": c["embedding_multiplier"]}
+    if rest != "mamba.in_proj":
+        return a * by.get(rest, 1.0)
+    inner, group = c["mamba_d_ssm"], c["mamba_n_groups"] * c["mamba_d_state"]
+    sizes = [inner, inner, group, group, c["mamba_n_heads"]]
+    return a * np.repeat(c["ssm_multipliers"], sizes)[:, None].astype(np.float32) * c["ssm_in_multiplier"]
+
+
+def hybrid_tensors(c, name, a, arch):
+    """(GGUF name, values) of one of transformers' parameters; matrices f16, but those of Falcon-H1, which were scaled."""
+    stem, _, kind = name.rpartition(".")
+    if kind not in ("weight", "bias"):  # parameters without a suffix
+        stem, kind = name, ""
+    top = HYBRID_NAMES.get(stem)
+    layer, rest = ("", stem) if top else stem.split(".", 3)[2:]
+    block = f"blk.{layer}."
+    if arch == "falcon-h1":
+        a = falcon_h1_scale(c, rest, a)
+    if rest == "mamba.A_log":
+        a = -np.exp(a)
+    if rest in ("mamba.A_log", "mamba.D"):
+        a = a.reshape(-1, 1)
+    if rest == "mamba.conv1d" and kind == "weight":
+        a = a.squeeze(1)
+    if rest == "mamba.norm":
+        a = a.reshape(c["mamba_n_groups"], -1)
+    if arch == "granitehybrid" and rest in ("self_attn.q_proj", "self_attn.k_proj"):
+        a = permute(a, c["num_attention_heads"] if "q_proj" in rest else c["num_key_value_heads"])
+    small = a.ndim == 1 or arch == "falcon-h1" or rest in ("mamba.A_log", "mamba.D", "mamba.conv1d", "mamba.norm",
+                                                           "block_sparse_moe.router")
+    a = a.astype(np.float32 if small else np.float16)
+    shared = "_shexp" if c.get("num_local_experts") else ""
+    if rest == "shared_mlp.input_linear":
+        half = a.shape[0] // 2
+        return [(f"{block}ffn_gate{shared}.weight", a[:half]), (f"{block}ffn_up{shared}.weight", a[half:])]
+    if rest == "shared_mlp.output_linear":
+        return [(f"{block}ffn_down{shared}.weight", a)]
+    if rest == "block_sparse_moe.experts.gate_up_proj":
+        half = a.shape[1] // 2
+        return [(f"{block}ffn_gate_exps.weight", a[:, :half].copy()), (f"{block}ffn_up_exps.weight", a[:, half:].copy())]
+    if rest == "block_sparse_moe.experts.down_proj":
+        return [(f"{block}ffn_down_exps.weight", a)]
+    target = top or block + HYBRID_NAMES[rest]
+    bare = rest == "pre_ff_layernorm"  # Falcon-H1's converter leaves the suffix out
+    return [(target + (f".{kind}" if kind and not bare else ""), a)]
+
+
+def write_gguf_hybrid(name, c, weights, arch):
+    import gguf
+    w = gguf.GGUFWriter(str(ROOT / f"{name}.gguf"), arch)
+    mamba = [t == "mamba" for t in c.get("layer_types", [])]
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv([0 if m else c["num_key_value_heads"] for m in mamba] if mamba else c["num_key_value_heads"])
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    w.add_rope_freq_base(c["rope_theta"])
+    w.add_ssm_conv_kernel(c["mamba_d_conv"])
+    w.add_ssm_state_size(c["mamba_d_state"])
+    w.add_ssm_group_count(c["mamba_n_groups"])
+    w.add_ssm_inner_size(c.get("mamba_d_ssm") or c["mamba_expand"] * c["hidden_size"])
+    w.add_ssm_time_step_rank(c["mamba_n_heads"])
+    if arch == "falcon-h1":
+        w.add_key_length(c["head_dim"])
+        w.add_value_length(c["head_dim"])
+    else:
+        w.add_rope_scaling_finetuned(c["position_embedding_type"] == "rope")
+        w.add_expert_shared_feed_forward_length(c["shared_intermediate_size"])
+        for key, field in FLOAT_KEYS["granite"].items():
+            w.add_float32(f"{arch}.{key}", c[field])
+        if c["num_local_experts"]:
+            w.add_expert_count(c["num_local_experts"])
+            w.add_expert_used_count(c["num_experts_per_tok"])
+    for hf_name, t in weights.items():
+        for target, values in hybrid_tensors(c, hf_name, t.numpy().astype(np.float32), arch):
+            w.add_tensor(target, values)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return weights
+
+
 def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
     import gguf
     c = text_config(config)
+    if arch in ("granitehybrid", "falcon-h1"):
+        return write_gguf_hybrid(name, c, weights, arch)
     if arch in ("mamba", "mamba2"):
         return write_gguf_mamba(name, c, weights, arch)
     head_dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]

@@ -171,6 +171,7 @@ struct pl_arch_def {
     bool windowed_unscaled;                /* rotary scaling concerns the layers without a window only */
     float rope_base_gguf, rope_base_local; /* where the file does not say; 0: 10,000, and as the others */
     bool moe;                              /* mixture of experts, */
+    bool moe_optional;                     /* or none at all; */
     bool renormalise;                      /* whose weights add up to 1 where the file does not say */
     bool shared_expert;                    /* and one expert counts always, by a gate of its own */
     bool mxfp4;                            /* safetensors may hold experts as blocks and scales */
@@ -190,7 +191,7 @@ struct pl_arch_def {
                              struct pl_activation *x);
 };
 extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
-extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def;
+extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def, pl_granite_hybrid_def, pl_falcon_h1_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
     pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,
@@ -351,6 +352,10 @@ enum pl_status pl_layer_project(struct pl_model *m, const struct pl_weight *w, c
 /* x += residual_scale (from w^T + bias). Anything but the plain sum goes by way of m->h. */
 enum pl_status pl_layer_project_add(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
                                     const struct pl_activation *from, struct pl_activation *x) PL_MUST_CHECK;
+/* x += scale (from w^T + bias) */
+enum pl_status pl_layer_project_add_scaled(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
+                                           const struct pl_activation *from, struct pl_activation *x,
+                                           float scale) PL_MUST_CHECK;
 /* m->g = act(gate(from)) * up(from): the inner half of a gated MLP. */
 enum pl_status pl_layer_gated(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *from) PL_MUST_CHECK;
 /* The second half of a pre-norm layer: x += a o^T, x += mlp(norm(x)). */
@@ -371,12 +376,16 @@ enum pl_status pl_layer_attend(struct pl_model *m, uint32_t l, const struct pl_l
 /* --- layer_ssm.c --- */
 /* m->y = a state-space layer's result for norm(x), before its output product. */
 enum pl_status pl_layer_ssm(struct pl_model *m, uint32_t l, const struct pl_layer *w, struct pl_activation *x) PL_MUST_CHECK;
+/* The same for what m->h holds, normed already. */
+enum pl_status pl_layer_ssm_normed(struct pl_model *m, uint32_t l, const struct pl_layer *w) PL_MUST_CHECK;
 /* x += y_now ssm_out^T */
 enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                                    struct pl_activation *x) PL_MUST_CHECK;
 
 /* --- config_ssm.c: what both readers ask for where def->ssm is not NONE --- */
 enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
+/* Which layers have what, and the rest of what hybrids say; after everything else was read. */
+enum pl_status pl_config_ssm_layers(const json_t *o, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c,
                                   struct pl_err *err) PL_MUST_CHECK;
 /* Ranges, and which layer is which of its kind; for all models. */

@@ -110,7 +110,7 @@ void pl_bind_shape_text(const struct pl_tensor *t, char *buf, size_t cap) {
 
 struct span pl_bind_span(const struct pl_model_config *c, const struct pl_binding *b, bool fused) {
     uint64_t n = pl_bind_dim(c, b->rows == PL_DIM_NONE ? b->cols : b->rows);
-    uint64_t hd = pl_bind_dim(c, PL_DIM_HD), gd = pl_bind_dim(c, PL_DIM_GD), f = pl_bind_dim(c, PL_DIM_F);
+    uint64_t hd = pl_bind_dim(c, PL_DIM_HD), gd = pl_bind_dim(c, PL_DIM_GD);
     uint64_t in = c->ssm.inner, rank = c->ssm.dt_rank, state = c->ssm.state, conv = conv_channels(&c->ssm);
     if (!fused) return (struct span){0, n, n};
     switch (b->part) {
@@ -118,8 +118,8 @@ struct span pl_bind_span(const struct pl_model_config *c, const struct pl_bindin
     case PL_PART_Q: return (struct span){0, n, hd + 2 * gd};
     case PL_PART_K: return (struct span){hd, n, hd + 2 * gd};
     case PL_PART_V: return (struct span){hd + gd, n, hd + 2 * gd};
-    case PL_PART_GATE: return (struct span){0, n, 2 * f};
-    case PL_PART_UP: return (struct span){f, n, 2 * f};
+    case PL_PART_GATE: return (struct span){0, n, 2 * n};
+    case PL_PART_UP: return (struct span){n, n, 2 * n};
     case PL_PART_IN_X: return (struct span){0, n, 2 * in};
     case PL_PART_IN_Z: return (struct span){in, n, 2 * in};
     case PL_PART_X_DT: return (struct span){0, n, rank + 2 * state};

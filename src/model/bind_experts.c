@@ -38,6 +38,24 @@ static enum pl_status cut_stack(struct binder *d, const struct pl_binding *b, co
     return PL_OK;
 }
 
+/* Of a stack whose experts hold gate and up, one after the other. */
+static enum pl_status cut_fused_stack(struct binder *d, const struct pl_binding *b, const struct pl_tensor *t,
+                                      struct pl_tensor *out) {
+    const struct pl_model_config *c = &d->m->cfg;
+    const struct span s = pl_bind_span(c, b, true);
+    if (t->ndim != 3 || t->shape[0] != c->experts || t->shape[1] != s.total || t->shape[2] != pl_bind_dim(c, b->cols) ||
+        t->dtype == PL_MLX)
+        return wrong_shape(d, b, t);
+    for (uint32_t i = 0; i < c->experts; i++) {
+        out[i] = expert_of(t, i);
+        uint64_t row = out[i].bytes / s.total;
+        out[i].data = (const char *)out[i].data + s.first * row;
+        out[i].bytes = s.n * row;
+        out[i].shape[0] = s.n;
+    }
+    return PL_OK;
+}
+
 static enum pl_status find_each(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
     const char *place = strstr(b->hf, "%u");
     const struct pl_model_config *c = &d->m->cfg;
@@ -149,6 +167,10 @@ static enum pl_status find_all(struct binder *d, const struct pl_binding *b, uin
     if (pl_file_kind(d->f) == PL_FILE_GGUF) {
         PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
         return cut_stack(d, b, t, out);
+    }
+    if (b->hf == NULL) {
+        PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
+        return cut_fused_stack(d, b, t, out);
     }
     if (strstr(b->hf, "%u") == NULL) return find_blocks(d, b, layer, out);
     struct pl_binding stacked = *b;

@@ -44,7 +44,11 @@ static enum pl_status make(struct binder *d, const struct pl_binding *b, const s
     PL_TRY(read_values(d, t, raw));
     if (b->made == PL_MADE_DECAY) return make_decay(d, t, raw, n, out);
     if (b->made == PL_MADE_FLAT) return memcpy(out, raw, n * sizeof *out), PL_OK;
-    for (uint64_t i = 0; i < n; i++) out[i % taps * (n / taps) + i / taps] = raw[i];
+    const struct pl_ssm_config *s = &d->m->cfg.ssm; /* of Mamba-2: x, B, C have scales of their own */
+    for (uint64_t i = 0, c, group = (uint64_t)s->groups * s->state; i < n; i++) {
+        c = i / taps;
+        out[i % taps * (n / taps) + c] = raw[i] * s->scale[c < s->inner ? 1 : c < s->inner + group ? 2 : 3];
+    }
     return PL_OK;
 }
 

@@ -31,6 +31,8 @@ static const struct {
     [PL_ARCH_MAMBA] = {"mamba", &pl_mamba_def},
     [PL_ARCH_FALCON_MAMBA] = {"falcon_mamba", &pl_falcon_mamba_def},
     [PL_ARCH_MAMBA2] = {"mamba2", &pl_mamba2_def},
+    [PL_ARCH_GRANITE_HYBRID] = {"granitemoehybrid", &pl_granite_hybrid_def},
+    [PL_ARCH_FALCON_H1] = {"falcon_h1", &pl_falcon_h1_def},
     [PL_ARCH_GPT_OSS] = {"gpt_oss", &pl_gpt_oss_def},
     [PL_ARCH_DEEPSEEK_V2] = {"deepseek_v2", &pl_deepseek_v2_def},
     [PL_ARCH_DEEPSEEK_V3] = {"deepseek_v3", &pl_deepseek_v3_def},
@@ -41,7 +43,8 @@ const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? 
 const char *pl_arch_list(void) {
     return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
-           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba, mamba2";
+           "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba, mamba2, "
+           "granitemoehybrid, falcon_h1";
 }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);
@@ -80,8 +83,8 @@ static enum pl_status check_scales(const struct pl_model_config *c, struct pl_er
 }
 
 static enum pl_status check_experts(const struct pl_model_config *c, struct pl_err *err) {
-    bool moe = pl_arch_def(c->arch)->moe;
-    if (!moe) return PL_OK;
+    const struct pl_arch_def *d = pl_arch_def(c->arch);
+    if (!d->moe || (d->moe_optional && c->experts == 0)) return PL_OK;
     if (c->experts == 0 || c->experts_used == 0 || c->experts_used > c->experts || c->expert_width == 0)
         PL_FAIL(err, PL_FORMAT, "%u of %u experts of width %u: at least one, and no more than there are, was expected",
                 c->experts_used, c->experts, c->expert_width);
@@ -119,6 +122,13 @@ enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_con
     struct pl_model_config c = {.embed_scale = 1,
                                 .residual_scale = 1,
                                 .logit_scale = 1,
+                                .ssm = {.scale = {1, 1, 1, 1, 1}, .out_scale = 1},
+                                .attn_in_scale = 1,
+                                .attn_key_scale = 1,
+                                .attn_out_scale = 1,
+                                .ssm_in_scale = 1,
+                                .gate_scale = 1,
+                                .down_scale = 1,
                                 .rope_factor = 1,
                                 .rope_low_freq = 1,
                                 .rope_high_freq = 4,

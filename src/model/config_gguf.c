@@ -10,14 +10,30 @@ static const struct {
     const char *name;
     enum pl_arch arch;
 } gguf_archs[] = {
-    {"llama", PL_ARCH_LLAMA},        {"mistral3", PL_ARCH_MISTRAL},      {"qwen2", PL_ARCH_QWEN2},
-    {"qwen3", PL_ARCH_QWEN3},        {"gemma2", PL_ARCH_GEMMA2},         {"gemma3", PL_ARCH_GEMMA3},
-    {"phi3", PL_ARCH_PHI3},          {"smollm3", PL_ARCH_SMOLLM3},       {"granite", PL_ARCH_GRANITE},
-    {"olmo2", PL_ARCH_OLMO2},        {"starcoder2", PL_ARCH_STARCODER2}, {"command-r", PL_ARCH_COHERE},
-    {"cohere2", PL_ARCH_COHERE2},    {"chatglm", PL_ARCH_GLM},           {"glm4", PL_ARCH_GLM4},
-    {"qwen2moe", PL_ARCH_QWEN2_MOE}, {"qwen3moe", PL_ARCH_QWEN3_MOE},    {"olmoe", PL_ARCH_OLMOE},
-    {"gpt-oss", PL_ARCH_GPT_OSS},    {"deepseek2", PL_ARCH_DEEPSEEK_V2}, {"mamba", PL_ARCH_MAMBA},
+    {"llama", PL_ARCH_LLAMA},
+    {"mistral3", PL_ARCH_MISTRAL},
+    {"qwen2", PL_ARCH_QWEN2},
+    {"qwen3", PL_ARCH_QWEN3},
+    {"gemma2", PL_ARCH_GEMMA2},
+    {"gemma3", PL_ARCH_GEMMA3},
+    {"phi3", PL_ARCH_PHI3},
+    {"smollm3", PL_ARCH_SMOLLM3},
+    {"granite", PL_ARCH_GRANITE},
+    {"olmo2", PL_ARCH_OLMO2},
+    {"starcoder2", PL_ARCH_STARCODER2},
+    {"command-r", PL_ARCH_COHERE},
+    {"cohere2", PL_ARCH_COHERE2},
+    {"chatglm", PL_ARCH_GLM},
+    {"glm4", PL_ARCH_GLM4},
+    {"qwen2moe", PL_ARCH_QWEN2_MOE},
+    {"qwen3moe", PL_ARCH_QWEN3_MOE},
+    {"olmoe", PL_ARCH_OLMOE},
+    {"gpt-oss", PL_ARCH_GPT_OSS},
+    {"deepseek2", PL_ARCH_DEEPSEEK_V2},
+    {"mamba", PL_ARCH_MAMBA},
     {"mamba2", PL_ARCH_MAMBA2},
+    {"granitehybrid", PL_ARCH_GRANITE_HYBRID},
+    {"falcon-h1", PL_ARCH_FALCON_H1},
 };
 
 struct reader {
@@ -107,6 +123,31 @@ static enum pl_status read_variant(struct reader *r, struct pl_model_config *c) 
     return PL_OK;
 }
 
+/* One number; or of hybrids one for each layer, 0 where it has a state instead. */
+static enum pl_status read_kv_heads(struct reader *r, struct pl_model_config *c) {
+    bool found;
+    const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.head_count_kv"));
+    if (v == NULL || v->type != PL_GGUF_ARRAY || r->def->ssm == PL_SSM_NONE) {
+        PL_TRY(read_u32(r, "attention.head_count_kv", 1, c->heads, &c->kv_heads, &found));
+        if (!found) c->kv_heads = c->heads;
+        return PL_OK;
+    }
+    if (v->elem_type == PL_GGUF_STRING || v->count != c->layers)
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
+                (unsigned long long)v->count, c->layers);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        int64_t n = pl_gguf_elem_i64(v, l);
+        if (n < 0 || n > c->heads || (n > 0 && c->kv_heads > 0 && n != c->kv_heads))
+            PL_FAIL(r->err, PL_FORMAT,
+                    "metadata key %s says %lld for layer %u: 0, or one number up to %u for all, was expected", r->key,
+                    (long long)n, l, c->heads);
+        if (n > 0) c->kv_heads = (uint32_t)n;
+        c->layer_ssm[l] = c->layer_no_attention[l] = n == 0;
+    }
+    if (c->kv_heads == 0) c->kv_heads = c->heads;
+    return PL_OK;
+}
+
 static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, "block_count", 1, PL_MODEL_LAYERS_MAX, &c->layers, NULL));
     PL_TRY(read_u32(r, "embedding_length", 1, PL_WIDTH_MAX, &c->width, NULL));
@@ -116,8 +157,7 @@ static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, "attention.head_count", 1, PL_HEADS_MAX, &c->heads, NULL));
     if (r->def->latent) return read_latent(r, c);
     bool found;
-    PL_TRY(read_u32(r, "attention.head_count_kv", 1, c->heads, &c->kv_heads, &found));
-    if (!found) c->kv_heads = c->heads;
+    PL_TRY(read_kv_heads(r, c));
     PL_TRY(read_u32(r, "attention.key_length", 1, PL_HEAD_MAX, &c->head_dim, &found));
     if (!found) {
         if (c->width % c->heads != 0 || c->width / c->heads > PL_HEAD_MAX)
@@ -204,6 +244,8 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
         PL_FAIL(r->err, PL_UNSUPPORTED, "a mixture of %u experts is not implemented for %s; known: %s", c->experts, r->arch,
                 pl_arch_list());
     if (!r->def->moe) return PL_OK;
+    if (r->def->moe_optional && c->experts == 0) /* the expert that always counts is the MLP */
+        return read_u32(r, "expert_shared_feed_forward_length", 1, PL_MLP_MAX, &c->mlp_width, &found);
     PL_TRY(read_u32(r, "expert_used_count", 1, PL_EXPERTS_MAX, &c->experts_used, NULL));
     PL_TRY(read_u32(r, "expert_feed_forward_length", 1, PL_MLP_MAX, &c->expert_width, &found));
     if (!found)
@@ -376,8 +418,12 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
     c->o_bias = has(f, "blk.0.attn_output.bias");
     c->mlp_bias = has(f, "blk.0.ffn_down.bias");
     c->qk_norm = has(f, "blk.0.attn_q_norm.weight");
+    bool rotates = true; /* Granite's hybrids: switched so */
+    enum pl_status st = pl_gguf_bool(f, key_of(&r, "rope.scaling.finetuned"), &rotates, err);
+    if (st != PL_OK && st != PL_NOT_FOUND) return st;
     for (uint32_t l = 0; l < c->layers; l++)
-        c->layer_nope[l] = r.def->nope == PL_NOPE_FOURTH   ? (l + 1) % 4 == 0
+        c->layer_nope[l] = r.def->moe_optional             ? !rotates
+                           : r.def->nope == PL_NOPE_FOURTH ? (l + 1) % 4 == 0
                            : r.def->nope == PL_NOPE_GLOBAL ? !c->layer_windowed[l]
                                                            : false;
     return PL_OK;

@@ -41,6 +41,8 @@ static const struct hf_arch {
     {"deepseek_v3", PL_ARCH_DEEPSEEK_V3, 129280, 7168, 18432, 61, 128, 0, 0, 4096, 1e-6, 1e4, false, false},
     {"mamba", PL_ARCH_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
     {"mamba2", PL_ARCH_MAMBA2, 32768, 4096, 0, 64, 0, 0, 0, 1 << 20, 1e-5, 1e4, false, false},
+    {"granitemoehybrid", PL_ARCH_GRANITE_HYBRID, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
+    {"falcon_h1", PL_ARCH_FALCON_H1, 128000, 4096, 14336, 32, 32, 8, 0, 8192, 1e-5, 1e4, false, false},
     {"falcon_mamba", PL_ARCH_FALCON_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
     {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
@@ -320,11 +322,27 @@ static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_co
     return read_router(r, c);
 }
 
+/* Granite 4: an expert that always counts, and others or none; without them it is the MLP. */
+static enum pl_status read_granite_experts(struct reader *r, struct pl_model_config *c) {
+    PL_TRY(read_u32(r, r->root, "num_local_experts", 0, PL_EXPERTS_MAX, 8, &c->experts));
+    PL_TRY(read_u32(r, r->root, "shared_intermediate_size", 1, PL_MLP_MAX, 1024, &c->shared_width));
+    c->experts_renormalise = true;
+    if (c->experts == 0) {
+        c->mlp_width = c->shared_width;
+        c->shared_width = 0;
+        return PL_OK;
+    }
+    c->expert_width = c->mlp_width;
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = true;
+    return read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, 2, &c->experts_used);
+}
+
 static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) {
     const struct pl_arch_def *d = r->def;
     if (d->latent) return read_deepseek_experts(r, c);
     bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
     if (!d->moe) return PL_OK;
+    if (d->moe_optional) return read_granite_experts(r, c);
     bool local = c->arch == PL_ARCH_MIXTRAL || c->arch == PL_ARCH_GPT_OSS;
     uint32_t count = c->arch == PL_ARCH_MIXTRAL     ? 8
                      : c->arch == PL_ARCH_QWEN2_MOE ? 60
@@ -596,7 +614,8 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     PL_TRY(read_biases(&r, config, c));
     PL_TRY(read_rope(&r, c));
     PL_TRY(read_window(&r, c));
-    return read_nope(&r, c);
+    PL_TRY(read_nope(&r, c));
+    return r.def->ssm != PL_SSM_NONE ? pl_config_ssm_layers(r.root, c, err) : PL_OK;
 }
 
 enum pl_status pl_hf_u32(const json_t *o, const char *name, uint32_t min, uint32_t max, uint32_t missing, uint32_t *out,

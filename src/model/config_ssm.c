@@ -1,5 +1,6 @@
 /* What a configuration says of state-space layers: the same numbers under the names of each family. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "model/arch.h"
@@ -33,7 +34,23 @@ static const struct names mamba2_names = {.heads = "num_heads",
                                           .groups_missing = 8,
                                           .state_missing = 128};
 
-static const struct names *names_of(enum pl_arch a) { return a == PL_ARCH_MAMBA2 ? &mamba2_names : &mamba_names; }
+static const struct names hybrid_names = {.heads = "mamba_n_heads",
+                                          .head_dim = "mamba_d_head",
+                                          .groups = "mamba_n_groups",
+                                          .state = "mamba_d_state",
+                                          .conv = "mamba_d_conv",
+                                          .expand = "mamba_expand",
+                                          .conv_bias = "mamba_conv_bias",
+                                          .proj_bias = "mamba_proj_bias",
+                                          .heads_missing = 128,
+                                          .groups_missing = 1,
+                                          .state_missing = 256};
+
+static const struct names *names_of(enum pl_arch a) {
+    return a == PL_ARCH_GRANITE_HYBRID || a == PL_ARCH_FALCON_H1 ? &hybrid_names
+           : a == PL_ARCH_MAMBA2                                 ? &mamba2_names
+                                                                 : &mamba_names;
+}
 
 /* Infinity is 1e308 by now, or an object that names it (newer files). */
 static bool limit_at(const json_t *list, size_t i, float *out) {
@@ -74,6 +91,7 @@ static enum pl_status read_widths(const json_t *o, const struct names *n, struct
     uint32_t inner = (uint32_t)(expand * (float)c->width);
     if (inner > INNER_MAX) PL_FAIL(err, PL_FORMAT, "config.json: an inner width of %u is larger than %d", inner, INNER_MAX);
     s->inner = inner;
+    if (c->arch == PL_ARCH_FALCON_H1) PL_TRY(pl_hf_u32(o, "mamba_d_ssm", 1, INNER_MAX, inner, &s->inner, err));
     if (n->inner != NULL) PL_TRY(pl_hf_u32(o, n->inner, 1, INNER_MAX, inner, &s->inner, err));
     if (s->kind == PL_SSM_MAMBA) {
         s->heads = s->inner;
@@ -100,9 +118,65 @@ enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, stru
     PL_TRY(read_limits(o, c, err));
     s->bcdt_norm = c->arch == PL_ARCH_FALCON_MAMBA;
     s->norm = s->kind == PL_SSM_MAMBA2;
-    PL_TRY(pl_hf_f32(o, "mixer_rms_eps", 1e-6, &s->bcdt_eps, err));
-    for (uint32_t l = 0; l < c->layers; l++) c->layer_ssm[l] = c->layer_no_attention[l] = true;
+    return pl_hf_f32(o, "mixer_rms_eps", 1e-6, &s->bcdt_eps, err);
+}
+
+/* Numbers of a list; a list that is missing or null leaves what is there. */
+static enum pl_status read_scales(const json_t *o, const char *name, size_t n, float *out, struct pl_err *err) {
+    const json_t *list = json_object_get(o, name);
+    if (list == NULL || json_is_null(list)) return PL_OK;
+    if (!json_is_array(list) || json_array_size(list) != n)
+        PL_FAIL(err, PL_FORMAT, "config.json: %s has %zu entries; %zu were expected", name, json_array_size(list), n);
+    for (size_t i = 0; i < n; i++) {
+        double v = json_number_value(json_array_get(list, i));
+        if (!(v > 0) || !(v <= 1e30)) PL_FAIL(err, PL_FORMAT, "config.json: %s[%zu] is no positive number", name, i);
+        out[i] = (float)v;
+    }
     return PL_OK;
+}
+
+static enum pl_status read_falcon_h1(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    float mlp[2] = {1, 1};
+    bool bias = false;
+    PL_TRY(pl_hf_bool(o, "mamba_rms_norm", false, &c->ssm.norm, err));
+    PL_TRY(pl_hf_bool(o, "mamba_norm_before_gate", true, &c->ssm.norm_first, err));
+    PL_TRY(pl_hf_bool(o, "projectors_bias", false, &bias, err));
+    if (bias) PL_FAIL(err, PL_UNSUPPORTED, "config.json: projectors_bias is true, which is not implemented");
+    PL_TRY(read_scales(o, "ssm_multipliers", PL_COUNT_OF(c->ssm.scale), c->ssm.scale, err));
+    PL_TRY(read_scales(o, "mlp_multipliers", PL_COUNT_OF(mlp), mlp, err));
+    c->gate_scale = mlp[0];
+    c->down_scale = mlp[1];
+    return PL_OK;
+}
+
+/* Granite: layers are of either kind, and attention rotates where position_embedding_type says so. */
+static enum pl_status read_granite(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    const json_t *types = json_object_get(o, "layer_types"), *position = json_object_get(o, "position_embedding_type");
+    bool absent = types == NULL || json_is_null(types), rotates = false;
+    if (json_is_string(position)) rotates = strcmp(json_string_value(position), "rope") == 0;
+    if (!absent && (!json_is_array(types) || json_array_size(types) != c->layers))
+        PL_FAIL(err, PL_FORMAT, "config.json: layer_types has %zu entries; one per layer (%u) was expected",
+                json_array_size(types), c->layers);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        const json_t *v = json_array_get(types, l);
+        const char *s = absent ? "mamba" : json_is_string(v) ? json_string_value(v) : "";
+        bool ssm = strcmp(s, "mamba") == 0 || strcmp(s, "linear_attention") == 0;
+        if (!ssm && strcmp(s, "attention") != 0 && strcmp(s, "full_attention") != 0)
+            PL_FAIL(err, PL_UNSUPPORTED, "config.json: layer_types[%u] is '%.32s'; mamba and attention are implemented", l,
+                    s);
+        c->layer_ssm[l] = c->layer_no_attention[l] = ssm;
+        c->layer_nope[l] = !rotates;
+    }
+    return PL_OK;
+}
+
+enum pl_status pl_config_ssm_layers(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    if (c->arch == PL_ARCH_GRANITE_HYBRID) return read_granite(o, c, err);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        c->layer_ssm[l] = true;
+        c->layer_no_attention[l] = pl_arch_def(c->arch)->no_attention;
+    }
+    return c->arch == PL_ARCH_FALCON_H1 ? read_falcon_h1(o, c, err) : PL_OK;
 }
 
 enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c, struct pl_err *err) {
@@ -119,12 +193,18 @@ enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, str
         s->heads = s->dt_rank;
         s->head_dim = s->inner / s->heads;
         s->dt_rank = 0;
-        s->norm = true;
+        s->norm = c->arch != PL_ARCH_FALCON_H1 || pl_file_tensor(f, "blk.0.ssm_norm.weight") != NULL;
     }
     s->dt_max = 3e38f;
     s->bcdt_eps = c->norm_eps;
-    s->conv_bias = pl_file_tensor(f, "blk.0.ssm_conv1d.bias") != NULL;
-    for (uint32_t l = 0; l < c->layers; l++) c->layer_ssm[l] = c->layer_no_attention[l] = true;
+    bool granite = c->arch == PL_ARCH_GRANITE_HYBRID;
+    for (uint32_t l = c->layers; l-- > 0;) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%u.ssm_conv1d.bias", l);
+        if (!granite) c->layer_ssm[l] = true; /* Granite: those without KV heads, read before */
+        if (!granite) c->layer_no_attention[l] = pl_arch_def(c->arch)->no_attention;
+        if (c->layer_ssm[l]) s->conv_bias = pl_file_tensor(f, name) != NULL;
+    }
     return PL_OK;
 }
 

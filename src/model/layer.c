@@ -42,13 +42,17 @@ enum pl_status pl_layer_project(struct pl_model *m, const struct pl_weight *w, c
     return pl_ops_linear(m->ops, 1, &w, &bias, from, &y);
 }
 
-enum pl_status pl_layer_project_add(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
-                                    const struct pl_activation *from, struct pl_activation *x) {
-    float scale = m->cfg.residual_scale;
+enum pl_status pl_layer_project_add_scaled(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
+                                           const struct pl_activation *from, struct pl_activation *x, float scale) {
     if (bias == NULL && scale == 1) return pl_ops_linear_add(m->ops, w, from, x);
     PL_TRY(pl_layer_project(m, w, bias, from, m->h));
     if (scale != 1) PL_TRY(pl_ops_scale(m->ops, m->h, scale));
     return pl_ops_add(m->ops, x, m->h);
+}
+
+enum pl_status pl_layer_project_add(struct pl_model *m, const struct pl_weight *w, const struct pl_weight *bias,
+                                    const struct pl_activation *from, struct pl_activation *x) {
+    return pl_layer_project_add_scaled(m, w, bias, from, x, m->cfg.residual_scale);
 }
 
 enum pl_status pl_layer_gated(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *from) {

@@ -55,6 +55,8 @@ static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_lay
     const struct pl_weight *in[] = {w->ssm_z, w->ssm_x, w->ssm_dt};
     struct pl_activation *made[] = {m->z, m->cx, m->dt};
     PL_TRY(pl_ops_linear(m->ops, 3, in, NULL, m->h, made));
+    if (c->scale[0] != 1) PL_TRY(pl_ops_scale(m->ops, m->z, c->scale[0]));
+    if (c->scale[4] != 1) PL_TRY(pl_ops_scale(m->ops, m->dt, c->scale[4])); /* the others are in the convolution's taps */
     PL_TRY(convolve(m, l, w));
     struct pl_ssm s = recurrence(m, l, w);
     s.b = s.c = m->cy;
@@ -67,9 +69,13 @@ static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_lay
     return c->norm ? pl_ops_gated_norm(m->ops, &norm, m->y, m->z, m->y) : PL_OK;
 }
 
+enum pl_status pl_layer_ssm_normed(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    return m->cfg.ssm.kind == PL_SSM_MAMBA ? mamba(m, l, w) : mamba2(m, l, w);
+}
+
 enum pl_status pl_layer_ssm(struct pl_model *m, uint32_t l, const struct pl_layer *w, struct pl_activation *x) {
     PL_TRY(pl_layer_norm(m, x, w->attn_norm, w->attn_norm_bias, m->h));
-    return m->cfg.ssm.kind == PL_SSM_MAMBA ? mamba(m, l, w) : mamba2(m, l, w);
+    return pl_layer_ssm_normed(m, l, w);
 }
 
 enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,

@@ -103,6 +103,12 @@ static enum pl_status reserve_heads(struct pl_model *m, struct pl_err *err) {
     return pl_ops_heads_reserve(m->ops, m->layers[0].v_heads, m->max_rows, err);
 }
 
+static bool rotates(const struct pl_model_config *c) {
+    for (uint32_t l = 0; l < c->layers; l++)
+        if (!c->layer_no_attention[l] && !c->layer_nope[l]) return true;
+    return false;
+}
+
 /* A backend that cannot run the layers says so before anything is loaded. */
 static enum pl_status check_ports(const struct pl_model *m, struct pl_err *err) {
     static const enum pl_op ops[] = {PL_OP_causal_conv, PL_OP_ssm_update, PL_OP_ssm_scan, PL_OP_gated_norm};
@@ -123,7 +129,7 @@ static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const st
     if (m->layers == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %u layers", m->cfg.layers);
     PL_TRY(check_ports(m, err));
     PL_TRY(pl_model_bind(m, f, opt, err));
-    if (m->cfg.kv_layers > 0) PL_TRY(pl_model_make_ropes(m, f, err));
+    if (rotates(&m->cfg)) PL_TRY(pl_model_make_ropes(m, f, err));
     PL_TRY(make_activations(m, err));
     PL_TRY(reserve_heads(m, err));
     return reserve_experts(m, err);

@@ -37,6 +37,8 @@ enum pl_arch {
     PL_ARCH_MAMBA,
     PL_ARCH_FALCON_MAMBA,
     PL_ARCH_MAMBA2,
+    PL_ARCH_GRANITE_HYBRID,
+    PL_ARCH_FALCON_H1,
     PL_ARCH_COUNT /* the last: one line each */
 };
 
@@ -52,6 +54,7 @@ struct pl_ssm_config {
     float dt_min, dt_max;                                          /* of a step */
     bool bcdt_norm;                                                /* RMS norms on dt, B and C, */
     float bcdt_eps;
+    float scale[5], out_scale;        /* of z, x, B, C, dt as they come in, of what goes out; 1: none */
     bool conv_bias, norm, norm_first; /* norm: RMS norm of groups with the gate, before which it comes with norm_first */
 };
 
@@ -92,6 +95,7 @@ struct pl_model_config {
     float latent_eps, mscale_all; /* of the norms on the ranks; YaRN: attention scales by its square as well, 0: not */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     struct pl_ssm_config ssm;
+    float attn_in_scale, attn_key_scale, attn_out_scale, ssm_in_scale, gate_scale, down_scale; /* Falcon-H1's; 1: none */
     bool layer_ssm[PL_MODEL_LAYERS_MAX], layer_no_attention[PL_MODEL_LAYERS_MAX];
     uint16_t layer_kv[PL_MODEL_LAYERS_MAX], layer_state[PL_MODEL_LAYERS_MAX]; /* of those with either, which one it is */
     uint32_t kv_layers, state_layers;

@@ -50,6 +50,10 @@ static const struct {
     {"falcon-mamba.gguf", "falcon-mamba", false, false},
     {"mamba2.gguf", "mamba2", false, false},
     {"mamba2-limit", "mamba2-limit", false, false},
+    {"granite-hybrid", "granite-hybrid", false, false},
+    {"granite-hybrid-moe.gguf", "granite-hybrid-moe", false, true},
+    {"falcon-h1", "falcon-h1", false, false},
+    {"falcon-h1-norm", "falcon-h1-norm", false, false},
 };
 
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];

@@ -3,10 +3,10 @@
 
 #include "cpu/cpu.h"
 
-static const char *const models[] = {"llama3",        "mistral.gguf",      "qwen2-window",   "qwen3-mlx3",
-                                     "gemma3.gguf",   "llama2-q.gguf",     "starcoder2",     "cohere2.gguf",
-                                     "qwen2moe.gguf", "mixtral-q.gguf",    "deepseek2-lite", "deepseek3-q.gguf",
-                                     "mamba",         "falcon-mamba.gguf", "mamba2"};
+static const char *const models[] = {
+    "llama3",     "mistral.gguf",      "qwen2-window",  "qwen3-mlx3",          "gemma3.gguf",        "llama2-q.gguf",
+    "starcoder2", "cohere2.gguf",      "qwen2moe.gguf", "mixtral-q.gguf",      "deepseek2-lite",     "deepseek3-q.gguf",
+    "mamba",      "falcon-mamba.gguf", "mamba2",        "granite-hybrid.gguf", "granite-hybrid-moe", "falcon-h1"};
 static float whole[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX], parts[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
 
 static void open_model(struct rig *r, struct gold *g, size_t i, const char *isa) {
