@@ -62,11 +62,16 @@ static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_lay
     s.b = s.c = m->cy;
     s.b_first = c->inner;
     s.c_first = c->inner + c->groups * c->state;
-    s.z = c->norm ? NULL : m->z;
-    PL_TRY(pl_ops_ssm(m->ops, &s, m->y));
-    const struct pl_gated_norm norm = {
-        .groups = c->groups, .norm_first = c->norm_first, .eps = m->cfg.norm_eps, .w = w->ssm_norm};
-    return c->norm ? pl_ops_gated_norm(m->ops, &norm, m->y, m->z, m->y) : PL_OK;
+    if (c->norm && (c->groups > 1 || c->norm_first)) {
+        const struct pl_gated_norm norm = {
+            .groups = c->groups, .norm_first = c->norm_first, .eps = m->cfg.norm_eps, .w = w->ssm_norm};
+        PL_TRY(pl_ops_ssm(m->ops, &s, m->y));
+        return pl_ops_gated_norm(m->ops, &norm, m->y, m->z, m->y);
+    }
+    s.z = m->z;
+    if (!c->norm) return pl_ops_ssm(m->ops, &s, m->y);
+    PL_TRY(pl_ops_ssm(m->ops, &s, m->z)); /* gated there: what is left is a plain norm, which a product may do on its way */
+    return pl_ops_norm(m->ops, m->z, w->ssm_norm, m->cfg.norm_eps, 0, m->y);
 }
 
 enum pl_status pl_layer_ssm_normed(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
