@@ -96,9 +96,12 @@ def read_tap(text):
             notes.append(line)
             continue
         skip = SKIP.search(result.group(3))
-        name = (SKIP.sub("", result.group(3)).strip() or f"case {result.group(2)}")
-        verdict = "skipped" if skip else "failed" if result.group(1) == "not ok" else "passed"  # cmocka: "not ok 2 # SKIP"
-        cases.append((name, verdict, skip.group(1) if skip else ""))
+        why = skip.group(1) if skip else ""
+        name = SKIP.sub("", result.group(3)).strip()
+        if not name:  # cmocka: "not ok 2 # SKIP name"
+            name, why = why or f"case {result.group(2)}", ""
+        verdict = "skipped" if skip else "failed" if result.group(1) == "not ok" else "passed"
+        cases.append((name, verdict, why))
     return cases, planned
 
 

@@ -21,6 +21,8 @@ def results_are_counted():
         ("a", "passed"), ("b", "skipped"), ("c", "passed")]
     assert verdicts("1..1\nnot ok 1 - a\n", 1) == [("a", "failed")]
     assert verdicts("1..0 # SKIP no device\n") == [("(all)", "skipped")]
+    assert verdicts("1..1\nnot ok 1 # SKIP a\n") == [("a", "skipped")]  # cmocka: the name that it has when it runs
+    assert verdicts("1..1\nok 1 # SKIP\n") == [("case 1", "skipped")]
     assert verdicts("1..1\nok 1 - a\n1..1\nok 1 - b\n") == [("a", "passed"), ("b", "passed")]
 
 
