@@ -13,6 +13,7 @@
  *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
  *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA RINT   f32 functions
  *   EXACT MUL ADD                 after EXACT at the head of a block each MUL and ADD in it is rounded on its own
+ *   DOT4(a, b, c)                 c + the products of four bytes of a and b, all signed
  *   LOCAL_COUNT                   adds one to a u32 in local memory, gives what it was
  *   count_launch                  the witness: one thread of the launch adds one to a counter. All threads pass it, before
  *                                 they read what another launch wrote: where launches may overlap (sm_90 and up) it is
@@ -254,6 +255,15 @@ FN f32 team_sum(f32 v, LOCAL_PTR f32 *scratch) {
     }
     return scratch[LOCAL_X - LOCAL_X % TEAM];
 #endif
+}
+#endif
+
+#ifdef PL_TARGET_CUDA
+#define DOT4(a, b, c) __dp4a((int)(a), (int)(b), c)
+#else
+FN i32 DOT4(u32 a, u32 b, i32 c) {
+    c += (i32)(i8)(a & 255u) * (i32)(i8)(b & 255u) + (i32)(i8)(a >> 8 & 255u) * (i32)(i8)(b >> 8 & 255u);
+    return c + (i32)(i8)(a >> 16 & 255u) * (i32)(i8)(b >> 16 & 255u) + (i32)(i8)(a >> 24) * (i32)(i8)(b >> 24);
 }
 #endif
 

@@ -68,6 +68,14 @@ struct pl_args_linear {
 PL_ARGS_CHECK(pl_args_linear, row_bytes, 16);
 PL_ARGS_SIZE(pl_args_linear, 24);
 
+/* BitNet's product, and how its inputs are made 8-bit. */
+struct pl_args_ternary {
+    u32 rows, in, out;
+    f32 scale; /* of the matrix */
+};
+PL_ARGS_CHECK(pl_args_ternary, scale, 12);
+PL_ARGS_SIZE(pl_args_ternary, 16);
+
 /* Products of few rows with up to three matrices of one format and one input. */
 struct pl_args_gemv {
     u32 in, flags, out0, out1, out2, pad;

@@ -113,6 +113,7 @@ static bool pays(const struct cpu_tile_format *f) {
     case PL_Q4_1:
     case PL_Q4_K:
     case PL_Q8_0:
+    case PL_TERNARY:
     case PL_TQ1_0:
     case PL_TQ2_0: return false;
     default: return true;

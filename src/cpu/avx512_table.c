@@ -21,6 +21,7 @@ static cpu_q8_fn kernel_of(const struct cpu_tile_format *f) {
     case PL_IQ4_NL: return avx512_iq4_nl;
     case PL_IQ4_XS: return avx512_iq4_xs;
     case PL_MXFP4: return avx512_mxfp4;
+    case PL_TERNARY:
     case PL_TQ1_0:
     case PL_TQ2_0: return avx512_tq;
     default: break;

@@ -82,6 +82,7 @@ chunk_unpack_fn avx512_chunk_unpack(const struct cpu_tile_format *f) {
     case PL_IQ4_NL: return unpack_iq4_nl;
     case PL_IQ4_XS: return unpack_iq4_xs;
     case PL_MXFP4: return unpack_mxfp4;
+    case PL_TERNARY:
     case PL_TQ1_0:
     case PL_TQ2_0: return unpack_tq;
     default: break;

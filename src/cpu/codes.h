@@ -113,6 +113,13 @@ CODE_INLINE struct codes codes_tq1_0(const unsigned char *row, size_t b) {
     return (struct codes){trits(a, splat(pow3[4])), trits((v16)((v4w){0} + last), powers)};
 }
 
+CODE_INLINE struct codes codes_ternary(const unsigned char *row, size_t b) {
+    uint32_t w[2];
+    memcpy(w, row + 8 * b, 8);
+    return (struct codes){(v16)(v4w){w[0], w[0] >> 2, w[0] >> 4, w[0] >> 6} & splat(3),
+                          (v16)(v4w){w[1], w[1] >> 2, w[1] >> 4, w[1] >> 6} & splat(3)};
+}
+
 /* MLX: a stream of bits, the first code lowest. */
 CODE_INLINE v16 interleave_low(v16 a, v16 b) {
     return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);

@@ -172,6 +172,7 @@ static void space_free(struct cpu_space *s) {
     pl_free(s->term_groups);
     pl_free(s->scratch);
     pl_free(s->partial);
+    pl_free(s->factors);
 }
 
 void pl_cpu_destroy(struct pl_cpu *c) {
@@ -221,8 +222,9 @@ enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, 
     struct cpu_space n = {.acts = pl_alloc_aligned(s.acts, 64),
                           .scratch = pl_alloc_aligned(scratch, 64),
                           .groups = pl_calloc(s.groups, sizeof *n.groups),
+                          .factors = pl_alloc_aligned(rows * sizeof *n.factors, 64),
                           .partial = pl_alloc_aligned(s.partial_floats * sizeof *n.partial, 64)};
-    bool got = n.acts != NULL && n.scratch != NULL && n.groups != NULL && n.partial != NULL;
+    bool got = n.acts != NULL && n.scratch != NULL && n.groups != NULL && n.partial != NULL && n.factors != NULL;
     if (got && c->table->float_terms != NULL) {
         n.terms = pl_alloc_aligned(s.terms, 64);
         n.term_groups = pl_calloc(s.groups, sizeof *n.term_groups);

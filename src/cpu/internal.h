@@ -29,6 +29,7 @@ struct pl_cpu_weight {
     enum cpu_kind kind;
     const struct cpu_tile_format *format; /* KIND_Q8 */
     unsigned char *tiles;                 /* KIND_Q8: owned */
+    float scale;                          /* PL_TERNARY */
     bool packed, met;                     /* KIND_Q8: the tiles are filled; a product has been asked for */
     struct cpu_tile_layout layout;
     size_t bytes_owned, bytes_read;
@@ -47,6 +48,7 @@ struct cpu_space {
     unsigned char *terms; /* activations in terms, in groups of 16 rows; only on tables that multiply floats so */
     struct cpu_act_group *term_groups;
     unsigned char *scratch; /* one piece per thread */
+    float *factors;         /* [max_rows] scales of rows, of ternary products */
     float *partial;         /* attention states of a split context */
 };
 
@@ -66,6 +68,19 @@ struct pl_cpu {
     void (*when_packed)(void *user, const struct pl_tensor *t);
     void *when_packed_user;
 };
+
+/* ternary.c */
+enum { CPU_TERNARY_IN_MAX = 1 << 17 }; /* 127 times as much is below 2^24 */
+/* One row to q [in / 32][32], blocks `step` bytes apart; returns its scale. */
+float cpu_ternary_row(const float *x, size_t in, int8_t *q, size_t step);
+/* A group of rows in the packed form, every block's scale 1. */
+void cpu_ternary_group(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst, float *factors);
+/* A tile without packed products; scratch holds a row of bytes. y is the tile's first output. */
+void cpu_ternary_plain(const struct pl_cpu_weight *w, size_t tile, const float *x, size_t stride, size_t rows, float *y,
+                       size_t y_stride, void *scratch);
+/* What packed products left: sums, to be scaled. */
+void cpu_ternary_scale(const struct pl_cpu_weight *w, size_t tile, const float *factors, size_t rows, float *y,
+                       size_t y_stride);
 
 /* moe.c */
 void cpu_moe_free(struct cpu_moe_scratch *s);

@@ -24,6 +24,9 @@ static enum pl_status weight_check(const struct pl_cpu *c, const struct pl_tenso
         PL_FAIL(err, PL_FORMAT, "tensor %s: %llu inputs are no multiple of the %u of a block of %s",
                 t->name != NULL ? t->name : "?", (unsigned long long)pl_tensor_cols(t), pl_dtype_info(t->dtype)->block_elems,
                 pl_dtype_name(t->dtype));
+    if (t->dtype == PL_TERNARY && pl_tensor_cols(t) > CPU_TERNARY_IN_MAX)
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s: %llu inputs of a ternary product: %d are the most", t->name,
+                (unsigned long long)pl_tensor_cols(t), CPU_TERNARY_IN_MAX);
     (void)c;
     return PL_OK;
 }
@@ -98,6 +101,7 @@ enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t,
     w->out = (size_t)pl_tensor_rows(t);
     w->in = (size_t)pl_tensor_cols(t);
     w->bytes_read = file_bytes(t);
+    if (t->dtype == PL_TERNARY) w->scale = *(const float *)t->scales;
     w->format = c->table->q8_tile != NULL ? cpu_tile_format(t) : NULL;
     w->kind = w->format != NULL ? KIND_Q8 : is_float(t->dtype) && c->table->float_tile != NULL ? KIND_FLOAT : KIND_PLAIN;
     if (w->kind == KIND_Q8) {
@@ -152,6 +156,7 @@ static const char *const names_amx_q8[][1] = NAMES(AMX, Q8);
 const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows) {
     size_t many = rows > 1;
     bool q8 = w->kind == KIND_Q8;
+    if (w->kind == KIND_PLAIN && w->t.dtype == PL_TERNARY) return many ? "scalar/ternaryxq8/gemm" : "scalar/ternaryxq8/gemv";
     if (c->table->isa == PL_ISA_AMX && q8 && rows >= CPU_AMX_ROWS_MIN) return names_amx_q8[w->t.dtype][0];
     if (c->table->isa == PL_ISA_AMX && w->kind == KIND_FLOAT) return names_amx[w->t.dtype][many];
     if (c->table->isa == PL_ISA_AVX512 || c->table->isa == PL_ISA_AMX)
@@ -171,6 +176,7 @@ struct product {
     const struct pl_cpu_matmul *m;
     size_t group_count, most_groups, groups_per_pass, rows_per_pass, passes;
     size_t tiles; /* of all matrices */
+    bool ternary; /* all of them */
     bool terms;   /* float weights by terms */
     size_t term_count, most_terms, terms_per_pass;
 };
@@ -209,6 +215,16 @@ static void fine_tile(const struct product *p, const struct pl_cpu_weight *w, si
     }
 }
 
+/* The rows of groups [first, last): sums of whole numbers become results. */
+static void scale_sums(const struct product *p, const struct pl_cpu_weight *w, size_t i, size_t tile, size_t first,
+                       size_t last) {
+    const struct cpu_act_group *g = p->c->space.groups;
+    if (first >= last) return;
+    const size_t row = g[first].first, rows = g[last - 1].first + g[last - 1].rows - row;
+    cpu_ternary_scale(w, tile, p->c->space.factors + row, rows, p->m->y[i] + row * p->m->y_stride[i] + tile * TILE_ROWS,
+                      p->m->y_stride[i]);
+}
+
 static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass, void *scratch) {
     const struct pl_cpu_matmul *m = p->m;
     const struct pl_cpu_weight *w = m->w[i];
@@ -228,6 +244,7 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
             const struct cpu_act_group *a = &p->c->space.groups[first + pass * p->groups_per_pass];
             p->c->table->q8_groups(w, tile, a, last - pass * p->groups_per_pass, m->y[i] + tile * TILE_ROWS, m->y_stride[i],
                                    bias, m->accumulate);
+            if (p->ternary) scale_sums(p, w, i, tile, pass * p->groups_per_pass, last);
             return;
         }
         for (size_t g = pass * p->groups_per_pass; g < last; g++) {
@@ -239,6 +256,7 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
             float *y = m->y[i] + a->first * m->y_stride[i] + tile * TILE_ROWS;
             p->c->table->q8_tile(w, tile, a, y, m->y_stride[i], bias, m->accumulate);
         }
+        if (p->ternary) scale_sums(p, w, i, tile, pass * p->groups_per_pass, last);
         return;
     }
     if (w->kind == KIND_FLOAT && p->terms) {
@@ -253,7 +271,10 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
     size_t first = m->spans != NULL ? m->spans[i].first : 0, n = m->spans != NULL ? m->spans[i].rows : m->rows;
     size_t begin = first + pass * p->rows_per_pass, end = PL_MIN(first + n, begin + p->rows_per_pass);
     if (begin >= end) return;
-    if (w->kind == KIND_FLOAT)
+    if (p->ternary)
+        cpu_ternary_plain(w, tile, m->x + begin * m->x_stride, m->x_stride, end - begin,
+                          m->y[i] + begin * m->y_stride[i] + tile * TILE_ROWS, m->y_stride[i], scratch);
+    else if (w->kind == KIND_FLOAT)
         p->c->table->float_tile(m, i, tile, begin, end, scratch);
     else
         plain_tile(p, i, tile, begin, end, scratch);
@@ -327,6 +348,11 @@ static void quantize_worker(void *arg, int index, int count) {
         const struct cpu_act_group *g = &p->c->space.groups[begin];
         if (m->fine) {
             quantize_fine(p, g, cpu_thread_scratch(p->c, index));
+            continue;
+        }
+        if (p->ternary) {
+            cpu_ternary_group(m->x + g->first * m->x_stride, m->x_stride, g->rows, m->w[0]->in, (unsigned char *)g->data,
+                              p->c->space.factors + g->first);
             continue;
         }
         p->c->table->quantize(m->x + g->first * m->x_stride, m->x_stride, g->rows, m->w[0]->in, (unsigned char *)g->data);
@@ -426,10 +452,11 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
     if (m->rows == 0 || m->count == 0) return;
     size_t in = m->w[0]->in;
     PL_ASSERT(m->rows <= c->max_rows && in <= c->max_in);
-    struct product p = {.c = c, .m = m};
+    struct product p = {.c = c, .m = m, .ternary = m->w[0]->t.dtype == PL_TERNARY};
+    PL_ASSERT(!p.ternary || (m->bias == NULL && m->spans == NULL && !m->accumulate && !m->fine));
     bool q8 = false, floats = false, first = settle(c, m);
     for (size_t i = 0; i < m->count; i++) {
-        PL_ASSERT(m->w[i]->in == in);
+        PL_ASSERT(m->w[i]->in == in && (m->w[i]->t.dtype == PL_TERNARY) == p.ternary);
         q8 = q8 || m->w[i]->kind == KIND_Q8;
         floats = floats || m->w[i]->kind == KIND_FLOAT;
         PL_ASSERT(m->spans == NULL || (m->w[i]->out == m->w[0]->out && !m->fine));

@@ -117,6 +117,7 @@ CODE_INLINE void put_scales(const enum pl_dtype type, const struct pl_tensor *t,
     case PL_MXFP4: unit[r] = row[b * 17]; break;
     case PL_TQ1_0: put_f16(unit, r, row + b / 8 * 54 + 52); break;
     case PL_TQ2_0: put_f16(unit, r, row + b / 8 * 66 + 64); break;
+    case PL_TERNARY: memcpy(unit + 2 * r, &(const uint16_t){0x3C00}, 2); break; /* 1: the matrix has the scale */
     case PL_Q2_K: scales_q2_k(row + b / 8 * 84, r, unit, super); break;
     case PL_Q3_K: scales_q3_k(row + b / 8 * 110, r, unit, super); break;
     case PL_Q4_K: scales_k4(row + b / 8 * 144, r, unit, super); break;
@@ -186,6 +187,7 @@ PACK(iq4_xs, PL_IQ4_XS, STORE_U4)
 PACK(mxfp4, PL_MXFP4, STORE_U4)
 PACK(tq1_0, PL_TQ1_0, STORE_U2)
 PACK(tq2_0, PL_TQ2_0, STORE_U2)
+PACK(ternary, PL_TERNARY, STORE_U2)
 PACK(mlx2, PL_MLX, STORE_U2)
 PACK(mlx3, PL_MLX, STORE_U3)
 PACK(mlx4, PL_MLX, STORE_U4)
@@ -209,6 +211,7 @@ static const struct cpu_tile_format formats[] = {
     {PL_MXFP4, 0, STORE_U4, SCALE_E8M0, false, 4, pack_mxfp4},
     {PL_TQ1_0, 0, STORE_U2, SCALE_F16, false, 0, pack_tq1_0},
     {PL_TQ2_0, 0, STORE_U2, SCALE_F16, false, 0, pack_tq2_0},
+    {PL_TERNARY, 0, STORE_U2, SCALE_F16, false, 0, pack_ternary},
     {PL_MLX, 2, STORE_U2, SCALE_MLX, true, NO_OFFSET, pack_mlx2},
     {PL_MLX, 3, STORE_U3, SCALE_MLX, true, NO_OFFSET, pack_mlx3},
     {PL_MLX, 4, STORE_U4, SCALE_MLX, true, NO_OFFSET, pack_mlx4},
@@ -227,7 +230,7 @@ const struct cpu_tile_format *cpu_tile_format(const struct pl_tensor *t) {
     return NULL;
 }
 
-static bool is_ternary(enum pl_dtype t) { return t == PL_TQ1_0 || t == PL_TQ2_0; }
+static bool is_ternary(enum pl_dtype t) { return t == PL_TQ1_0 || t == PL_TQ2_0 || t == PL_TERNARY; }
 
 struct cpu_tile_layout cpu_tile_layout(const struct cpu_tile_format *f, const struct pl_tensor *t) {
     static const size_t plane[] = {
@@ -245,7 +248,7 @@ struct cpu_tile_layout cpu_tile_layout(const struct cpu_tile_format *f, const st
     }
     if (f->scale == SCALE_K32 || f->scale == SCALE_K16 || f->scale == SCALE_K16N) l.super_bytes = 2 * TILE_ROWS * arrays;
     l.units_at = l.blocks * l.plane_bytes;
-    l.supers_at = l.units_at + (l.blocks / l.unit_blocks * l.unit_bytes + 63) / 64 * 64;
+    l.supers_at = l.units_at + ((l.blocks + l.unit_blocks - 1) / l.unit_blocks * l.unit_bytes + 63) / 64 * 64;
     l.bytes = l.supers_at + ((l.super_bytes != 0 ? l.blocks / 8 * l.super_bytes : 0) + 63) / 64 * 64;
     return l;
 }

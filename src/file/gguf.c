@@ -120,6 +120,8 @@ static const struct unread_type *find_unread(uint32_t type) {
     return NULL;
 }
 
+enum { I2_S_TAIL = 32 }; /* bytes behind a tensor's blocks: its scale, and nothing */
+
 /* unread: NULL, or the name of a type without a reader. */
 static enum pl_status read_type(struct pl_cursor *c, struct pl_tensor *t, const char **unread) {
     uint64_t at = c->at, row;
@@ -141,6 +143,9 @@ static enum pl_status read_type(struct pl_cursor *c, struct pl_tensor *t, const 
                 c->part->label, pl_shown(c->subject).s, pl_num(cols).s, d->name, pl_num(at).s, d->block_elems);
     }
     if (!pl_mul_u64(cols / d->block_elems, d->block_bytes, &row) || !pl_mul_u64(row, pl_tensor_rows(t), &t->bytes)) {
+        return fail_shape(c, at, "give a byte count that overflows");
+    }
+    if (u == NULL && t->dtype == PL_I2_S && !pl_add_u64(t->bytes, I2_S_TAIL, &t->bytes)) {
         return fail_shape(c, at, "give a byte count that overflows");
     }
     return PL_OK;

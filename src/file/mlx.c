@@ -22,8 +22,9 @@ enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
     const json_t *config = f->json[PL_JSON_CONFIG], *other = json_object_get(config, "quantization_config"),
                  *q = settings(f);
     const json_t *method = json_object_get(other, "quant_method");
-    if (json_is_string(method) && strcmp(json_string_value(method), "mxfp4") == 0)
-        return PL_OK; /* blocks and scales of bytes */
+    if (json_is_string(method) &&
+        (strcmp(json_string_value(method), "mxfp4") == 0 || strcmp(json_string_value(method), "bitnet") == 0))
+        return PL_OK; /* bytes, and scales beside them: the model knows them */
     if (method != NULL && !json_is_null(method)) {
         f->refusal.status = refuse_method(f, "quantization_config.quant_method",
                                           json_is_string(method) ? json_string_value(method) : "?", &f->refusal);

@@ -14,6 +14,7 @@
     X(norm, "norm.k.c")                                 \
     X(embed, "embed.k.c")                               \
     X(linear, "linear.k.c")                             \
+    X(ternary, "ternary.k.c")                           \
     X(pick, "pick.k.c")                                 \
     X(draw, "draw.k.c")                                 \
     X(rope, "rope.k.c")                                 \

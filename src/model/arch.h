@@ -12,6 +12,7 @@ struct pl_layer {
     struct pl_weight *q_norm_wide, *k_norm_wide; /* norms over all heads */
     struct pl_weight *o, *o_bias, *post_attn_norm;
     struct pl_weight *mlp_norm, *gate, *up, *down, *gate_bias, *up_bias, *down_bias, *post_mlp_norm;
+    struct pl_weight *attn_sub_norm, *mlp_sub_norm; /* before the products that end each half */
     struct pl_weight *router, *gate_experts, *up_experts, *down_experts;
     struct pl_weight *router_bias, *gate_experts_bias, *up_experts_bias, *down_experts_bias, *sinks;
     struct pl_weight *shared_gate, *shared_up, *shared_down, *shared_router, *router_choice;
@@ -174,6 +175,7 @@ struct pl_arch_def {
     bool moe_optional;                     /* or none at all; */
     bool renormalise;                      /* whose weights add up to 1 where the file does not say */
     bool shared_expert;                    /* and one expert counts always, by a gate of its own */
+    bool ternary;                          /* products of BitNet: quantization_config says how safetensors hold them */
     bool mxfp4;                            /* safetensors may hold experts as blocks and scales */
     bool yarn_smooth;                      /* GGUF: the ramp's ends are not rounded */
     bool latent;                           /* latent attention */
@@ -192,6 +194,7 @@ struct pl_arch_def {
 };
 extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
 extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def, pl_granite_hybrid_def, pl_falcon_h1_def;
+extern const struct pl_arch_def pl_bitnet_def, pl_bitnet_silu_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
     pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,

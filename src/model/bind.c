@@ -217,6 +217,7 @@ static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uin
     struct pl_model *m = d->m;
     if (!is_needed(&m->cfg, b, layer)) return PL_OK;
     if (b->made != PL_MADE_AS_IS) return pl_bind_made(d, b, layer);
+    if (b->use == PL_WEIGHT_TERNARY) return pl_bind_ternary(d, b, layer);
     if (b->use == PL_WEIGHT_EXPERTS) return pl_bind_experts(d, b, layer);
     if (b->use == PL_WEIGHT_HEADS) return pl_bind_heads(d, b, layer);
     if (b->cols == PL_DIM_XFX || b->cols == PL_DIM_XE) return pl_bind_experts_bias(d, b, layer);

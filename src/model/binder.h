@@ -41,6 +41,9 @@ enum pl_status pl_bind_remember(struct binder *d, void *p) PL_MUST_CHECK;
 /* bind_heads.c: the halves of kv_b for each head, as latent attention multiplies them: part K turned, part V as it is. */
 enum pl_status pl_bind_heads(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
 
+/* bind_ternary.c */
+enum pl_status pl_bind_ternary(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
+
 /* bind_experts.c */
 enum pl_status pl_bind_experts(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
 /* One row of each expert, as one vector. */

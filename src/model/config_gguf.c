@@ -34,6 +34,8 @@ static const struct {
     {"mamba2", PL_ARCH_MAMBA2},
     {"granitehybrid", PL_ARCH_GRANITE_HYBRID},
     {"falcon-h1", PL_ARCH_FALCON_H1},
+    {"bitnet", PL_ARCH_BITNET_SILU},
+    {"bitnet-b1.58", PL_ARCH_BITNET},
 };
 
 struct reader {

@@ -45,6 +45,7 @@ static const struct hf_arch {
     {"falcon_h1", PL_ARCH_FALCON_H1, 128000, 4096, 14336, 32, 32, 8, 0, 8192, 1e-5, 1e4, false, false},
     {"falcon_mamba", PL_ARCH_FALCON_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
+    {"bitnet", PL_ARCH_BITNET, 128256, 2560, 6912, 30, 20, 5, 0, 2048, 1e-5, 5e5, false, false},
     {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
 };
 
@@ -187,7 +188,8 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
                     json_number_value(v), r->hf->model_type);
     }
     const json_t *method = field(field(config, "quantization_config"), "quant_method");
-    if (method != NULL && !(r->def->mxfp4 && json_is_string(method) && strcmp(json_string_value(method), "mxfp4") == 0))
+    const char *known = r->def->mxfp4 ? "mxfp4" : r->def->ternary ? "bitnet" : NULL;
+    if (method != NULL && !(known != NULL && json_is_string(method) && strcmp(json_string_value(method), known) == 0))
         PL_FAIL(r->err, PL_UNSUPPORTED,
                 "config.json: weights quantised with '%.32s' are not readable; plain safetensors, MLX affine and GGUF are",
                 json_is_string(method) ? json_string_value(method) : "?");
@@ -195,6 +197,36 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
     if (json_is_string(mode) && strcmp(json_string_value(mode), "affine") != 0)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: MLX quantisation mode '%.32s' is not readable; affine is",
                 json_string_value(mode));
+    return PL_OK;
+}
+
+/* How the matrices of BitNet stand in the file. */
+static enum pl_status read_ternary(struct reader *r, const json_t *config, struct pl_model_config *c) {
+    const json_t *q = field(config, "quantization_config"), *kind = field(q, "linear_class"),
+                 *mode = field(q, "quantization_mode"), *plain = field(q, "modules_to_not_convert");
+    bool normed = false;
+    if (!r->def->ternary) return PL_OK;
+    if (field(q, "quant_method") == NULL)
+        PL_FAIL(r->err, PL_UNSUPPORTED,
+                "config.json: a bitnet model without quantization_config: its products would be plain "
+                "ones, which is not implemented");
+    const char *k = json_is_string(kind) ? json_string_value(kind) : "bitlinear",
+               *m = json_is_string(mode) ? json_string_value(mode) : "offline";
+    c->ternary_multiplies = strcmp(k, "autobitlinear") == 0;
+    c->ternary_online = c->ternary_multiplies && strcmp(m, "online") == 0;
+    if ((!c->ternary_multiplies && strcmp(k, "bitlinear") != 0) || (!c->ternary_online && strcmp(m, "offline") != 0))
+        PL_FAIL(r->err, PL_UNSUPPORTED,
+                "config.json: linear_class '%.32s' with quantization_mode '%.32s'; known: bitlinear, "
+                "autobitlinear; offline, online",
+                k, m);
+    PL_TRY(read_bool(r, q, "use_rms_norm", false, &normed));
+    if (normed) PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: use_rms_norm is true, which is not implemented");
+    for (size_t i = 0; i < json_array_size(plain); i++) {
+        const char *name = json_string_value(json_array_get(plain, i));
+        if (name == NULL || strcmp(name, "lm_head") != 0)
+            PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: modules_to_not_convert names %.64s; lm_head alone is implemented",
+                    name != NULL ? name : "no text");
+    }
     return PL_OK;
 }
 
@@ -378,6 +410,7 @@ static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
     c->mlp_act = r->def->act;
     if (v == NULL) return PL_OK;
     const char *s = json_is_string(v) ? json_string_value(v) : "";
+    if (r->def->ternary && strcmp(s, "relu2") == 0) return PL_OK;
     bool silu = strcmp(s, "silu") == 0 || strcmp(s, "swish") == 0;
     if (!silu && strcmp(s, "gelu_pytorch_tanh") != 0 && strcmp(s, "gelu_new") != 0)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s '%.32s' is not implemented; known: silu, gelu_pytorch_tanh", name,
@@ -607,6 +640,7 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     c->arch = r.hf->arch;
     PL_TRY(check_head(&r, config));
     PL_TRY(refuse_features(&r, config));
+    PL_TRY(read_ternary(&r, config, c));
     PL_TRY(read_sizes(&r, c));
     PL_TRY(read_experts(&r, c));
     if (r.def->ssm != PL_SSM_NONE) PL_TRY(pl_config_ssm_hf(r.root, c, err));

@@ -198,7 +198,7 @@ static bool owned_bound(const struct pl_tensor *t, uint64_t *out) {
     if (t->dtype == PL_MLX) {
         uint64_t scale_bytes = 2 * rows * (pl_tensor_cols(t) / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
         if (!pl_add_u64(bytes, scale_bytes, &bytes)) return false;
-    } else if (pl_dtype_info(t->dtype)->block_elems == 1) {
+    } else if (pl_dtype_info(t->dtype)->block_elems == 1 && t->dtype != PL_U8) { /* bytes: codes in another order */
         return true;
     }
     uint64_t padding = rows > 0 ? (0 - rows) % 16 * (bytes / rows) : 0;

@@ -39,6 +39,8 @@ enum pl_arch {
     PL_ARCH_MAMBA2,
     PL_ARCH_GRANITE_HYBRID,
     PL_ARCH_FALCON_H1,
+    PL_ARCH_BITNET,
+    PL_ARCH_BITNET_SILU,
     PL_ARCH_COUNT /* the last: one line each */
 };
 
@@ -99,6 +101,8 @@ struct pl_model_config {
     bool layer_ssm[PL_MODEL_LAYERS_MAX], layer_no_attention[PL_MODEL_LAYERS_MAX];
     uint16_t layer_kv[PL_MODEL_LAYERS_MAX], layer_state[PL_MODEL_LAYERS_MAX]; /* of those with either, which one it is */
     uint32_t kv_layers, state_layers;
+    bool ternary_multiplies,
+        ternary_online; /* safetensors of BitNet: by weight_scale, not its inverse; rounded while loading */
 };
 
 struct pl_model;

@@ -15,7 +15,8 @@ const char *pl_impl_name(enum pl_impl i) {
 
 enum pl_op pl_op_leader(enum pl_op op) {
     switch (op) {
-    case PL_OP_linear_add: return PL_OP_linear;
+    case PL_OP_linear_add:
+    case PL_OP_ternary: return PL_OP_linear; /* on the CPU the same packed kernels; devices have one of its own */
     case PL_OP_add_norm:
     case PL_OP_layer_norm: return PL_OP_norm;
     case PL_OP_scale:

@@ -29,7 +29,7 @@ enum pl_impl {
 _Static_assert(PL_IMPL_COUNT <= 32, "a set of implementations is 32 bits");
 const char *pl_impl_name(enum pl_impl i); /* "" for PL_IMPL_NONE */
 
-enum pl_op pl_op_leader(enum pl_op op); /* linear for linear_add, norm for add_norm, else op itself */
+enum pl_op pl_op_leader(enum pl_op op); /* linear for linear_add and ternary, norm for add_norm, else op itself */
 /* The implementations of op on b, best first. Returns how many; out holds up to PL_IMPL_COUNT. */
 size_t pl_impl_ranked(enum pl_backend b, enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]);
 

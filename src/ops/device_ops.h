@@ -14,6 +14,7 @@
 #include "ops/moe.h"
 #include "ops/paged.h"
 #include "ops/ssm.h"
+#include "ops/ternary.h"
 
 /* One weight format and the kernels made for it. */
 struct dev_format {
@@ -33,6 +34,7 @@ struct dev_weight {
     struct pl_device_weight w; /* a vector: data only */
     struct dev_format *format; /* NULL for vectors */
     uint64_t bytes;            /* read by one product */
+    float scale;               /* PL_TERNARY */
 };
 struct dev_activation {
     struct pl_activation base;
@@ -151,6 +153,11 @@ struct dev_ops {
     uint64_t mma_cols, mma_outputs;  /* widest input, most outputs of rearranged weights; 0: there are none */
     uint64_t streams;                /* weights that PL_IMPL_STREAM could take */
     uint64_t routers;                /* weights of f32 that one launch takes with the norm before them */
+    struct {
+        struct pl_ternary_kernels k;
+        struct pl_device_buffer q, row; /* inputs in 8 bits, the scale and sum of each row */
+        uint64_t cols, room;            /* widest input; 0: there are no ternary weights */
+    } ternary;
     struct dev_norm norm_waits;
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
@@ -178,6 +185,15 @@ enum pl_status dev_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct p
 enum pl_status dev_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) PL_MUST_CHECK;
 enum pl_status dev_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,
                               const struct pl_activation *z, struct pl_activation *y) PL_MUST_CHECK;
+
+/* device_ternary.c */
+enum pl_status dev_ternary_fill(struct dev_ops *d, const struct pl_tensor *t, struct dev_weight *w,
+                                struct pl_err *err) PL_MUST_CHECK;
+enum pl_status dev_ternary_begin(struct dev_ops *d) PL_MUST_CHECK;
+void dev_ternary_deinit(struct dev_ops *d);
+const char *dev_ternary_name(const struct dev_ops *d, size_t rows);
+enum pl_status dev_ternary(struct pl_ops *o, size_t count, const struct pl_weight *const *w, const struct pl_activation *x,
+                           struct pl_activation *const *y) PL_MUST_CHECK;
 
 /* device_moe.c */
 enum pl_status dev_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,

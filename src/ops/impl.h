@@ -64,6 +64,8 @@ struct pl_ops_impl {
                              struct pl_activation *const *y);
     enum pl_status (*linear_add)(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
                                  struct pl_activation *y);
+    enum pl_status (*ternary)(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
+                              const struct pl_activation *x, struct pl_activation *const *y);
     enum pl_status (*rope_append)(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
                                   struct pl_activation *v);
     enum pl_status (*attention)(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,

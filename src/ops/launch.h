@@ -107,6 +107,7 @@ enum pl_elementwise {
     PL_EW_ADD,
     PL_EW_SILU, /* gated */
     PL_EW_GELU_TANH,
+    PL_EW_RELU2,
     PL_EW_SILU_ALONE, /* not gated */
     PL_EW_GELU_TANH_ALONE,
     PL_EW_SCALE,

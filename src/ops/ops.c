@@ -102,6 +102,13 @@ static enum pl_status check_float_dtype(const struct pl_tensor *t, struct pl_err
 enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
                                     struct pl_weight **out, struct pl_err *err) {
     if (use == PL_WEIGHT_VECTOR) PL_TRY(check_float_dtype(t, err));
+    if (use == PL_WEIGHT_TERNARY && pl_ops_port(PL_OP_ternary, o->impl->backend) == PL_PORT_NONE)
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s is ternary: backend %s has no port of ternary; the cpu backend has", t->name,
+                pl_backend_name(o->impl->backend));
+    PL_ASSERT((use == PL_WEIGHT_TERNARY) == (t->dtype == PL_TERNARY));
+    if (t->dtype == PL_I2_S)
+        PL_FAIL(err, PL_UNSUPPORTED,
+                "tensor %s is of type i2_s, which is known in the ternary products of bitnet models only", t->name);
     struct pl_weight *w;
     PL_TRY(o->impl->weight_create(o, t, use, &w, err));
     w->use = use;
@@ -116,6 +123,8 @@ enum pl_status pl_ops_experts_create(struct pl_ops *o, const struct pl_tensor *e
     if (pl_ops_port(PL_OP_moe, o->impl->backend) == PL_PORT_NONE)
         PL_FAIL(err, PL_UNSUPPORTED, "a mixture of %zu experts: backend %s has no port of moe; the cpu backend has", count,
                 pl_backend_name(o->impl->backend));
+    if (experts[0].dtype == PL_I2_S)
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s is of type i2_s, which experts of no known model have", experts[0].name);
     for (size_t i = 0; i < count; i++)
         PL_ASSERT(experts[i].ndim == 2 && experts[i].shape[0] == experts[0].shape[0] &&
                   experts[i].shape[1] == experts[0].shape[1]);
@@ -419,6 +428,16 @@ enum pl_status pl_ops_linear_add(struct pl_ops *o, const struct pl_weight *w, co
                                  struct pl_activation *y) {
     PL_ASSERT(is_matrix(w, x->cols, y->cols) && y != x && y->rows == x->rows);
     return x->rows > 0 ? RUN(linear_add, o->impl->linear_add(o, w, x, y)) : PL_OK;
+}
+
+enum pl_status pl_ops_ternary(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
+                              const struct pl_activation *x, struct pl_activation *const *y) {
+    PL_ASSERT(count >= 1 && count <= PL_OPS_LINEAR_MAX);
+    for (size_t i = 0; i < count; i++) {
+        PL_ASSERT(w[i]->use == PL_WEIGHT_TERNARY && w[i]->cols == x->cols && w[i]->rows == y[i]->cols && y[i] != x);
+        (void)take_rows(y[i], x->rows, y[i]->cols);
+    }
+    return x->rows > 0 ? RUN_N(ternary, count, o->impl->ternary(o, count, w, x, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,

@@ -27,7 +27,7 @@ bool pl_backend_from_name(const char *name, enum pl_backend *out);
 /* clang-format off */
 #define PL_OP_LIST(X) \
     X(embed) X(norm) X(add_norm) X(layer_norm) X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) \
-    X(softcap) X(scale) X(gate_rows) X(moe) X(heads_linear) X(latent_append) X(argmax) X(draw) \
+    X(softcap) X(scale) X(gate_rows) X(moe) X(heads_linear) X(latent_append) X(ternary) X(argmax) X(draw) \
     X(causal_conv) X(ssm_update) X(ssm_scan) X(gated_norm)
 /* clang-format on */
 enum pl_op {
@@ -90,10 +90,12 @@ enum pl_weight_use {
     PL_WEIGHT_EMBED,   /* row lookup */
     PL_WEIGHT_HEAD,    /* right side of the output product: what it rounds, every logit shows */
     PL_WEIGHT_TIED,    /* embed and head in one */
+    PL_WEIGHT_TERNARY, /* right side of ternary; of type PL_TERNARY */
     PL_WEIGHT_EXPERTS, /* one matrix of every expert of a layer, made by pl_ops_experts_create */
     PL_WEIGHT_HEADS    /* one matrix of every head, made by pl_ops_heads_create */
 };
-/* t's bytes must outlive the weight: it may stay a view. */
+/* t's bytes must outlive the weight: it may stay a view. A ternary one that owns bytes (below) is none. PL_UNSUPPORTED,
+ * naming the backend, where it has no port of ternary. */
 enum pl_status pl_ops_weight_create(struct pl_ops *o, const struct pl_tensor *t, enum pl_weight_use use,
                                     struct pl_weight **out, struct pl_err *err) PL_MUST_CHECK;
 /* Expert i of the tensor [experts, out, in] that holds all of them (no MLX type). Offsets are of 64 bits. */
@@ -208,6 +210,10 @@ enum pl_status pl_ops_linear(struct pl_ops *o, size_t count, const struct pl_wei
 /* y += x * w^T: the residual add of an output product. */
 enum pl_status pl_ops_linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
                                  struct pl_activation *y);
+/* BitNet's product: x in 8 bits, one scale a row (127 / max(max|x|, 1e-5), rounded to nearest even), times w[i]'s codes of
+ * -1, 0 and 1, times both scales. Sums are whole numbers: every backend gives the same bits but for two roundings. */
+enum pl_status pl_ops_ternary(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
+                              const struct pl_activation *x, struct pl_activation *const *y);
 struct pl_qkv {
     uint32_t layer, heads;
     const struct pl_weight *q_norm, *k_norm; /* [D] or NULL */
@@ -241,8 +247,9 @@ struct pl_attention {
 };
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out);
-/* The last is gpt-oss's, of experts alone: gate is held below 7, up within 7, y = (up + 1) * gate * sigmoid(1.702 gate). */
-enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED };
+/* Clamped: gpt-oss's, of experts alone: gate is held below 7, up within 7, y = (up + 1) * gate * sigmoid(1.702 gate).
+ * Relu2, the square of what is above zero: of glu with up alone. */
+enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED, PL_OPS_RELU2 };
 /* y = act(gate) * up; up NULL: y = act(gate). */
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y);

@@ -88,7 +88,11 @@ static enum pl_status fill_weight(struct cpu_ops *c, const struct pl_tensor *t, 
     if (use == PL_WEIGHT_EMBED) return PL_OK;
     if (use != PL_WEIGHT_VECTOR) {
         PL_TRY(reserve(c, 0, pl_tensor_cols(t), 0, err));
-        PL_TRY(pl_cpu_weight_create(c->cpu, t, &w->matrix, err));
+        /* A ternary one is packed now: what it is made of need not stay. */
+        size_t least = use == PL_WEIGHT_TERNARY ? pl_cpu_pack_threshold(c->cpu, SIZE_MAX) : 0;
+        enum pl_status st = pl_cpu_weight_create(c->cpu, t, &w->matrix, err);
+        if (use == PL_WEIGHT_TERNARY) (void)pl_cpu_pack_threshold(c->cpu, least);
+        PL_TRY(st);
         for (size_t many = 0; many < 2; many++)
             snprintf(w->fine_kernel[many], sizeof w->fine_kernel[many], "%s-fine",
                      pl_cpu_weight_kernel(c->cpu, w->matrix, many + 1));
@@ -451,6 +455,11 @@ static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, co
     return products(o, PL_OP_linear_add, 1, &w, NULL, x, &y);
 }
 
+static enum pl_status ternary(struct pl_ops *o, size_t n, const struct pl_weight *const *w, const struct pl_activation *x,
+                              struct pl_activation *const *y) {
+    return products(o, PL_OP_ternary, n, w, NULL, x, y);
+}
+
 static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
                                   struct pl_activation *v) {
     const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
@@ -564,7 +573,7 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
                           const struct pl_activation *up, struct pl_activation *y) {
     static unsigned calls;
     if (pl_fault("skipped-launch") && calls++ % 7 == 3) return PL_OK;
-    enum pl_act fn = act == PL_OPS_SILU ? PL_ACT_SILU : PL_ACT_GELU_TANH;
+    enum pl_act fn = act == PL_OPS_SILU ? PL_ACT_SILU : act == PL_OPS_RELU2 ? PL_ACT_RELU2 : PL_ACT_GELU_TANH;
     const struct cpu_activation *g = data_of(gate), *u = up != NULL ? data_of(up) : NULL, *to = data_of(y);
     pl_cpu_glu(cpu_of(o)->cpu, fn, g->data, u != NULL ? u->data : NULL, to->data, gate->rows, gate->cols, g->stride,
                u != NULL ? u->stride : 0, to->stride);
@@ -705,6 +714,7 @@ static const struct pl_ops_impl cpu_impl = {
     .add = add,
     .linear = linear,
     .linear_add = linear_add,
+    .ternary = ternary,
     .rope_append = rope_append,
     .attention = attention,
     .glu = glu,
@@ -746,7 +756,8 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
         [PL_OP_rope_append] = PL_CPU_ROPE, [PL_OP_attention] = PL_CPU_ATTENTION, [PL_OP_glu] = PL_CPU_GLU,
         [PL_OP_softcap] = PL_CPU_SOFTCAP,  [PL_OP_layer_norm] = PL_CPU_NORM,     [PL_OP_scale] = PL_CPU_EMBED,
         [PL_OP_gate_rows] = PL_CPU_EMBED,  [PL_OP_moe] = PL_CPU_LINEAR,          [PL_OP_causal_conv] = PL_CPU_SSM,
-        [PL_OP_ssm_update] = PL_CPU_SSM,   [PL_OP_ssm_scan] = PL_CPU_SSM,        [PL_OP_gated_norm] = PL_CPU_SSM};
+        [PL_OP_ssm_update] = PL_CPU_SSM,   [PL_OP_ssm_scan] = PL_CPU_SSM,        [PL_OP_gated_norm] = PL_CPU_SSM,
+        [PL_OP_ternary] = PL_CPU_LINEAR};
     struct pl_candidate list[PL_IMPL_COUNT + 1];
     enum pl_impl ranked[PL_IMPL_COUNT];
     size_t n = pl_impl_ranked(PL_BACKEND_CPU, op, ranked);

@@ -142,7 +142,9 @@ static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t,
                                     struct pl_weight **out, struct pl_err *err) {
     struct dev_weight *w = pl_calloc(1, sizeof *w);
     if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", t->name);
-    enum pl_status st = use == PL_WEIGHT_VECTOR ? fill_vector(dev_of(o), t, w, err) : fill_matrix(dev_of(o), t, use, w, err);
+    enum pl_status st = use == PL_WEIGHT_VECTOR    ? fill_vector(dev_of(o), t, w, err)
+                        : use == PL_WEIGHT_TERNARY ? dev_ternary_fill(dev_of(o), t, w, err)
+                                                   : fill_matrix(dev_of(o), t, use, w, err);
     if (st != PL_OK) {
         pl_device_settle(dev_of(o)->ks.device); /* a copy may still read the tensor */
         weight_destroy(o, &w->base);
@@ -228,6 +230,7 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     const struct dev_ops *d = (const struct dev_ops *)o;
     uint32_t tile_rows, tile = tile_of(d, rows, &tile_rows);
     if (dw->format == NULL || rows == 0) return "none";
+    if (dw->w.dtype == PL_TERNARY) return dev_ternary_name(d, rows);
     struct dev_format *f = dw->format;
     enum pl_impl taken = dev_product(d, dw, rows);
     if (taken == PL_IMPL_NONE) return "refused";
@@ -438,7 +441,8 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     d->prepared = NULL;
     d->norm_waits = (struct dev_norm){0}; /* of a step that failed half way */
     d->rope_waits = (struct dev_rope_waits){0};
-    st = dev_mma_begin(d);
+    st = dev_ternary_begin(d);
+    if (st == PL_OK) st = dev_mma_begin(d);
     if (st == PL_OK) st = dev_choice_begin(d);
     if (st != PL_OK) return report(d, st);
     d->steps++;
@@ -721,15 +725,18 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
     struct dev_ops *d = dev_of(o);
     PL_TRY(dev_settle(o));
     if (up == NULL) {
+        PL_ASSERT(act != PL_OPS_RELU2);
         struct pl_kernel *alone = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU_ALONE : PL_EW_GELU_TANH_ALONE];
         return done(o, PL_OP_glu, alone, 0, pl_launch_act(&d->ks, alone, data_of(gate), data_of(y), gate->rows, gate->cols));
     }
     struct pl_launch_prepare p = {
         .x = data_of(gate), .second = data_of(up), .y = data_of(y), .rows = gate->rows, .cols = gate->cols};
-    if (dev_prepares(d, gate->rows, gate->cols)) {
+    if (act != PL_OPS_RELU2 && dev_prepares(d, gate->rows, gate->cols)) {
         return dev_prepare(o, PL_OP_glu, act == PL_OPS_SILU ? PL_PREPARE_SILU : PL_PREPARE_GELU_TANH, &p, y);
     }
-    struct pl_kernel *k = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU : PL_EW_GELU_TANH];
+    struct pl_kernel *k = &d->elementwise[act == PL_OPS_SILU    ? PL_EW_SILU
+                                          : act == PL_OPS_RELU2 ? PL_EW_RELU2
+                                                                : PL_EW_GELU_TANH];
     return done(o, PL_OP_glu, k, 0,
                 pl_launch_glu(&d->ks, k, data_of(gate), data_of(up), data_of(y), gate->rows, gate->cols));
 }
@@ -818,6 +825,7 @@ static void destroy(struct pl_ops *o) {
         pl_dense_deinit(&d->ks, &d->dense);
         dev_mma_deinit(d);
         dev_moe_deinit(d);
+        dev_ternary_deinit(d);
         dev_choice_deinit(d);
         pl_device_host_free(dev, d->staging);
         pl_device_event_destroy(dev, &d->uploaded);
@@ -854,7 +862,7 @@ static void destroy(struct pl_ops *o) {
         .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, .layer_norm = layer_norm,   \
         .argmax = dev_argmax, .draw = dev_draw, .chosen = dev_chosen, .moe = dev_moe, .experts_create = dev_experts_create, \
         .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated, .gated = dev_gated, .causal_conv = dev_causal_conv, \
-        .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan, .gated_norm = dev_gated_norm,                               \
+        .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan, .gated_norm = dev_gated_norm, .ternary = dev_ternary,       \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

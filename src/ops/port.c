@@ -29,6 +29,7 @@ _Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its own column below"
 #define ROW_moe(X)         X(moe,         CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_heads_linear(X)  X(heads_linear,  CPU, NONE, NONE, NONE, NONE)
 #define ROW_latent_append(X) X(latent_append, CPU, NONE, NONE, NONE, NONE)
+#define ROW_ternary(X)     X(ternary,     CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_argmax(X)      X(argmax,     NONE, NONE, FUSED, FUSED, FUSED)
 #define ROW_draw(X)        X(draw,       NONE, NONE, FUSED, FUSED, FUSED)
 #define ROW_causal_conv(X) X(causal_conv, CPU, NONE, FUSED, FUSED, FUSED)

@@ -10,6 +10,7 @@
 #include "ops/moe.h"
 #include "ops/paged.h"
 #include "ops/ssm.h"
+#include "ops/ternary.h"
 
 enum { SHIP_PAGE = 32 };
 #define SHIP_TARGET "compute_80" /* runs on everything since: drivers translate it for their device */
@@ -43,6 +44,8 @@ static enum pl_status common(struct pl_kernels *ks, struct pl_err *err) {
     struct pl_draw_kernels draw = {0};
     PL_TRY(pl_kernel_draw(ks, PL_F32, &draw, err));
     PL_TRY(recurrent(ks, err));
+    PL_TRY(pl_kernel_ternary_quantize(ks, &k, err));
+    for (uint32_t tile = 0; tile < PL_TILE_COUNT; tile++) PL_TRY(pl_kernel_ternary(ks, tile, &k, err));
     pl_jit_set_u32(&pack, "GROUP", 256);
     return pl_kernel_make(ks, &pack, 256, "pack/bf16", &k, err);
 }

@@ -216,3 +216,20 @@ void pl_ref_gated_norm(const float *x, const float *z, const float *w, size_t co
             y[i] = (float)((double)x[i] * (z != NULL ? activation(PL_REF_SILU, (double)z[i]) : 1) * inv * (double)w[i]);
     }
 }
+
+enum pl_status pl_ref_ternary(const struct pl_tensor *w, const float *x, size_t x_stride, size_t rows, float *y,
+                              size_t y_stride, float *row) {
+    size_t out = (size_t)pl_tensor_rows(w), in = (size_t)pl_tensor_cols(w);
+    for (size_t o = 0; o < out; o++) {
+        PL_TRY(pl_dequant_row_product(w, o, row));
+        for (size_t r = 0; r < rows; r++) {
+            const float *v = x + r * x_stride;
+            float top = 1e-5f;
+            double sum = 0;
+            for (size_t i = 0; i < in; i++) top = fmaxf(top, fabsf(v[i]));
+            for (size_t i = 0; i < in; i++) sum += (double)lrintf(v[i] * (127.0f / top)) * (double)row[i];
+            y[r * y_stride + o] = (float)(sum * (double)top / 127.0);
+        }
+    }
+    return PL_OK;
+}

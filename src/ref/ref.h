@@ -68,4 +68,9 @@ void pl_ref_gated_norm(const float *x, const float *z, const float *w, size_t co
  * rounded to nearest even (0 where max|x| < 1e-30). cols is filled up with zeros to a multiple of 32. */
 void pl_ref_quantize(const float *x, size_t cols, int8_t *q, float *scale);
 
+/* BitNet's product: x [rows, in] in 8 bits by the scale 127 / max(max|x|, 1e-5) of the row, rounded to nearest even, times
+ * the matrix's codes (-1, 0, 1), times both scales. */
+enum pl_status pl_ref_ternary(const struct pl_tensor *w, const float *x, size_t x_stride, size_t rows, float *y,
+                              size_t y_stride, float *row) PL_MUST_CHECK;
+
 #endif

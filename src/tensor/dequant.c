@@ -4,11 +4,12 @@
 
 /* No entry: not a block format. */
 static const pl_dequant_block_fn block_fn[PL_DTYPE_COUNT] = {
-    [PL_Q4_0] = pl_dequant_q4_0,   [PL_Q4_1] = pl_dequant_q4_1,     [PL_Q5_0] = pl_dequant_q5_0,
-    [PL_Q5_1] = pl_dequant_q5_1,   [PL_Q8_0] = pl_dequant_q8_0,     [PL_Q2_K] = pl_dequant_q2_k,
-    [PL_Q3_K] = pl_dequant_q3_k,   [PL_Q4_K] = pl_dequant_q4_k,     [PL_Q5_K] = pl_dequant_q5_k,
-    [PL_Q6_K] = pl_dequant_q6_k,   [PL_IQ4_NL] = pl_dequant_iq4_nl, [PL_IQ4_XS] = pl_dequant_iq4_xs,
-    [PL_MXFP4] = pl_dequant_mxfp4, [PL_TQ1_0] = pl_dequant_tq1_0,   [PL_TQ2_0] = pl_dequant_tq2_0,
+    [PL_Q4_0] = pl_dequant_q4_0,       [PL_Q4_1] = pl_dequant_q4_1,     [PL_Q5_0] = pl_dequant_q5_0,
+    [PL_Q5_1] = pl_dequant_q5_1,       [PL_Q8_0] = pl_dequant_q8_0,     [PL_Q2_K] = pl_dequant_q2_k,
+    [PL_Q3_K] = pl_dequant_q3_k,       [PL_Q4_K] = pl_dequant_q4_k,     [PL_Q5_K] = pl_dequant_q5_k,
+    [PL_Q6_K] = pl_dequant_q6_k,       [PL_IQ4_NL] = pl_dequant_iq4_nl, [PL_IQ4_XS] = pl_dequant_iq4_xs,
+    [PL_MXFP4] = pl_dequant_mxfp4,     [PL_TQ1_0] = pl_dequant_tq1_0,   [PL_TQ2_0] = pl_dequant_tq2_0,
+    [PL_TERNARY] = pl_dequant_ternary, [PL_I2_S] = pl_dequant_i2_s,
 };
 
 static enum pl_status plain_span(enum pl_dtype dtype, const uint8_t *src, uint64_t n, float *out) {
@@ -42,7 +43,12 @@ static enum pl_status row_to_f32(const struct pl_tensor *t, uint64_t row, enum p
     }
     uint64_t bytes, cols = pl_tensor_cols(t);
     if (!pl_dtype_row_bytes(t->dtype, cols, &bytes)) return PL_INVALID;
-    return pl_dequant_span(t->dtype, (const uint8_t *)t->data + row * bytes, cols, out);
+    PL_TRY(pl_dequant_span(t->dtype, (const uint8_t *)t->data + row * bytes, cols, out));
+    float scale = 1; /* of the whole matrix */
+    if (t->dtype == PL_TERNARY) memcpy(&scale, t->scales, sizeof scale);
+    if (t->dtype == PL_I2_S) memcpy(&scale, (const uint8_t *)t->data + pl_tensor_rows(t) * bytes, sizeof scale);
+    for (uint64_t i = 0; scale != 1 && i < cols; i++) out[i] *= scale;
+    return PL_OK;
 }
 
 enum pl_status pl_dequant_row(const struct pl_tensor *t, uint64_t row, float *out) {

@@ -38,6 +38,8 @@ void pl_dequant_q6_k(const uint8_t *b, float *y);
 void pl_dequant_iq4_xs(const uint8_t *b, float *y);
 void pl_dequant_tq1_0(const uint8_t *b, float *y);
 void pl_dequant_tq2_0(const uint8_t *b, float *y);
+void pl_dequant_i2_s(const uint8_t *b, float *y);
+void pl_dequant_ternary(const uint8_t *b, float *y); /* without the matrix's scale */
 
 /* One row of an MLX affine tensor; product and sum are rounded to the type `rounding` (PL_F32: not at all). */
 void pl_dequant_mlx_row(const struct pl_tensor *t, uint64_t row, enum pl_dtype rounding, float *out);

@@ -109,3 +109,11 @@ void pl_dequant_tq2_0(const uint8_t *b, float *y) { /* qs[64], f16 d: d * (q - 1
         y[i] = d * (float)(q - 1);
     }
 }
+
+void pl_dequant_ternary(const uint8_t *b, float *y) { /* two words of 16: element 4s + i is bits 2s, 2s+1 of byte i */
+    for (int i = 0; i < 32; i++) y[i] = (float)((b[i / 16 * 4 + i % 4] >> (i % 16 / 4 * 2) & 3) - 1);
+}
+
+void pl_dequant_i2_s(const uint8_t *b, float *y) { /* element 32g + p: bits 6-2g, 7-2g of byte p */
+    for (int i = 0; i < 128; i++) y[i] = (float)((b[i % 32] >> (6 - i / 32 * 2) & 3) - 1);
+}

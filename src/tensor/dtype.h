@@ -2,6 +2,8 @@
  * conversion (convert.h) and dequantisation of whole rows (quant.h).
  *
  * A block holds `block_elems` consecutive elements of one row in `block_bytes` bytes. Plain types have blocks of one.
+ * PL_I2_S, BitNet's own type in GGUF, has one scale behind the blocks of a tensor: only bitnet models hold it.
+ * PL_TERNARY is plumb's own form of BitNet's matrices, made while a model is loaded; no file holds it.
  * PL_MLX is the MLX affine format: it is spread over three arrays (see struct pl_tensor), so its block size is 0. */
 #ifndef PL_TENSOR_DTYPE_H
 #define PL_TENSOR_DTYPE_H
@@ -39,7 +41,9 @@
     X(PL_I32,    "i32",     1,    4,   26)                                                                                    \
     X(PL_U32,    "u32",     1,    4,   -1)                                                                                    \
     X(PL_I64,    "i64",     1,    8,   27)                                                                                    \
-    X(PL_F64,    "f64",     1,    8,   28)
+    X(PL_F64,    "f64",     1,    8,   28)                                                                                    \
+    X(PL_I2_S,   "i2_s",    128,  32,  36)                                                                                    \
+    X(PL_TERNARY,"ternary", 32,   8,   -1)
 /* clang-format on */
 
 enum pl_dtype {

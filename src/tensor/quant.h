@@ -22,6 +22,13 @@ enum pl_status pl_dequant_span(enum pl_dtype dtype, const void *src, uint64_t n,
  * PL_INVALID: n is no multiple, an input is not finite, or a scale does not fit f16 (out is then partly written). */
 enum pl_status pl_quantize_span(enum pl_dtype dtype, const float *src, uint64_t n, void *out) PL_MUST_CHECK;
 
+/* Into PL_TERNARY, a row of n (a multiple of 32) at a time.
+ * pl_ternary_row: floats that are all -s, 0 or s for one s > 0; *scale is that s, 0 while every row was zeros. False: they
+ * are not.
+ * pl_ternary_bytes: codes (value + 1) at bits shift, shift+1 of each byte. False: one of them is 3. */
+bool pl_ternary_row(const float *row, uint64_t n, float *scale, uint8_t *out);
+bool pl_ternary_bytes(const uint8_t *bytes, unsigned shift, uint64_t n, uint8_t *out);
+
 /* NaN and infinite scales. Opening a file does not read weights, so it does not look: whoever reads all of them anyway
  * (repacking, copying to a device) asks pl_scales_first_bad for the blocks at hand; whoever does not calls
  * pl_file_check_scales once, on all cores. Plain float tensors have no scales and always pass. */

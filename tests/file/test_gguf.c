@@ -348,7 +348,7 @@ static void hostile_shapes_are_refused(void **state) {
     REFUSE(c, PL_FORMAT, "tensor t ends at byte 9,223,372,036,854,775,8", "download is incomplete", "plumb pull");
     for (int i = 0; i < PL_DTYPE_COUNT; i++) {
         const struct pl_dtype_info *d = pl_dtype_info((enum pl_dtype)i);
-        if (d->block_elems == 1) continue;
+        if (d->block_elems == 1 || d->ggml_type < 0) continue;
         uint64_t cols[] = {1, d->block_elems - 1, d->block_elems + 1, d->block_elems * 2 - 1};
         for (size_t k = 0; k < PL_COUNT_OF(cols); k++) {
             uint64_t e[2] = {cols[k], d->block_elems}; /* the product is a multiple, the rows are not */

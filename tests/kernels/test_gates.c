@@ -162,6 +162,20 @@ static void experts(struct gate *g) {
     }
 }
 
+static void ternary(struct gate *g) {
+    struct pl_jit_spec q = spec("ternary.k.c", "pk_ternary_quantize", 256), e = spec("elementwise.k.c", "pk_glu", 256);
+    compile(g, &q);
+    for (uint32_t tile = 0; tile < PL_TILE_COUNT; tile += 3) {
+        struct pl_jit_spec s = spec("ternary.k.c", "pk_ternary", 128);
+        pl_jit_set_u32(&s, "TEAM", 32);
+        pl_jit_set_u32(&s, "ROWS", 1u << tile);
+        pl_jit_set_u32(&s, "PER", 4);
+        compile(g, &s);
+    }
+    pl_jit_set(&e, "ACT_RELU2", "1");
+    compile(g, &e);
+}
+
 static void paged_units(struct gate *g) {
     static const struct pl_paged_shape shapes[] = {{PL_BF16, 128, 0, 0, 32, 32, 8},
                                                    {PL_F16, 64, 0, 0, 16, 9, 3},
@@ -388,6 +402,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     paged(&gated);
     recurrent(&gated);
     experts(&gated);
+    ternary(&gated);
     draws(&gated);
     if (kind == PL_DEVICE_CUDA) only_cuda(&gated), cuda_inputs_and_attention(&gated);
     struct pl_pool *pool = NULL;

@@ -44,6 +44,10 @@ static const struct {
     {"mixtral-q.gguf", "mixtral-q", true, true},
     {"olmoe.gguf", "olmoe", false, true},
     {"mixtral-mlx6", "mixtral-mlx6", true, true},
+    {"bitnet", "bitnet", true, false},
+    {"bitnet-auto", "bitnet-auto", true, false},
+    {"bitnet-tq.gguf", "bitnet-tq", true, false},
+    {"bitnet.gguf", "bitnet-silu", true, false},
     {"gpt-oss", "gpt-oss", true, true},
     {"gpt-oss.gguf", "gpt-oss", true, true},
     {"mamba", "mamba", false, false},
@@ -55,6 +59,9 @@ static const struct {
     {"falcon-h1", "falcon-h1", false, false},
     {"falcon-h1-norm", "falcon-h1-norm", false, false},
 };
+
+/* Inputs in 8 bits everywhere: one between two steps may go either way, and moves all that follows. */
+static bool is_stepped(const char *path) { return strncmp(path, "bitnet", 6) == 0; }
 
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
 
@@ -97,13 +104,15 @@ static void one_backend(enum pl_backend backend, enum pl_device_kind kind, bool 
         struct pl_ops_options oo = {.backend = backend, .device = index, .threads = 2, .exact = exact_products};
         rig_open_with(&r, &oo, path, kv, GOLD_TOKENS_MAX);
         double limit = cases[i].quantised ? quantised : exact, worst = 0;
+        if (is_stepped(cases[i].path) && kv != PL_F32) limit = 1e-1; /* the cache moves every input a little */
         for (size_t c = 0; c < PL_COUNT_OF(chunks); c++) {
             double off[GOLD_TOKENS_MAX];
             rig_run(&r, g.ids, g.tokens, chunks[c], got);
             for (uint32_t t = 0; t < g.tokens; t++)
                 off[t] = gold_rms_distance(got + (size_t)t * g.vocab, g.logits[t], g.vocab);
             qsort(off, g.tokens, sizeof *off, by_value);
-            worst = fmax(worst, off[cases[i].routed && limit > 1e-4 ? g.tokens / 2 : g.tokens - 1]);
+            bool median = is_stepped(cases[i].path) || (cases[i].routed && limit > 1e-4);
+            worst = fmax(worst, off[median ? g.tokens / 2 : g.tokens - 1]);
         }
         witness_names_device(&r, pl_device_kind_name(kind), cases[i].routed);
         rig_close(&r);

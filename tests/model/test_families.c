@@ -41,6 +41,7 @@ static const struct {
     {"gpt-oss", "gpt-oss"},
     {"DeepSeek-V2-Lite", "deepseek2-lite"},
     {"DeepSeek-V3", "deepseek3"},
+    {"BitNet b1.58", "bitnet"},
 };
 
 enum { COLUMNS = 3, ROWS_MAX = 600, CELL = 400, TEXT = 40 };
