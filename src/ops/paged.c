@@ -11,6 +11,15 @@ enum { MMA_GROUP = 128, MMA_TILE = 64, MMA_STAGES_MAX = 4, MMA_PAIR_BYTES = 113 
 enum { WIDE_GROUP = 384, WIDE_ROWS = 128, WIDE_STAGES = 3, WIDE_RING_BYTES = 192 * 1024, WIDE_RING_MAX = 8 };
 
 struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu, uint32_t capability) {
+    if (capability == 90) { /* the cascade's numbers: kernels/cuda/paged_wide.k.c */
+        return (struct pl_attn_table){.slots = 2 * units,
+                                      .chunk_cost = 0.0f,
+                                      .merge_cost = 0.1f,
+                                      .member_cost = 0.012f,
+                                      .span_min = 16,
+                                      .members_min = 2,
+                                      .source = "built in"};
+    }
     if (capability >= 80) { /* measured on an NVIDIA H200 (docs/perf/h200.md) */
         return (struct pl_attn_table){.slots = 2 * units,
                                       .chunk_cost = 0.0f,
@@ -99,6 +108,7 @@ void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const s
     p->tiles = mma_tiles(ks, s);
     p->rows = p->tiles * MMA_TILE / p->heads_together * p->heads_together;
     p->stages = PL_MIN((uint32_t)MMA_STAGES_MAX, PL_MAX(2u, most / stage));
+    if (ks != NULL && strcmp(pl_device_info(ks->device)->target, "sm_90a") == 0) pl_paged_widen(p);
 }
 
 void pl_paged_widen(struct pl_paged *p) {
@@ -148,7 +158,8 @@ void pl_paged_plan_options(const struct pl_paged *p, struct pl_plan_options *opt
     opt->heads = p->shape.heads;
     opt->kv_heads = p->shape.heads / p->heads_together;
     opt->rows_max = p->rows;
-    opt->costs.wide = p->ring > 0 ? 2 : 1; /* a multiprocessor has two slots */
+    opt->costs.wide = p->ring > 0 ? 2 : 1;                            /* a multiprocessor has two slots */
+    if (p->ring > 0 && p->shape.kv == PL_F16) opt->costs.member /= 2; /* multiplied once */
 }
 
 /* Shuffles need threads that run in step: not promised by OpenCL C 1.2. */

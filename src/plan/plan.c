@@ -159,26 +159,25 @@ static double shared_work(const struct pl_plan *p) {
 /* Shared chunks come first and take `wide` slots each; the others fill what is left. Merging is a launch of its own, in
  * which a part is a quarter of a page: written and read, heads of one token against keys and values of sixteen and more. */
 static double wide_cost(const struct pl_plan *p, uint32_t pages) {
-    static const double start = 2.0, merge = 2.0, part = 0.25;
+    static const double own_start = 2.0, merge = 6.0, part = 0.75;
     const struct pl_plan_costs *c = &p->opt.costs;
     double slots = (double)PL_MAX(c->slots, 1u), places = PL_MAX(slots / (double)c->wide, 1.0), kv = (double)p->opt.kv_heads;
-    double shared = 0, own = 0, parts = 0, groups = 0, longest = 0, tail = 0;
+    double shared = 0, own = 0, parts = 0, groups = 0, longest = 0;
     uint32_t most = plan_members_max(p);
     for (uint32_t i = 0; i < p->rows; i++) {
         uint32_t members = p->group[i], mine = pages_of(p, i) - p->span[i], tile = PL_MIN(most, members);
         uint32_t length = plan_shared_pages(p, pages, tile), above = (uint32_t)div_up(p->span[i], length);
         double chunks = (double)div_up(mine, pages);
-        own += (double)mine + (double)c->chunk * chunks;
-        tail = PL_MAX(tail, (double)PL_MIN(mine, pages));
+        own += (double)mine + (own_start + (double)c->chunk) * chunks;
         parts += (double)above + chunks;
         if (p->span[i] == 0 || p->lcp[i] != 0) continue;
         double tiles = (double)div_up(members, most), weight = (double)page_weight(p, tile);
-        shared += tiles * ((double)p->span[i] * weight + (double)above * start);
+        shared += tiles * (double)p->span[i] * weight;
         groups += tiles * (double)above;
-        longest = PL_MAX(longest, (double)PL_MIN(length, p->span[i]) * weight + start);
+        longest = PL_MAX(longest, (double)PL_MIN(length, p->span[i]) * weight);
     }
     double waves = ceil(groups * kv / places), busy = shared * kv / places + own * kv / slots;
-    return PL_MAX(busy, waves * longest) + 0.5 * tail + merge + parts * kv * part / slots;
+    return PL_MAX(busy, waves * longest) + merge + parts * kv * part / slots;
 }
 
 double plan_cost(const struct pl_plan *p, uint32_t pages, bool shared) {
@@ -206,6 +205,34 @@ static bool fits_grid(const struct pl_plan *p, uint32_t pages, bool shared) {
 /* 1, 2, 3, 4, 6, 8, 12, ... : close enough to every length, few enough to try all. */
 static uint32_t next_length(uint32_t n) { return n < 4 ? n + 1 : (n & (n - 1)) == 0 ? n + n / 2 : n / 3 * 4; }
 
+static uint32_t longest_row(const struct pl_plan *p) {
+    uint32_t longest = 1;
+    for (uint32_t i = 0; i < p->rows; i++) longest = PL_MAX(longest, pages_of(p, i));
+    return longest;
+}
+/* The rows alone keep the device busy. */
+static bool rows_fill(const struct pl_plan *p) {
+    uint64_t mean = PL_MAX(p->page_entries / PL_MAX(p->rows, 1u), 1u);
+    return (uint64_t)p->rows * p->opt.kv_heads >= p->opt.costs.slots && longest_row(p) <= 2 * mean;
+}
+
+/* Groups of rows that fill the device do not all end together: the last rows, half a wave of them, are cut. */
+enum { TAIL_PAGES_MIN = 8 }; /* of a chunk */
+static void cut_tail(struct pl_plan *p) {
+    const struct pl_plan_options *o = &p->opt;
+    uint32_t longest = longest_row(p), rows = PL_MIN(p->rows, o->costs.slots / 2 / o->kv_heads);
+    p->tail_rows = p->tail_pages = 0;
+    if (o->tail_pieces < 2 || !o->split || o->invariant || o->pages_per_chunk > 0 || p->cascade == PL_CASCADE_USED) return;
+    uint32_t pages = (uint32_t)div_up(longest, o->tail_pieces);
+    if (!rows_fill(p) || pages < TAIL_PAGES_MIN || rows == 0) return;
+    if (o->grid_max > 0 && (uint64_t)p->rows + (uint64_t)rows * o->tail_pieces > o->grid_max) return;
+    p->tail_rows = rows;
+    p->tail_pages = pages;
+}
+static uint32_t row_length(const struct pl_plan *p, uint32_t row) {
+    return p->tail_pages > 0 && row >= p->rows - p->tail_rows ? p->tail_pages : p->pages_per_chunk;
+}
+
 /* Lengths with which the longest span falls into 1, 2, ... equal chunks. */
 enum { SPAN_PIECES_MAX = 64 };
 static uint32_t span_length(const struct pl_plan *p, uint32_t pieces) {
@@ -226,11 +253,8 @@ static void try_length(const struct pl_plan *p, uint32_t pages, bool shared, uin
 }
 
 uint32_t plan_best_length(const struct pl_plan *p, bool shared, double *cost) {
-    uint32_t longest = 1, best = 0;
-    for (uint32_t i = 0; i < p->rows; i++) longest = PL_MAX(longest, pages_of(p, i));
-    uint64_t mean = PL_MAX(p->page_entries / PL_MAX(p->rows, 1u), 1u);
-    bool filled = (uint64_t)p->rows * p->opt.kv_heads >= p->opt.costs.slots && longest <= 2 * mean;
-    if (!p->opt.split || (filled && !shared)) { /* the rows alone keep the device busy */
+    uint32_t longest = longest_row(p), best = 0;
+    if (!p->opt.split || (rows_fill(p) && !shared)) {
         *cost = plan_cost(p, longest, shared);
         return fits_grid(p, longest, shared) ? longest : 0;
     }
@@ -276,7 +300,7 @@ static uint32_t cut_after(const struct pl_plan *p, uint32_t row, uint32_t at, ui
 static enum pl_status chunk_row(struct pl_plan *p, uint32_t row, uint32_t from, bool direct) {
     uint32_t pages = pages_of(p, row), at = from, index;
     do {
-        uint32_t to = cut_after(p, row, at, p->pages_per_chunk, pages);
+        uint32_t to = cut_after(p, row, at, row_length(p, row), pages);
         bool whole = direct && at == 0 && to == pages;
         struct pl_plan_chunk c = {.page_first = p->page_start[row] + at,
                                   .page_count = to - at,
@@ -389,11 +413,13 @@ static void fill_chunks(struct pl_plan *p) {
 static enum pl_status choose(struct pl_plan *p) {
     double cost = 0;
     p->cascade = plan_find_shared(p);
+    p->tail_rows = p->tail_pages = 0;
     if (p->opt.pages_per_chunk > 0) {
         p->pages_per_chunk = p->opt.pages_per_chunk;
         return fits_grid(p, p->pages_per_chunk, p->cascade == PL_CASCADE_USED) ? PL_OK : PL_LIMIT;
     }
     p->pages_per_chunk = plan_best_length(p, p->cascade == PL_CASCADE_USED, &cost);
+    cut_tail(p);
     return p->pages_per_chunk > 0 ? PL_OK : PL_LIMIT;
 }
 
@@ -401,10 +427,10 @@ static bool same_options(const struct pl_plan_options *a, const struct pl_plan_o
     return a->page_tokens == b->page_tokens && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->window == b->window && a->pages_per_chunk == b->pages_per_chunk && a->grid_max == b->grid_max &&
            a->rows_max == b->rows_max && a->span_min == b->span_min && a->members_min == b->members_min &&
-           a->split == b->split && a->cascade == b->cascade && a->skip_empty == b->skip_empty &&
-           a->cascade_always == b->cascade_always && a->invariant == b->invariant && a->costs.slots == b->costs.slots &&
-           a->costs.chunk == b->costs.chunk && a->costs.merge == b->costs.merge && a->costs.member == b->costs.member &&
-           a->costs.wide == b->costs.wide;
+           a->split == b->split && a->tail_pieces == b->tail_pieces && a->cascade == b->cascade &&
+           a->skip_empty == b->skip_empty && a->cascade_always == b->cascade_always && a->invariant == b->invariant &&
+           a->costs.slots == b->costs.slots && a->costs.chunk == b->costs.chunk && a->costs.merge == b->costs.merge &&
+           a->costs.member == b->costs.member && a->costs.wide == b->costs.wide;
 }
 
 enum pl_status pl_plan_make(struct pl_plan *p, const struct pl_plan_options *opt, const struct pl_plan_row *rows,

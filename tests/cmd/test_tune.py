@@ -52,6 +52,9 @@ def rows_name_kernels_and_a_sweep_draws():
     assert rows[(128, "v1")]["bytes"] == rows[(128, "v2")]["bytes"] == full
     assert rows[(128, "cascade")]["bytes"] == full * 3 // 4  # the shared half is read once
     assert all(r["us"] > 0 for r in rows.values()) and table["costs"] == "built in"
+    out = bench("--backend", kind, "--batch", 2, "--len", 32, "--compare", "auto", "--json", check=0)
+    row, = json.loads(out.stdout)["rows"]
+    assert row["form"] == "auto" and "/paged_v2" in row["kernels"], row
     lines = xml.dom.minidom.parse(picture).getElementsByTagName("polyline")
     assert len(lines) == 5 and all(len(n.getAttribute("points").split()) == 2 for n in lines)
 

@@ -78,6 +78,7 @@ static void make_options(struct world *w) {
     w->opt.invariant = w->opt.pages_per_chunk > 0 && draw(w, 3) == 0;
     if (draw(w, 4) == 0) w->opt.grid_max = draw(w, 60) + 1;
     w->opt.skip_empty = draw(w, 3) == 0;
+    w->opt.tail_pieces = draw(w, 6);
 }
 
 /* The next token's page and slot that a state's chunk shows to its member. */
@@ -416,6 +417,41 @@ static void test_cost_model(void **state) {
     pl_plan_deinit(&p);
 }
 
+/* Groups that take two slots: one wave of equal shared chunks, 32 members each, the rows' own chunks behind them. */
+static void test_wide_groups(void **state) {
+    (void)state;
+    enum { ROWS = 64, SPAN = 1024, PAGES = SPAN + 8 };
+    static uint32_t tables[ROWS][PAGES];
+    struct pl_plan_row rows[ROWS];
+    struct pl_plan_options opt = {.page_tokens = 32,
+                                  .heads = 32,
+                                  .kv_heads = 8,
+                                  .rows_max = 128,
+                                  .split = true,
+                                  .cascade = true,
+                                  .costs = {.slots = 264, .merge = 0.1f, .member = 0.012f, .wide = 2}};
+    struct pl_plan p;
+    pl_plan_init(&p);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        for (uint32_t i = 0; i < PAGES; i++) tables[r][i] = i < SPAN ? i : SPAN + r * 8 + i;
+        rows[r] = (struct pl_plan_row){tables[r], 32 * PAGES};
+    }
+    assert_int_equal(pl_plan_make(&p, &opt, rows, ROWS, 0), PL_OK);
+    assert_int_equal(p.cascade, PL_CASCADE_USED);
+    assert_int_equal(p.shared_count % 2, 0);
+    assert_in_range(p.shared_count * opt.kv_heads, 100, 132);
+    assert_int_equal(p.chunk_count - p.shared_count, ROWS);
+    for (uint32_t i = 0; i < p.shared_count; i++) {
+        assert_int_equal(p.chunks[i].members, 32);
+        assert_in_range(p.chunks[i].page_count, SPAN / (p.shared_count / 2) - p.shared_count,
+                        SPAN / (p.shared_count / 2) + 1);
+    }
+    rows[0].len = 32; /* nothing shared is worth it among few short ones: they have chunks of their own */
+    assert_int_equal(pl_plan_make(&p, &opt, rows, 1, 0), PL_OK);
+    assert_int_equal(p.shared_count, 0);
+    pl_plan_deinit(&p);
+}
+
 static void test_no_memory(void **state) {
     (void)state;
     for (uint64_t n = 1;; n++) {
@@ -447,6 +483,7 @@ static void test_no_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random),         cmocka_unit_test(test_invariant),
                                        cmocka_unit_test(test_planted_faults), cmocka_unit_test(test_cascade_by_hand),
-                                       cmocka_unit_test(test_cost_model),     cmocka_unit_test(test_no_memory)};
+                                       cmocka_unit_test(test_cost_model),     cmocka_unit_test(test_wide_groups),
+                                       cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }
