@@ -2,13 +2,16 @@
  *
  * One group per (query head, row): GROUP tokens at a time are scored by one thread each, then every thread adds up its
  * share of the head's dimensions. A row at position p sees [0, p], or (p-window, p]. Work follows the visible length.
- * With SINKS each head has one more score, which weighs nothing.
+ * With SINKS each head has one more score, which weighs nothing. With VALUE_DIM values are so many first numbers of a row.
  * Numerics: online softmax in base 2 with f32 sums in token order: bitwise repeatable. */
 #include "dialect.h"
 #include "args/args.h"
 #include "kv.h"
 
-#define SHARE ((HEAD_DIM + GROUP - 1) / GROUP)
+#ifndef VALUE_DIM
+#define VALUE_DIM HEAD_DIM
+#endif
+#define SHARE ((VALUE_DIM + GROUP - 1) / GROUP)
 
 FN f32 score(LOCAL_PTR const f32 *q, GLOBAL const KV_TYPE *k, f32 scale, f32 cap) {
     f32 s = 0.0f;
@@ -47,7 +50,7 @@ KERNEL(attention)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL con
             GLOBAL const KV_TYPE *v = v_pages + kv_offset(table, t0 + j, g, a.kv_heads);
             for (u32 c = 0; c < SHARE; c++) {
                 u32 i = c * GROUP + LOCAL_X;
-                if (i < HEAD_DIM) acc[c] += p[j] * kv_load(v + i);
+                if (i < VALUE_DIM) acc[c] += p[j] * kv_load(v + i);
             }
         }
         BARRIER();
@@ -59,6 +62,6 @@ KERNEL(attention)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL con
 #endif
     for (u32 c = 0; c < SHARE; c++) {
         u32 i = c * GROUP + LOCAL_X;
-        if (i < HEAD_DIM) out[base + i] = acc[c] / l;
+        if (i < VALUE_DIM) out[((u64)row * a.heads + head) * VALUE_DIM + i] = acc[c] / l;
     }
 }

@@ -206,6 +206,21 @@ struct pl_args_rope {
 PL_ARGS_CHECK(pl_args_rope, norm_offset, 20);
 PL_ARGS_SIZE(pl_args_rope, 24);
 
+/* A product of each head: heads of x x_head numbers apart, of y y_head. */
+struct pl_args_heads {
+    u32 rows, heads, in, out, x_head, y_head;
+    u64 row_bytes; /* of the packed weights */
+};
+PL_ARGS_CHECK(pl_args_heads, row_bytes, 24);
+PL_ARGS_SIZE(pl_args_heads, 32);
+
+struct pl_args_latent {
+    u32 heads, q_head, stride;
+    f32 norm_eps;
+};
+PL_ARGS_CHECK(pl_args_latent, norm_eps, 12);
+PL_ARGS_SIZE(pl_args_latent, 16);
+
 struct pl_args_attention {
     u32 heads, kv_heads, window, stride;
     f32 scale, softcap;

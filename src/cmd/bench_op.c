@@ -28,6 +28,8 @@ void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_
         {0, "heads", "N", PL_ARG_U32, &o->heads, "--op: query heads (32)", 1, 65535, NULL},
         {0, "kv-heads", "N", PL_ARG_U32, &o->kv_heads, "--op: key and value heads (8)", 1, 65535, NULL},
         {0, "dim", "N", PL_ARG_U32, &o->dim, "--op: head size (128)", 1, 576, NULL},
+        {0, "values", "N", PL_ARG_U32, &o->values, "--op: a value is the first N numbers of its key (0 = values apart)", 0,
+         576, NULL},
         {0, "chunk", "N", PL_ARG_U32, &o->pages_per_chunk, "--op: pages of a chunk (0 = planned)", 0, 1 << 20, NULL},
         {0, "compare", "LIST", PL_ARG_STR, &o->compare, "--op: of auto,v1,v2,cascade,gather,dense; of implementations (all)",
          0, 0, NULL},
@@ -104,6 +106,7 @@ static enum pl_status time_row(struct pl_paged_bed *b, const struct pl_bench_op 
                               .heads = o->heads,
                               .kv_heads = o->kv_heads,
                               .head_dim = o->dim,
+                              .value_dim = o->values,
                               .portable = o->portable};
     struct pl_plan_options opt = {.split = true,
                                   .pages_per_chunk = o->pages_per_chunk,
@@ -264,6 +267,8 @@ static enum pl_status check(const struct pl_bench_op *o, enum pl_dtype *kv, stru
         PL_FAIL(err, PL_USAGE, "--op '%.40s' is not known: paged-decode, linear, sample", o->op);
     if (o->heads % o->kv_heads != 0)
         PL_FAIL(err, PL_USAGE, "--heads %u is no multiple of --kv-heads %u", o->heads, o->kv_heads);
+    if (o->values > o->dim || (o->values > 0 && o->kv_heads != 1))
+        PL_FAIL(err, PL_USAGE, "--values %u needs --dim of at least as many and --kv-heads 1", o->values);
     if (o->svg != NULL && !o->sweep) PL_FAIL(err, PL_USAGE, "--svg needs --sweep");
     const char *name = o->kv_dtype == NULL ? "f16" : o->kv_dtype;
     if (!pl_dtype_from_name(name, kv) || (*kv != PL_F16 && *kv != PL_BF16 && *kv != PL_F32))

@@ -19,6 +19,7 @@
     X(draw, "draw.k.c")                                 \
     X(rope, "rope.k.c")                                 \
     X(attention, "attention.k.c")                       \
+    X(latent, "latent.k.c")                             \
     X(paged, "paged.k.c")                               \
     X(bandwidth, "bandwidth.k.c")                       \
     X(moe_route, "moe_route.k.c")                       \
@@ -37,6 +38,7 @@
     X(cuda_paged_lone, "cuda/paged_lone.h")             \
     X(cuda_paged_mma, "cuda/paged_mma.k.c")             \
     X(cuda_paged_wide, "cuda/paged_wide.k.c")           \
+    X(cuda_mla, "cuda/mla.k.c")                         \
     X(cuda_units, "cuda/units.h")                       \
     X(cuda_prepare, "cuda/prepare.k.c")                 \
     X(cuda_retile, "cuda/retile.k.c")                   \

@@ -237,13 +237,16 @@ static enum pl_status room_for_arrivals(struct dev_ops *d, struct dev_plan *p, u
     return pl_device_fill(d->ks.device, d->ks.stream, &p->arrived, 0, &d->ks.err);
 }
 
+/* Whether every row of any step is the plan's, prompts as well. */
+static bool plans_all(const struct dev_ops *d) { return d->base.invariant || d->base.kv->shape.value_dim > 0; }
+
 /* Plans this step for p's window unless an earlier layer did. Nothing collected in this step uses p's buffers yet. */
 static enum pl_status plan_step(struct dev_ops *d, struct dev_plan *p, const struct pl_paged *paged) {
     const struct pl_batch *b = d->base.batch;
     if (p->step == d->steps) return PL_OK;
     p->step = d->steps;
     struct pl_plan_options opt = plan_options(d, paged, p->window);
-    opt.skip_empty = b->rows != b->seq_count && !d->base.invariant;
+    opt.skip_empty = b->rows != b->seq_count && !plans_all(d);
     PL_TRY(list_rows(p, b, opt.skip_empty));
     p->status = pl_plan_make(&p->plan, &opt, p->rows, b->rows, b->epoch);
     if (p->status == PL_OK && p->plan.cascade == PL_CASCADE_USED && (d->base.choice.attn_off >> PL_IMPL_CASCADE & 1u) != 0) {
@@ -325,6 +328,7 @@ static enum pl_status note_kernels(struct dev_ops *d, struct pl_paged *paged, en
     enum pl_paged_kernel first = gather ? PL_PAGED_GATHER : only_v1 ? PL_PAGED_V1 : PL_PAGED_V2;
     enum pl_paged_kernel last = gather ? PL_PAGED_DENSE : only_v1 ? PL_PAGED_V1 : PL_PAGED_MERGE;
     for (enum pl_paged_kernel k = first; k <= last; k++) {
+        if (k == PL_PAGED_CASCADE && paged->latent) continue; /* never shared */
         enum pl_status st = pl_paged_make(&d->ks, paged, k, &d->ks.err);
         if (st != PL_OK) return dev_report(d, st);
     }
@@ -397,14 +401,16 @@ static bool is_asked(const struct dev_ops *d, enum pl_impl i) {
     return d->base.choice.attn == i || d->base.choice.forced[PL_OP_attention] == i;
 }
 /* Whether a plan is wanted at all: everywhere but on NVIDIA devices whose tensor cores do not take the shape, there when a
- * form was asked for. */
+ * form was asked for, or where values are a part of keys, which their other kernels do not know. */
 static bool wants_plan(const struct dev_ops *d, bool cuda) {
-    return !cuda || d->attn_units || d->base.invariant || is_asked(d, PL_IMPL_V1) || is_asked(d, PL_IMPL_V2) ||
-           is_asked(d, PL_IMPL_CASCADE) || is_asked(d, PL_IMPL_GATHER);
+    return !cuda || d->base.kv->shape.value_dim > 0 || d->attn_units || d->base.invariant || is_asked(d, PL_IMPL_V1) ||
+           is_asked(d, PL_IMPL_V2) || is_asked(d, PL_IMPL_CASCADE) || is_asked(d, PL_IMPL_GATHER);
 }
 static struct pl_paged_shape shape_of(const struct pl_kv_shape *s, const struct pl_launch_attention *a) {
     return (struct pl_paged_shape){.kv = s->dtype,
                                    .head_dim = (uint32_t)s->head_dim,
+                                   .value_dim = (uint32_t)pl_kv_value_dim(s),
+                                   .value_stride = (uint32_t)s->head_dim,
                                    .page_tokens = (uint32_t)s->page_tokens,
                                    .heads = a->heads,
                                    .kv_heads = a->kv_heads};
@@ -459,9 +465,12 @@ static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a
     struct pl_paged_shape shape = shape_of(s, a);
     q->decode = b->rows == b->seq_count;
     d->attn_units = cuda && a->sinks == NULL && pl_paged_mma_declines(&d->ks, &shape) == NULL;
-    if (wants_plan(d, cuda) && (q->decode || d->base.invariant)) PL_TRY(ask_plan(d, a, cuda, q));
+    if (wants_plan(d, cuda) && (q->decode || plans_all(d))) PL_TRY(ask_plan(d, a, cuda, q));
     if (cuda) {
-        const char *fixed = d->base.invariant ? "invariant" : a->sinks != NULL ? "attention sinks" : NULL;
+        const char *fixed = d->base.invariant  ? "invariant"
+                            : a->sinks != NULL ? "attention sinks"
+                            : s->value_dim > 0 ? "latent keys"
+                                               : NULL;
         for (uint32_t i = 0; i < b->seq_count; i++) many = many || b->seqs[i].rows >= PL_TILES_ROWS;
         const char *tiles = pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads);
         const char *split = pl_split_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads, a->rows);
@@ -481,7 +490,8 @@ static enum pl_status portable_attention(struct pl_ops *o, const struct pl_launc
     enum pl_status st = PL_OK;
     struct pl_kernel *k = a->sinks != NULL ? &kv->attention_sinks : &kv->attention;
     if (k->jit == NULL)
-        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, s->page_tokens, a->sinks != NULL, k, &d->ks.err);
+        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, pl_kv_value_dim(s), s->page_tokens, a->sinks != NULL, k,
+                                 &d->ks.err);
     if (st == PL_OK) st = pl_launch_attention(&d->ks, k, a);
     return dev_done(o, PL_OP_attention, k, bytes, st);
 }
@@ -511,8 +521,8 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
     struct dev_kv *kv = (struct dev_kv *)o->kv;
     const struct pl_kv_shape *s = &kv->base.shape;
     struct pl_launch_attention a = {.q = &((const struct dev_activation *)q)->data,
-                                    .k_pages = &kv->sides[2 * p->layer],
-                                    .v_pages = &kv->sides[2 * p->layer + 1],
+                                    .k_pages = &kv->sides[pl_kv_sides(s) * p->layer],
+                                    .v_pages = &kv->sides[pl_kv_sides(s) * (p->layer + 1) - 1],
                                     .step = &d->step,
                                     .out = &((const struct dev_activation *)out)->data,
                                     .rows = (uint32_t)q->rows,
@@ -529,7 +539,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
     if (st != PL_OK) return dev_report(d, st);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    uint64_t bytes = 2 * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
+    uint64_t bytes = pl_kv_sides(s) * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
     char shape[96];
     struct pl_pick pick = pl_choose(&o->choice, PL_OP_attention, what.list, what.count);
     shape[0] = 0; /* only a refusal tells it */

@@ -10,6 +10,7 @@
 #include "ops/cuda_moe.h"
 #include "ops/cuda_stream.h"
 #include "ops/impl.h"
+#include "ops/latent.h"
 #include "ops/launch.h"
 #include "ops/moe.h"
 #include "ops/paged.h"
@@ -25,6 +26,7 @@ struct dev_format {
     struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2];       /* in order, by slot */
     struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][3]; /* in order, by slot, in order by bulk copies */
     struct pl_kernel moe_unpack, moe_routed, moe_one[PL_MOE_ONE_COUNT];
+    struct pl_kernel heads[PL_TILE_COUNT];
     uint32_t routed_experts, routed_used; /* of moe_routed */
     uint32_t one_experts[PL_MOE_ONE_COUNT], one_used[PL_MOE_ONE_COUNT];
     char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48], stream_name[48];
@@ -42,7 +44,7 @@ struct dev_activation {
 };
 struct dev_kv {
     struct pl_kv_store base;
-    struct pl_device_buffer *sides; /* [layer][K, V] */
+    struct pl_device_buffer *sides; /* [layer][K, V], or [layer] where values are a part of keys */
     size_t side_count;
     struct pl_device_buffer *states; /* [state layers] */
     size_t state_count;
@@ -158,6 +160,12 @@ struct dev_ops {
         struct pl_device_buffer q, row; /* inputs in 8 bits, the scale and sum of each row */
         uint64_t cols, room;            /* widest input; 0: there are no ternary weights */
     } ternary;
+    struct {
+        struct pl_kernel append;
+        enum pl_dtype kv; /* of append: what it was made for */
+        size_t head_dim, value_dim, page_tokens;
+        bool halves;
+    } latent;
     struct dev_norm norm_waits;
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
@@ -207,6 +215,15 @@ bool dev_takes_router(const struct dev_ops *d, const struct pl_weight *w, const 
                       struct pl_activation *y);
 enum pl_status dev_router(struct pl_ops *o, const struct pl_weight *w, const struct pl_weight *bias,
                           const struct pl_activation *x, struct pl_activation *y) PL_MUST_CHECK;
+
+/* device_latent.c */
+enum pl_status dev_heads_create(struct pl_ops *o, const struct pl_tensor *heads, size_t count, struct pl_weight **out,
+                                struct pl_err *err) PL_MUST_CHECK;
+enum pl_status dev_heads_linear(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
+                                struct pl_activation *y) PL_MUST_CHECK;
+enum pl_status dev_latent_append(struct pl_ops *o, const struct pl_latent *p, const struct pl_activation *q,
+                                 const struct pl_activation *kv, struct pl_activation *qa) PL_MUST_CHECK;
+void dev_latent_deinit(struct dev_ops *d);
 
 /* Bytes of a weight to the device, by the stage where that helps. `from` may be let go of once the stream was waited for. */
 enum pl_status dev_upload(struct dev_ops *d, const struct pl_device_buffer *to, uint64_t offset, const void *from,

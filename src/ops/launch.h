@@ -139,8 +139,9 @@ struct pl_rope_kind {
 };
 enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
-enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, bool sinks,
-                                   struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+/* value_dim: as head_dim, or so many first numbers of each value. */
+enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t value_dim,
+                                   size_t page_tokens, bool sinks, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 
 /* Buffers are not changed by a launch call, what they hold may be. */
 #define pl_buffer_in const struct pl_device_buffer

@@ -309,13 +309,14 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
 static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, struct pl_kv_store **out,
                                 struct pl_err *err) {
     struct dev_ops *d = dev_of(o);
-    uint64_t side = s->layers > 0 ? pl_kv_pages_bytes(s) / s->layers / 2 : 0;
+    size_t sides = pl_kv_sides(s) * s->layers;
+    uint64_t side = sides > 0 ? pl_kv_pages_bytes(s) / sides : 0;
     struct dev_kv *kv = pl_calloc(1, sizeof *kv);
     if (kv == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a KV cache");
-    kv->sides = pl_calloc(2 * s->layers + 1, sizeof *kv->sides);
+    kv->sides = pl_calloc(sides + 1, sizeof *kv->sides);
     enum pl_status st =
         kv->sides != NULL ? PL_OK : pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for a KV cache");
-    while (st == PL_OK && kv->side_count < 2 * s->layers) {
+    while (st == PL_OK && kv->side_count < sides) {
         st = pl_device_alloc(d->ks.device, side, &kv->sides[kv->side_count], err);
         if (st == PL_OK) st = pl_device_fill(d->ks.device, d->ks.stream, &kv->sides[kv->side_count++], 0, err);
     }
@@ -826,6 +827,7 @@ static void destroy(struct pl_ops *o) {
         dev_mma_deinit(d);
         dev_moe_deinit(d);
         dev_ternary_deinit(d);
+        dev_latent_deinit(d);
         dev_choice_deinit(d);
         pl_device_host_free(dev, d->staging);
         pl_device_event_destroy(dev, &d->uploaded);
@@ -863,6 +865,7 @@ static void destroy(struct pl_ops *o) {
         .argmax = dev_argmax, .draw = dev_draw, .chosen = dev_chosen, .moe = dev_moe, .experts_create = dev_experts_create, \
         .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated, .gated = dev_gated, .causal_conv = dev_causal_conv, \
         .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan, .gated_norm = dev_gated_norm, .ternary = dev_ternary,       \
+        .heads_create = dev_heads_create, .heads_linear = dev_heads_linear, .latent_append = dev_latent_append,             \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

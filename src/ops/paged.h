@@ -1,7 +1,7 @@
 /* paged - decode attention by plan (kernels/paged.k.c) as functions: v1, v2 with merge, cascade, gather with dense.
  * Contract of the plan record: kernels/args/args.h. Each question "does it apply" answers NULL or the reason why not.
  * NVIDIA devices have v2 and cascade on tensor cores (kernels/cuda/paged_mma.k.c, paged_wide.k.c); v2 merges in the same
- * launch. */
+ * launch. Latent keys have a v2 and a merge of their own (kernels/cuda/mla.k.c) and share nothing between rows. */
 #ifndef PL_OPS_PAGED_H
 #define PL_OPS_PAGED_H
 
@@ -20,6 +20,7 @@ struct pl_paged {
     uint32_t rows;           /* of a shared chunk: ROWS, a multiple of HEADS */
     uint32_t stages, tiles;  /* on tensor cores: tiles of tokens on their way; of rows, a warp (0: portable kernels) */
     uint32_t ring;           /* the cascade on Hopper's (kernels/cuda/paged_wide.k.c): tiles of its ring; 0: as elsewhere */
+    bool latent;             /* on tensor cores, values a part of keys: kernels/cuda/mla.k.c */
     struct pl_kernel v1, v2, cascade, merge, gather, dense;
 };
 enum pl_paged_kernel { PL_PAGED_V1, PL_PAGED_V2, PL_PAGED_CASCADE, PL_PAGED_MERGE, PL_PAGED_GATHER, PL_PAGED_DENSE };

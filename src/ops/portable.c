@@ -130,16 +130,21 @@ enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t he
     return pl_kernel_make(ks, &s, ks->head, name, out, err);
 }
 
-enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, bool sinks,
-                                   struct pl_kernel *out, struct pl_err *err) {
+enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t value_dim,
+                                   size_t page_tokens, bool sinks, struct pl_kernel *out, struct pl_err *err) {
     char name[48];
     struct pl_jit_spec s = spec_of("attention.k.c", "pk_attention", ks->head);
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) {
         PL_FAIL(err, PL_UNSUPPORTED, "no kernel reads a KV cache of type %s: f16, bf16 and f32 are known",
                 pl_dtype_name(kv));
     }
+    char values[24] = "";
     if (sinks) pl_jit_set(&s, "SINKS", "1");
-    snprintf(name, sizeof name, "attention/%s/d%zu%s", pl_dtype_name(kv), head_dim, sinks ? "/sinks" : "");
+    if (value_dim != head_dim) {
+        pl_jit_set_u32(&s, "VALUE_DIM", (uint32_t)value_dim);
+        snprintf(values, sizeof values, "/v%zu", value_dim);
+    }
+    snprintf(name, sizeof name, "attention/%s/d%zu%s%s", pl_dtype_name(kv), head_dim, values, sinks ? "/sinks" : "");
     return pl_kernel_make(ks, &s, ks->head, name, out, err);
 }
 

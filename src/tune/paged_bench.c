@@ -109,6 +109,9 @@ static enum pl_status make_tables(struct pl_paged_bed *b, uint32_t pages, uint32
     return PL_OK;
 }
 
+/* Of a page: keys and values, or keys that hold their values. */
+static uint64_t sides(const struct pl_paged_case *c) { return c->value_dim > 0 ? 1 : 2; }
+
 /* So many that the last one in turn has left the cache when it is its turn again. */
 static uint32_t copies_of(const struct pl_paged_bed *b, uint64_t bytes) {
     const struct pl_device_info *info = pl_device_info(b->ks.device);
@@ -120,6 +123,7 @@ static uint32_t copies_of(const struct pl_paged_bed *b, uint64_t bytes) {
 enum pl_status pl_paged_bed_set(struct pl_paged_bed *b, const struct pl_paged_case *c, struct pl_err *err) {
     struct pl_paged_shape s = {
         .kv = c->kv, .head_dim = c->head_dim, .page_tokens = c->page_tokens, .heads = c->heads, .kv_heads = c->kv_heads};
+    if (c->value_dim > 0) s.value_dim = c->value_dim, s.value_stride = c->head_dim;
     if (c->batch == 0 || c->len == 0 || c->page_tokens == 0)
         PL_FAIL(err, PL_INVALID, "batch, length and page are at least 1");
     const char *why = pl_paged_declines(&s);
@@ -138,9 +142,9 @@ enum pl_status pl_paged_bed_set(struct pl_paged_bed *b, const struct pl_paged_ca
     uint64_t q = (uint64_t)c->batch * c->heads * c->head_dim * sizeof(float);
     if (total > UINT32_MAX) PL_FAIL(err, PL_LIMIT, "more pages than can be counted");
     PL_TRY(make_tables(b, pages, shared, total, err));
-    b->copies = copies_of(b, 2 * side);
+    b->copies = copies_of(b, sides(c) * side);
     PL_TRY(fill(b, &b->k, side * b->copies, c->kv, err));
-    PL_TRY(fill(b, &b->v, side * b->copies, c->kv, err));
+    if (sides(c) > 1) PL_TRY(fill(b, &b->v, side * b->copies, c->kv, err));
     PL_TRY(fill(b, &b->q, q, PL_F32, err));
     return pl_device_alloc(b->ks.device, q, &b->out, err);
 }
@@ -221,7 +225,7 @@ static enum pl_status launch_all(struct pl_paged_bed *b, const enum pl_paged_ker
                                 .scale = 0.088f};
     for (uint32_t i = 0; i < times; i++) {
         k = copy_of(&b->k, b->copies, i % b->copies);
-        v = copy_of(&b->v, b->copies, i % b->copies);
+        v = sides(&b->c) > 1 ? copy_of(&b->v, b->copies, i % b->copies) : k;
         for (size_t n = 0; n < count; n++) PL_TRY(pl_launch_paged(&b->ks, &b->paged, list[n], &l));
     }
     return PL_OK;
@@ -296,7 +300,7 @@ enum pl_status pl_paged_bed_time(struct pl_paged_bed *b, enum pl_bench_form form
                                  bool quick, struct pl_paged_time *out, struct pl_err *err) {
     enum pl_paged_kernel list[2];
     struct pl_plan_options o = *opt;
-    uint64_t token = 2ull * b->c.kv_heads * b->c.head_dim * pl_dtype_info(b->c.kv)->block_bytes;
+    uint64_t token = sides(&b->c) * b->c.kv_heads * b->c.head_dim * pl_dtype_info(b->c.kv)->block_bytes;
     o.cascade_always = form == PL_BENCH_CASCADE;
     o.cascade = o.cascade_always || form == PL_BENCH_AUTO;
     *out = (struct pl_paged_time){0};
@@ -307,8 +311,8 @@ enum pl_status pl_paged_bed_time(struct pl_paged_bed *b, enum pl_bench_form form
         return PL_OK;
     }
     if (form == PL_BENCH_GATHER || form == PL_BENCH_DENSE) {
-        PL_TRY(room(b, &b->dense_k, b->plan.tokens * token / 2, err));
-        PL_TRY(room(b, &b->dense_v, b->plan.tokens * token / 2, err));
+        PL_TRY(room(b, &b->dense_k, b->plan.tokens * token / sides(&b->c), err));
+        PL_TRY(room(b, &b->dense_v, b->plan.tokens * token / sides(&b->c), err));
     }
     size_t n = launches_of(b, form, list);
     for (size_t i = 0; i < n; i++) {

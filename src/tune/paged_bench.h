@@ -24,8 +24,9 @@ const char *pl_bench_form_name(enum pl_bench_form f);
 struct pl_paged_case {
     enum pl_dtype kv; /* f16 or bf16 */
     uint32_t batch, len, shared, page_tokens, heads, kv_heads, head_dim;
-    bool portable;   /* not what this kind of device has of its own */
-    uint32_t stages; /* of those; 0: as usual */
+    uint32_t value_dim; /* not 0: a value is so many first numbers of its key */
+    bool portable;      /* not what this kind of device has of its own */
+    uint32_t stages;    /* of those; 0: as usual */
 };
 struct pl_paged_time {
     double us;      /* of one layer step */

@@ -131,7 +131,7 @@ static void one(const struct shape *s) {
     struct pl_kernel rope = {0}, attn = {0};
     struct pl_rope_kind kind = {s->q_norm, s->k_norm, s->rope_dim > 0, s->halves};
     CHECK(pl_kernel_rope(&ks, s->kv, D, s->page_tokens, kind, &rope, &err));
-    CHECK(pl_kernel_attention(&ks, s->kv, D, s->page_tokens, false, &attn, &err));
+    CHECK(pl_kernel_attention(&ks, s->kv, D, D, s->page_tokens, false, &attn, &err));
     struct pl_launch_rope r = {.q = &bq,
                                .k = &bk,
                                .v = &bv,
@@ -160,7 +160,7 @@ static void one(const struct shape *s) {
     struct pl_launch_attention sunk = a;
     sunk.sinks = &bsinks;
     sunk.out = &bo4;
-    CHECK(pl_kernel_attention(&ks, s->kv, D, s->page_tokens, true, &with_sinks, &err));
+    CHECK(pl_kernel_attention(&ks, s->kv, D, D, s->page_tokens, true, &with_sinks, &err));
     CHECK(pl_launch_attention(&ks, &with_sinks, &sunk));
     struct pl_device_buffer bo2[2] = {0}; /* f32 throughout; on tensor cores */
     for (int exact = 0; exact < 2; exact++) {

@@ -92,6 +92,24 @@ static void heads(struct gate *g) {
     }
 }
 
+static void latent(struct gate *g) {
+    struct pl_device_weight w = {.dtype = PL_F16};
+    struct pl_jit_spec h = spec("latent.k.c", "pk_heads_linear", 128), a = spec("latent.k.c", "pk_latent_append", 128);
+    pl_jit_set(&h, "HEADS_LINEAR", "1");
+    pl_jit_set_u32(&h, "TEAM", 32);
+    pl_jit_set_u32(&h, "ROWS", 8);
+    pl_jit_set_weight(&h, &w);
+    compile(g, &h);
+    assert_int_equal(pl_jit_set_kv(&a, PL_F16, 576, 32), PL_OK);
+    pl_jit_set_u32(&a, "VALUE_DIM", 512);
+    pl_jit_set(&a, "ROPE_PAIRS", "1");
+    compile(g, &a);
+    struct pl_jit_spec p = spec("attention.k.c", "pk_attention", 128);
+    assert_int_equal(pl_jit_set_kv(&p, PL_F16, 576, 32), PL_OK);
+    pl_jit_set_u32(&p, "VALUE_DIM", 512);
+    compile(g, &p);
+}
+
 static void paged(struct gate *g) {
     static const struct pl_paged_shape shapes[] = {
         {PL_F16, 128, 0, 0, 32, 32, 8}, {PL_BF16, 64, 0, 0, 16, 16, 1}, {PL_F16, 576, 512, 576, 64, 128, 1}};
@@ -198,8 +216,24 @@ static void paged_units(struct gate *g) {
     }
 }
 
+static void latent_units(struct gate *g) {
+    static const uint32_t heads[] = {16, 32, 128};
+    for (size_t i = 0; i < PL_COUNT_OF(heads); i++) {
+        const struct pl_paged_shape shape = {i == 1 ? PL_BF16 : PL_F16, 576, 512, 576, 32, heads[i], 1};
+        struct pl_paged p;
+        pl_paged_init_best(NULL, &p, &shape);
+        assert_true(p.latent);
+        for (int k = PL_PAGED_V2; k <= PL_PAGED_MERGE; k += PL_PAGED_MERGE - PL_PAGED_V2) {
+            struct pl_jit_spec s;
+            pl_paged_spec(NULL, &p, (enum pl_paged_kernel)k, &s);
+            compile(g, &s);
+        }
+    }
+}
+
 static void only_cuda(struct gate *g) {
     paged_units(g);
+    latent_units(g);
     static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q6_K};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         for (uint32_t rows = 1; rows <= 8; rows += 7) {
@@ -401,6 +435,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     heads(&gated);
     paged(&gated);
     recurrent(&gated);
+    latent(&gated);
     experts(&gated);
     ternary(&gated);
     draws(&gated);

@@ -42,6 +42,40 @@ static void big_groups(void) {
     one(&many, 0, 0, 3, false, V2 | CASCADE); /* four tiles of heads */
 }
 
+/* Latent keys, whose first numbers are their values: one to four tiles of heads, every chunk length, long rows, a soft-cap.
+ */
+static void latents(void) {
+    static const uint32_t heads[] = {16, 32, 48, 64, 128}, pages[] = {16, 32, 64};
+    for (size_t i = 0; i < PL_COUNT_OF(heads); i += test_small() ? 2 : 1) {
+        for (int type = 0; type < 2; type++) {
+            struct pl_paged_shape s = {.kv = type == 0 ? PL_F16 : PL_BF16,
+                                       .head_dim = 576,
+                                       .value_dim = 512,
+                                       .value_stride = 576,
+                                       .page_tokens = pages[(i + (size_t)type) % 3],
+                                       .heads = heads[i],
+                                       .kv_heads = 1};
+            assert_null(pl_paged_mma_declines(&ks, &s));
+            one(&s, i == 1 ? 40 : 0, i == 3 ? 30 : 0, 2, heads[i] == 16, V2);
+        }
+    }
+    struct pl_paged_shape s = {
+        .kv = PL_F16, .head_dim = 576, .value_dim = 512, .value_stride = 576, .page_tokens = 16, .heads = 16, .kv_heads = 1};
+    uint32_t len[] = {5000, 77, 1301};
+    struct bed b = {0};
+    begin(&b, &s, 3, len, 0, 0);
+    forms(&b, true, V2);
+    struct pl_plan_options o = options(&b, 4, false);
+    make_plan(&b, &o);
+    float *first = run_plan(&b, false, NULL), *again = run_plan(&b, false, NULL);
+    assert_memory_equal(first, again, outputs(&b) * 4); /* the same bits again */
+    free(first), free(again);
+    assert_true(differs(&b, run_plan(&b, false, natural_log))); /* negative controls */
+    b.scale *= 1.05f;
+    assert_true(differs(&b, run_plan(&b, false, NULL)));
+    finish(&b);
+}
+
 /* More members than one chunk takes, spans of many tiles, and what each length has to itself. */
 static void shared_spans(void) {
     struct pl_paged_shape s = {.kv = PL_BF16, .head_dim = 128, .page_tokens = 32, .heads = 8, .kv_heads = 2};
@@ -81,6 +115,12 @@ static void declines(void) {
     assert_string_equal(pl_paged_mma_declines(&ks, &s), "geometry");
     s.page_tokens = 16;
     assert_null(pl_paged_mma_declines(&ks, &s));
+    struct pl_paged_shape latent = {
+        .kv = PL_F16, .head_dim = 576, .value_dim = 512, .value_stride = 576, .page_tokens = 32, .heads = 20, .kv_heads = 1};
+    assert_string_equal(pl_paged_mma_declines(&ks, &latent), "geometry");
+    latent.heads = 16;
+    latent.kv = PL_F32;
+    assert_string_equal(pl_paged_mma_declines(&ks, &latent), "dtype");
 }
 
 #define WITH_UNITS(name)                    \
@@ -95,15 +135,16 @@ WITH_UNITS(invariant)
 WITH_UNITS(windows)
 WITH_UNITS(head_sizes)
 WITH_UNITS(big_groups)
+WITH_UNITS(latents)
 WITH_UNITS(shared_spans)
 WITH_UNITS(batch)
 WITH_UNITS(lengths)
 
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_declines),     cmocka_unit_test(test_controls),
-                                 cmocka_unit_test(test_repeatable),   cmocka_unit_test(test_invariant),
-                                 cmocka_unit_test(test_shared_spans), cmocka_unit_test(test_windows),
-                                 cmocka_unit_test(test_head_sizes),   cmocka_unit_test(test_big_groups),
-                                 cmocka_unit_test(test_batch),        cmocka_unit_test(test_lengths)};
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_declines),   cmocka_unit_test(test_controls),     cmocka_unit_test(test_repeatable),
+        cmocka_unit_test(test_invariant),  cmocka_unit_test(test_shared_spans), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_head_sizes), cmocka_unit_test(test_big_groups),   cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_latents)};
     return TEST_RUN("decode attention on tensor cores", tests);
 }

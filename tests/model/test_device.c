@@ -58,6 +58,10 @@ static const struct {
     {"granite-hybrid-moe.gguf", "granite-hybrid-moe", false, true},
     {"falcon-h1", "falcon-h1", false, false},
     {"falcon-h1-norm", "falcon-h1-norm", false, false},
+    {"deepseek2-lite", "deepseek2-lite", false, true},
+    {"deepseek2.gguf", "deepseek2", false, true},
+    {"deepseek2-lite-mlx4", "deepseek2-lite-mlx4", true, true},
+    {"deepseek3-q.gguf", "deepseek3-q", true, true},
 };
 
 /* Inputs in 8 bits everywhere: one between two steps may go either way, and moves all that follows. */

@@ -1,0 +1,125 @@
+/* Latent attention on devices: the matrices of all heads as one tall one, products of each head, the append. */
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "ops/device_ops.h"
+#include "tensor/quant.h"
+
+static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
+static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
+static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
+    return &((const struct dev_activation *)a)->data;
+}
+
+static enum pl_status fill(struct dev_ops *d, const struct pl_tensor *heads, size_t count, struct dev_weight *w,
+                           struct pl_err *err) {
+    const struct pl_tensor *t = &heads[0];
+    uint64_t out = t->shape[0], bytes, scales = 0, more = 0;
+    if (t->dtype == PL_MLX) scales = out * (t->shape[1] / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
+    if (!pl_mul_u64(t->bytes, count, &bytes) || !pl_mul_u64(scales, count, &more) || out * count > UINT32_MAX)
+        PL_FAIL(err, PL_LIMIT, "%zu heads of %llu bytes are larger than any memory", count, (unsigned long long)t->bytes);
+    w->w = (struct pl_device_weight){.dtype = t->dtype,
+                                     .rows = out * count,
+                                     .cols = t->shape[1],
+                                     .row_bytes = t->bytes / out,
+                                     .bits = t->bits,
+                                     .group = t->group,
+                                     .scale_dtype = t->scale_dtype};
+    w->bytes = bytes + 2 * more;
+    PL_TRY(pl_device_alloc(d->ks.device, bytes, &w->w.data, err));
+    if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.scales, err));
+    if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.biases, err));
+    for (size_t i = 0; i < count; i++) {
+        PL_TRY(pl_tensor_check_scales(&heads[i], err));
+        PL_TRY(dev_upload(d, &w->w.data, i * t->bytes, heads[i].data, t->bytes, err));
+        if (scales == 0) continue;
+        PL_TRY(dev_upload(d, &w->w.scales, i * scales, heads[i].scales, scales, err));
+        PL_TRY(dev_upload(d, &w->w.biases, i * scales, heads[i].biases, scales, err));
+    }
+    return dev_format_of(d, &w->w, &w->format, err);
+}
+
+enum pl_status dev_heads_create(struct pl_ops *o, const struct pl_tensor *heads, size_t count, struct pl_weight **out,
+                                struct pl_err *err) {
+    struct dev_ops *d = dev_of(o);
+    if (!dev_is_matrix_type(heads[0].dtype))
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s has type %s, which no product takes", heads[0].name,
+                pl_dtype_name(heads[0].dtype));
+    struct dev_weight *w = pl_calloc(1, sizeof *w);
+    if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", heads[0].name);
+    enum pl_status st = fill(d, heads, count, w, err);
+    if (st != PL_OK) {
+        pl_device_settle(d->ks.device); /* a copy may still read a tensor */
+        o->impl->weight_destroy(o, &w->base);
+        pl_err_note(err, "copying %s to the device", heads[0].name);
+        return st;
+    }
+    *out = &w->base;
+    return PL_OK;
+}
+
+enum pl_status dev_heads_linear(struct pl_ops *o, const struct pl_weight *weight, const struct pl_activation *x,
+                                struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_weight *w = weight_of(weight);
+    uint32_t tile_rows, tile = pl_tile_of(d->base.invariant ? SIZE_MAX : x->rows, &tile_rows);
+    struct pl_kernel *k = &w->format->heads[tile];
+    PL_TRY(dev_settle(o));
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_heads(&d->ks, &w->w, tile, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    const struct pl_launch_heads h = {.w = &w->w,
+                                      .x = data_of(x),
+                                      .y = data_of(y),
+                                      .heads = weight->experts,
+                                      .rows = x->rows,
+                                      .x_head = x->cols / weight->experts,
+                                      .y_head = y->cols / weight->experts};
+    return dev_done(o, PL_OP_heads_linear, k, w->bytes, pl_launch_heads(&d->ks, k, &h, tile_rows));
+}
+
+static enum pl_status append_kernel(struct dev_ops *d, const struct pl_kv_shape *s, bool halves) {
+    struct pl_kernel *k = &d->latent.append;
+    bool same = d->latent.kv == s->dtype && d->latent.head_dim == s->head_dim && d->latent.value_dim == s->value_dim &&
+                d->latent.page_tokens == s->page_tokens && d->latent.halves == halves;
+    if (k->jit != NULL && same) return PL_OK;
+    pl_kernel_free(&d->ks, k); /* what ran stays in its record */
+    d->latent.kv = s->dtype;
+    d->latent.head_dim = s->head_dim;
+    d->latent.value_dim = s->value_dim;
+    d->latent.page_tokens = s->page_tokens;
+    d->latent.halves = halves;
+    return dev_report(
+        d, pl_kernel_latent_append(&d->ks, s->dtype, s->head_dim, s->value_dim, s->page_tokens, halves, k, &d->ks.err));
+}
+
+enum pl_status dev_latent_append(struct pl_ops *o, const struct pl_latent *p, const struct pl_activation *q,
+                                 const struct pl_activation *kv, struct pl_activation *qa) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_kv *store = (const struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &store->base.shape;
+    PL_TRY(dev_settle(o));
+    PL_TRY(append_kernel(d, s, p->rope->halves));
+    const struct pl_launch_latent l = {.q = data_of(q),
+                                       .latent = data_of(kv),
+                                       .qa = data_of(qa),
+                                       .norm = &weight_of(p->norm)->w.data,
+                                       .cos_sin = &((const struct dev_rope *)p->rope)->cos_sin,
+                                       .step = &d->step,
+                                       .pages = &store->sides[p->layer],
+                                       .rows = (uint32_t)q->rows,
+                                       .heads = p->heads,
+                                       .q_head = (uint32_t)(q->cols / p->heads),
+                                       .turned = (uint32_t)p->rope->dim,
+                                       .stride = d->stride,
+                                       .norm_eps = p->norm_eps};
+    uint64_t bytes = (uint64_t)kv->rows * kv->cols * pl_dtype_info(s->dtype)->block_bytes;
+    return dev_done(o, PL_OP_latent_append, &d->latent.append, bytes,
+                    pl_launch_latent_append(&d->ks, &d->latent.append, &l));
+}
+
+void dev_latent_deinit(struct dev_ops *d) {
+    pl_kernel_free(&d->ks, &d->latent.append);
+    for (struct dev_format *f = d->formats; f != NULL; f = f->next)
+        for (int i = 0; i < PL_TILE_COUNT; i++) pl_kernel_free(&d->ks, &f->heads[i]);
+}
