@@ -6,7 +6,7 @@
 #include "ops/cuda_fast.h"
 
 /* Rearranged weights are faster through cuda_mma so far (docs/perf/h200.md): only what is asked for. */
-enum { PL_STREAM_STRIPS = false };
+enum { PL_STREAM_STRIPS = false, PL_STREAM_NARROW = 0 }; /* the second: rearranged weights of models that are no wider */
 enum { PL_STREAM_MATRICES_MAX = 3, PL_STREAM_GATES = 3 };
 struct pl_stream_kind {
     bool norm;      /* the input is normed first */

@@ -154,6 +154,7 @@ struct dev_ops {
     struct pl_device_buffer loading; /* a weight as the file has it, before it is rearranged; gone with the first step */
     uint64_t mma_cols, mma_outputs;  /* widest input, most outputs of rearranged weights; 0: there are none */
     uint64_t streams;                /* weights that PL_IMPL_STREAM could take */
+    uint64_t strip_streams;          /* the same of rearranged weights, where those are given to it (dev_streams_strips) */
     uint64_t routers;                /* weights of f32 that one launch takes with the norm before them */
     struct {
         struct pl_ternary_kernels k;

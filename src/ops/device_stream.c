@@ -13,11 +13,13 @@ static bool asked(const struct dev_ops *d, enum pl_op op) {
 }
 
 bool dev_streams_strips(const struct dev_ops *d) {
-    return PL_STREAM_STRIPS || d->base.choice.forced[PL_OP_linear] == PL_IMPL_STREAM;
+    bool narrow = d->mma_cols > 0 && d->mma_cols <= PL_STREAM_NARROW;
+    return PL_STREAM_STRIPS || narrow || d->base.choice.forced[PL_OP_linear] == PL_IMPL_STREAM;
 }
+static bool streams(const struct dev_ops *d) { return d->streams > 0 || (d->strip_streams > 0 && dev_streams_strips(d)); }
 
 bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n) {
-    if (d->streams + d->routers == 0 || n->x->rows != 1 || n->x->cols % 8 != 0 || n->x == n->y || asked(d, PL_OP_norm))
+    if ((!streams(d) && d->routers == 0) || n->x->rows != 1 || n->x->cols % 8 != 0 || n->x == n->y || asked(d, PL_OP_norm))
         return false;
     d->norm_waits = *n;
     return true;
@@ -96,7 +98,7 @@ enum pl_status dev_stream(struct pl_ops *o, enum pl_op op, size_t count, const s
 bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_activation *x) {
     const struct dev_ops *d = (const struct dev_ops *)o;
     const struct dev_weight *gate = weight_of(w[0]), *up = weight_of(w[1]);
-    if (d->streams == 0 || gate->format != up->format || gate->w.rows != up->w.rows || asked(d, PL_OP_glu)) return false;
+    if (!streams(d) || gate->format != up->format || gate->w.rows != up->w.rows || asked(d, PL_OP_glu)) return false;
     return dev_product(d, gate, x->rows) == PL_IMPL_STREAM && dev_product(d, up, x->rows) == PL_IMPL_STREAM;
 }
 

@@ -133,7 +133,7 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
         d->mma_outputs = PL_MAX(d->mma_outputs, PL_MMA_MATRICES_MAX * w->w.rows);
     }
     d->routers += !d->exact && pl_router_declines(&d->ks, &w->w) == NULL;
-    d->streams += (dev_streams_strips(d) || !w->w.strips) && pl_stream_declines(&d->ks, &w->w, 1) == NULL;
+    if (pl_stream_declines(&d->ks, &w->w, 1) == NULL) w->w.strips ? d->strip_streams++ : d->streams++;
     PL_TRY(dev_format_of(d, &w->w, &w->format, err));
     return w->w.strips ? dev_load_strips(d, t->data, t->bytes, w, err) : PL_OK;
 }
