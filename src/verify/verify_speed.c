@@ -39,7 +39,7 @@ void pl_verify_bench(const struct pl_verify_options *o, struct pl_verify_result 
         bool named = json_array_size(json_object_get(out, "kernels")) > 0, low = percent < o->floor;
         pl_verify_say(
             r, named && !low ? PL_VERIFY_PASS : PL_VERIFY_FAIL,
-            "prompt %.1f tok/s, decode %.1f tok/s, %.0f%% of the read ceiling of %.1f GB/s measured in the same run%s%s",
+            "prompt %.1f tok/s, decode %.1f tok/s, %.1f%% of the read ceiling of %.1f GB/s measured in the same run%s%s",
             json_number_value(json_object_get(out, "prefill_tok_s")),
             json_number_value(json_object_get(out, "decode_tok_s")), percent,
             json_number_value(json_object_get(out, "read_ceiling_gb_s")), named ? "" : "; no kernel was named",
@@ -122,20 +122,15 @@ void pl_verify_op_bench(const struct pl_verify_options *o, struct pl_verify_resu
 /* ---------- forms of attention ---------- */
 
 static void say_floors(const json_t *a, struct pl_verify_result *r) {
-    json_int_t one = json_integer_value(json_object_get(a, "v1_tokens_max")),
+    json_int_t tokens = json_integer_value(json_object_get(a, "v1_tokens_max")),
                pages = json_integer_value(json_object_get(a, "span_min")),
                members = json_integer_value(json_object_get(a, "members_min"));
-    if (pages >= UINT32_MAX || members >= UINT32_MAX)
-        pl_verify_say(r, PL_VERIFY_PASS,
-                      "one pass over the pages is fastest up to %lld tokens; sharing a beginning never paid at the lengths "
-                      "that were timed",
-                      (long long)one);
-    else
-        pl_verify_say(
-            r, PL_VERIFY_PASS,
-            "one pass over the pages is fastest up to %lld tokens; a shared beginning pays from %lld pages and %lld "
-            "sequences on",
-            (long long)one, (long long)pages, (long long)members);
+    char one[100] = "one pass over the pages was never the fastest", shared[100] = "sharing a beginning never paid";
+    if (tokens > 0) snprintf(one, sizeof one, "one pass over the pages is the fastest up to %lld tokens", (long long)tokens);
+    if (pages < UINT32_MAX && members < UINT32_MAX)
+        snprintf(shared, sizeof shared, "a shared beginning pays from %lld pages and %lld sequences on", (long long)pages,
+                 (long long)members);
+    pl_verify_say(r, PL_VERIFY_PASS, "at the lengths that were timed %s; %s", one, shared);
 }
 
 /* Forms of attention timed on this device, and where one begins to beat another: floors are measured, never carried over. */
