@@ -106,16 +106,17 @@ def summary(parts):
 
 
 def measure(args, port, clients, requests, seconds):
+    seed = 1000 * clients + requests  # no two cases have a prompt in common
     if not args.load and clients < 2 * args.per_process:
-        return summary([asyncio.run(asyncio.wait_for(load(port, clients, requests, args.prompt_tokens, args.tokens, clients), seconds))])
+        return summary([asyncio.run(asyncio.wait_for(load(port, clients, requests, args.prompt_tokens, args.tokens, seed), seconds))])
     if not args.load:
         n = -(-clients // args.per_process)
         share = lambda whole, i: whole * (i + 1) // n - whole * i // n
         with multiprocessing.Pool(n) as pool:
-            parts = [(port, share(clients, i), share(requests, i), args.prompt_tokens, args.tokens, 1000 * clients + i) for i in range(n)]
+            parts = [(port, share(clients, i), share(requests, i), args.prompt_tokens, args.tokens, (seed << 8) + i) for i in range(n)]
             return summary(pool.map_async(load_alone, parts, chunksize=1).get(seconds))
     r = subprocess.run([sys.executable, args.load, f"http://127.0.0.1:{port}/v1/completions", "--clients", str(clients), "--requests", str(requests),
-                        "--prompt-tokens", str(args.prompt_tokens), "--tokens", str(args.tokens), "--seed", str(clients), "--json"], capture_output=True, text=True, timeout=seconds)
+                        "--prompt-tokens", str(args.prompt_tokens), "--tokens", str(args.tokens), "--seed", str(seed), "--json"], capture_output=True, text=True, timeout=seconds)
     row = json.loads(r.stdout.splitlines()[0])
     return {**row, "error": r.stderr.strip()[:200] or None}
 
@@ -133,7 +134,7 @@ def what_ran(port):
 
 
 COUNTED = ("phase_seconds_total", "phase_steps_total", "phase_rows_total", "engine_seconds_total", "graphs_made_total", "graphs_made_seconds_total",
-           "graphs_replayed_total", "graphs_once_total", "steps_late_total", "steps_ahead_total", "steps_waited_total", "surplus_rows_total", "preemptions_total")
+           "graphs_replayed_total", "graphs_once_total", "prefix_tokens_hit_total", "steps_late_total", "steps_ahead_total", "steps_waited_total", "surplus_rows_total", "preemptions_total")
 
 
 def counters(port):
@@ -160,7 +161,7 @@ def phases(before, after):
             out.append(f"{p} {d('phase_seconds_total', phase=p):.3f} s in {steps:.0f} steps of {d('phase_rows_total', phase=p) / steps:.0f} rows")
     out.append("engine " + ", ".join(f"{p} {d('engine_seconds_total', part=p):.3f}" for p in ("plan", "launch", "wait", "take", "idle")) + " s")
     out.append(f"graphs {d('graphs_replayed_total'):.0f} replayed, {d('graphs_made_total'):.0f} made in {d('graphs_made_seconds_total'):.3f} s, {d('graphs_once_total'):.0f} once")
-    out.append(f"{d('steps_ahead_total'):.0f} ahead, {d('steps_late_total'):.0f} late, {d('surplus_rows_total'):.0f} surplus rows, {d('preemptions_total'):.0f} preemptions")
+    out.append(f"{d('steps_ahead_total'):.0f} ahead, {d('steps_late_total'):.0f} late, {d('surplus_rows_total'):.0f} surplus rows, {d('preemptions_total'):.0f} preemptions, {d('prefix_tokens_hit_total'):.0f} tokens cached")
     return "; ".join(out)
 
 

@@ -15,6 +15,7 @@
 #include "cmd/serve_env.h"
 #include "cmd/serve_flags.h"
 #include "device/device.h"
+#include "ops/keep.h"
 #include "serve/serve.h"
 
 enum {
@@ -33,7 +34,7 @@ struct serve {
     const char *on_failure;
     enum on_failure { ON_FAILURE_EXIT, ON_FAILURE_STAY, ON_FAILURE_RESTART } failure;
     char **argv; /* as it was given, for a restart */
-    uint64_t body_bytes, fail_call;
+    uint64_t body_bytes, fail_call, unpacked_memory;
     bool no_prefix_cache;
     char *keys[KEYS_MAX]; /* owned */
     size_t key_count;
@@ -91,6 +92,11 @@ static int parse(struct serve *s, int argc, char **argv) {
          65536, NULL},
         {0, "kv-memory", "BYTES", PL_ARG_U64, &s->model.engine.kv_memory,
          "memory for KV pages, at least one sequence's (0 = all sequences at full context)", 0, 0, NULL},
+        {0, "unpacked-memory", "BYTES", PL_ARG_U64, &s->unpacked_memory,
+         "memory of an NVIDIA GPU that may keep weights unpacked for long prompts; 0: none (what leaves a quarter of it "
+         "free; "
+         "with --memory-limit none)",
+         0, 0, NULL},
         {0, "gap-ms", "MS", PL_ARG_U32, &o->service.gap_ms,
          "prompts may lengthen a step of running sequences to about this (250, on a GPU 20 to 40; 0 = no bound)", 0, 60000,
          NULL},
@@ -239,6 +245,16 @@ static void end_drill(char **argv) {
     *to = NULL;
 }
 
+static enum pl_status keep_unpacked(const struct serve *s, struct plumb_engine *e, struct pl_err *err) {
+    uint64_t most = s->unpacked_memory, kept = 0;
+    if (most == PL_KEEP_AUTO && s->model.engine.memory_limit != 0) most = 0;
+    if (most > 0) PL_TRY(pl_ops_keep_unpacked(e->ops, most, &kept, err));
+    if (kept > 0)
+        fprintf(stderr, "plumb serve: %.1f GB of weights unpacked once for long prompts (--unpacked-memory 0: each time)\n",
+                (double)kept * 1e-9);
+    return PL_OK;
+}
+
 static enum pl_status begin_drill(const struct serve *s, struct pl_err *err) {
     if (s->fail_call == 0) return PL_OK;
     if (pl_device_calls() == 0)
@@ -279,6 +295,7 @@ static int serve(struct serve *s) {
     struct pl_server *server = NULL;
     s->opt.model_path = e->model_path;
     enum pl_status st = pl_engine_need_text(e, &err);
+    if (st == PL_OK) st = keep_unpacked(s, e, &err);
     if (st == PL_OK) st = begin_drill(s, &err);
     if (st == PL_OK) st = pl_engine_warm_up(e, &err);
     if (st == PL_OK) st = pl_server_create(e, &s->opt, &server, &err);
@@ -306,7 +323,7 @@ static int serve(struct serve *s) {
 }
 
 int pl_cmd_serve(int argc, char **argv) {
-    struct serve s = {.port = 8080, .drain_s = 30};
+    struct serve s = {.port = 8080, .drain_s = 30, .unpacked_memory = PL_KEEP_AUTO};
     struct pl_err err = {0};
     s.opt.service.max_running = 4;
     s.opt.service.max_waiting = 256;

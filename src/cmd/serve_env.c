@@ -49,6 +49,7 @@ static const struct {
     {"QUEUE", "queue", false},
     {"KV_MEMORY", "kv-memory", false},
     {"GAP_MS", "gap-ms", false},
+    {"UNPACKED_MEMORY", "unpacked-memory", false},
     {"CEILING_GBS", "ceiling-gbs", false},
     {"BODY_TIMEOUT", "body-timeout", false},
     {"CONNECTIONS_PER_ADDRESS", "connections-per-address", false},

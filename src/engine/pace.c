@@ -1,10 +1,25 @@
 #include "engine/pace.h"
 
+#include <math.h>
+
+enum { FIRST = 2 };
 static const double KEEP = 0.9; /* of the weight of what came before: about the last ten steps count */
+
+/* Of all the time a row's share, and at least a tenth of it: what a step costs anyway is not below 0 and not all of it. */
+static double slope(const struct pl_pace *p) {
+    double whole = p->y / p->x;
+    if (p->slope == 0 || p->slope > whole) return whole;
+    return p->slope < 0.1 * whole ? 0.1 * whole : p->slope;
+}
 
 /* Steps that were all alike tell nothing of the slope: then the one found last stays. */
 void pl_pace_note(struct pl_pace *p, uint32_t rows, uint64_t ns) {
     double x = rows, y = (double)ns;
+    if (p->first < FIRST) { /* they load code and find their sizes */
+        p->first++;
+        return;
+    }
+    if (p->n > 0 && p->x > 0) y = fmin(y, 2 * (pl_pace_fixed(p) + slope(p) * x)); /* one that was held up is no rule */
     p->n = p->n * KEEP + 1;
     p->x = p->x * KEEP + x;
     p->y = p->y * KEEP + y;
@@ -12,13 +27,6 @@ void pl_pace_note(struct pl_pace *p, uint32_t rows, uint64_t ns) {
     p->xy = p->xy * KEEP + x * y;
     double mean = p->x / p->n, spread = p->xx / p->n - mean * mean;
     if (spread > 0.01 * mean * mean) p->slope = (p->xy / p->n - mean * (p->y / p->n)) / spread;
-}
-
-/* Of all the time a row's share, and at least a tenth of it: what a step costs anyway is not below 0 and not all of it. */
-static double slope(const struct pl_pace *p) {
-    double whole = p->y / p->x;
-    if (p->slope == 0 || p->slope > whole) return whole;
-    return p->slope < 0.1 * whole ? 0.1 * whole : p->slope;
 }
 
 double pl_pace_fixed(const struct pl_pace *p) { return p->n == 0 || p->x <= 0 ? 0 : (p->y - slope(p) * p->x) / p->n; }

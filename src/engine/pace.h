@@ -10,6 +10,7 @@
 struct pl_pace {
     double n, x, y, xx, xy; /* weighted sums: steps, rows, ns, rows squared, rows times ns */
     double slope;           /* ns of a row, as last seen; 0: not yet */
+    uint32_t first;         /* steps passed over at the beginning */
 };
 
 void pl_pace_note(struct pl_pace *p, uint32_t rows, uint64_t ns);

@@ -153,6 +153,8 @@ static void *delivery_main(void *arg) {
 
 /* ---------- life ---------- */
 
+enum { FIRST_ROWS = 512 };
+
 /* What every layer sees back at most; 0 when one of them sees everything. */
 static uint32_t window_of(const struct pl_model_config *c) {
     for (uint32_t l = 0; l < c->layers; l++)
@@ -294,6 +296,7 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     if (st != PL_OK)
         (void)pl_err_set(err, __FILE__, __LINE__, st, "no memory for a service of %u sequences", s->config.max_running);
     if (st == PL_OK) st = pl_sched_create(&s->config, &e->pages, s->tree != NULL ? &cache : NULL, &s->sched, err);
+    if (st == PL_OK && s->gap_ns > 0) pl_sched_limit_mixed(s->sched, FIRST_ROWS); /* until a step's time is known */
     if (st == PL_OK) st = start_threads(s, err);
     if (st != PL_OK) {
         free_service(s);

@@ -99,6 +99,7 @@ struct pl_service {
     enum pl_host_part part;
     double decode_ns;    /* measured: a step that only decodes */
     struct pl_pace pace; /* of the others */
+    uint32_t paced;      /* steps that did both */
     pthread_t engine_thread, delivery_thread;
     uint32_t *states, state_count; /* slots of recurrent state by the scheduler's slot; NULL where the model has none */
     /* of one step, the engine thread's */

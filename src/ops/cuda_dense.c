@@ -99,34 +99,57 @@ enum pl_status pl_launch_pack(struct pl_kernels *ks, struct pl_dense *dense, pl_
     return pl_kernel_launch(ks, &dense->pack, groups, 1, 0, args, PL_COUNT_OF(args));
 }
 
-static enum pl_status launch_unpack(struct pl_kernels *ks, struct pl_dense *dense, struct pl_kernel *k,
-                                    const struct pl_device_weight *w, u64 first, uint64_t rows) {
+static enum pl_status unpack_rows(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w, u64 first,
+                                  uint64_t rows, pl_buffer_in *to) {
     struct pl_args_linear a = {(u32)rows, (u32)w->cols, (u32)w->rows, 0, w->row_bytes};
-    struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data),  PL_ARG_BUFFER(&w->scales),  PL_ARG_BUFFER(&w->biases),
-                                   PL_ARG_BUFFER(&dense->w), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a),
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data), PL_ARG_BUFFER(&w->scales),  PL_ARG_BUFFER(&w->biases),
+                                   PL_ARG_BUFFER(to),       PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a),
                                    PL_ARG_VALUE(first)};
     uint64_t threads = rows * (w->cols / (w->strips ? 8 : 32));
     uint32_t groups = (uint32_t)((threads + PACK_GROUP - 1) / PACK_GROUP);
     return pl_kernel_launch(ks, k, groups, 1, 0, args, PL_COUNT_OF(args));
 }
 
+enum pl_status pl_launch_unpack(struct pl_kernels *ks, struct pl_kernel *unpack, const struct pl_device_weight *w,
+                                pl_buffer_in *to) {
+    PL_ASSERT(to->bytes >= 2 * w->rows * w->cols);
+    return unpack_rows(ks, unpack, w, 0, w->rows, to);
+}
+
+/* Outputs [at, at + n) from n rows of bf16. */
+static enum pl_status part(struct pl_kernels *ks, const struct pl_dense *dense, const void *weights, uint64_t at, uint64_t n,
+                           const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows, bool add) {
+    struct pl_gemm_call c = {.w = weights,
+                             .x = dense->x.handle,
+                             .bias = bias != NULL ? (const float *)bias->handle + at : NULL,
+                             .y = (float *)y->handle + at,
+                             .m = (uint32_t)n,
+                             .n = (uint32_t)rows,
+                             .k = (uint32_t)w->cols,
+                             .ldy = (uint32_t)w->rows,
+                             .add = add};
+    return pl_kernel_gemm(ks, &c);
+}
+
+enum pl_status pl_launch_dense_kept(struct pl_kernels *ks, struct pl_dense *dense, pl_buffer_in *kept,
+                                    const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows,
+                                    bool add) {
+    for (uint64_t at = 0, n; at < w->rows; at += n) { /* in the same tiles, so that the library gives the same bits */
+        n = PL_MIN(tile_rows(w), w->rows - at);
+        PL_TRY(part(ks, dense, (const char *)kept->handle + 2 * at * w->cols, at, n, w, bias, y, rows, add));
+    }
+    return PL_OK;
+}
+
 enum pl_status pl_launch_dense(struct pl_kernels *ks, struct pl_dense *dense, struct pl_kernel *unpack,
                                const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows,
                                bool add) {
-    uint64_t step = w->dtype == PL_BF16 ? w->rows : tile_rows(w);
-    for (uint64_t at = 0; at < w->rows; at += step) { /* outputs [at, at + n) */
+    if (w->dtype == PL_BF16) return part(ks, dense, w->data.handle, 0, w->rows, w, bias, y, rows, add);
+    uint64_t step = tile_rows(w);
+    for (uint64_t at = 0; at < w->rows; at += step) {
         uint64_t n = PL_MIN(step, w->rows - at);
-        if (w->dtype != PL_BF16) PL_TRY(launch_unpack(ks, dense, unpack, w, at, n));
-        struct pl_gemm_call c = {.w = w->dtype == PL_BF16 ? w->data.handle : dense->w.handle,
-                                 .x = dense->x.handle,
-                                 .bias = bias != NULL ? (const float *)bias->handle + at : NULL,
-                                 .y = (float *)y->handle + at,
-                                 .m = (uint32_t)n,
-                                 .n = (uint32_t)rows,
-                                 .k = (uint32_t)w->cols,
-                                 .ldy = (uint32_t)w->rows,
-                                 .add = add};
-        PL_TRY(pl_kernel_gemm(ks, &c));
+        PL_TRY(unpack_rows(ks, unpack, w, at, n, &dense->w));
+        PL_TRY(part(ks, dense, dense->w.handle, at, n, w, bias, y, rows, add));
     }
     return PL_OK;
 }

@@ -24,6 +24,14 @@ enum pl_status pl_dense_ready(struct pl_kernels *ks, struct pl_dense *dense, uin
                               struct pl_err *err) PL_MUST_CHECK;
 void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense);
 
+/* The whole matrix as bf16 in `to`, of 2 x rows x cols bytes. */
+enum pl_status pl_launch_unpack(struct pl_kernels *ks, struct pl_kernel *unpack, const struct pl_device_weight *w,
+                                pl_buffer_in *to) PL_MUST_CHECK;
+/* pl_launch_dense with the matrix as pl_launch_unpack left it. */
+enum pl_status pl_launch_dense_kept(struct pl_kernels *ks, struct pl_dense *dense, pl_buffer_in *kept,
+                                    const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows,
+                                    bool add) PL_MUST_CHECK;
+
 bool pl_cuda_has_units(const struct pl_kernels *ks); /* bf16 matrix units */
 /* From how many rows on it is planned. */
 size_t pl_dense_rows(const struct pl_device_weight *w);

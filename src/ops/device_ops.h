@@ -33,10 +33,12 @@ struct dev_format {
 };
 struct dev_weight {
     struct pl_weight base;
-    struct pl_device_weight w; /* a vector: data only */
-    struct dev_format *format; /* NULL for vectors */
-    uint64_t bytes;            /* read by one product */
-    float scale;               /* PL_TERNARY */
+    struct pl_device_weight w;    /* a vector: data only */
+    struct dev_format *format;    /* NULL for vectors */
+    uint64_t bytes;               /* read by one product */
+    float scale;                  /* PL_TERNARY */
+    struct pl_device_buffer kept; /* unpacked to bf16; without handle: not kept (device_keep.c) */
+    struct dev_weight *next_packed;
 };
 struct dev_activation {
     struct pl_activation base;
@@ -126,6 +128,7 @@ struct dev_ops {
     bool attn_units;                  /* the shape at hand is one for tensor cores: plans come first on NVIDIA devices */
     bool exact;                       /* asked for: products never take dense */
     bool plain;                       /* there are bf16 weights, which dense takes from fewer rows on */
+    struct dev_weight *packed;        /* matrices that dense has to unpack */
     uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */
     struct pl_mma_room mma;
     struct {

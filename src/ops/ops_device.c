@@ -80,6 +80,12 @@ static void weight_destroy(struct pl_ops *o, struct pl_weight *weight) {
     pl_device_free(d, &w->w.data);
     pl_device_free(d, &w->w.scales);
     pl_device_free(d, &w->w.biases);
+    pl_device_free(d, &w->kept);
+    for (struct dev_weight **p = &dev_of(o)->packed; *p != NULL; p = &(*p)->next_packed) {
+        if (*p != w) continue;
+        *p = w->next_packed;
+        break;
+    }
     pl_free(w);
 }
 
@@ -151,13 +157,19 @@ static enum pl_status weight_create(struct pl_ops *o, const struct pl_tensor *t,
         pl_err_note(err, "copying %s to the device", t->name);
         return st;
     }
+    struct dev_ops *d = dev_of(o);
+    if (use == PL_WEIGHT_MATRIX && w->w.dtype != PL_BF16 && pl_dense_declines(&d->ks, &w->w, SIZE_MAX) == NULL) {
+        w->next_packed = d->packed;
+        d->packed = w;
+    }
     *out = &w->base;
     return PL_OK;
 }
 
 static uint64_t weight_bytes_owned(const struct pl_ops *o, const struct pl_weight *w) {
     (void)o;
-    return weight_of(w)->w.data.bytes + weight_of(w)->w.scales.bytes + weight_of(w)->w.biases.bytes;
+    const struct dev_weight *own = weight_of(w);
+    return own->w.data.bytes + own->w.scales.bytes + own->w.biases.bytes + own->kept.bytes;
 }
 
 static enum pl_status linear_kernel(struct dev_ops *d, struct dev_format *f, uint32_t tile, struct pl_kernel **out) {
@@ -619,12 +631,14 @@ static enum pl_status dense(struct pl_ops *o, enum pl_op op, size_t count, const
     for (size_t i = 0; i < count; i++) {
         const struct dev_weight *dw = weight_of(w[i]);
         struct pl_kernel *k = &dw->format->unpack;
-        bool packed = dw->w.dtype != PL_BF16;
+        bool packed = dw->w.dtype != PL_BF16 && dw->kept.handle == NULL;
         if (packed && k->jit == NULL) st = pl_kernel_unpack(&d->ks, &dw->format->w, k, &d->ks.err);
         const struct pl_device_buffer *b = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL;
-        if (st == PL_OK) {
-            st = pl_launch_dense(&d->ks, &d->dense, k, &dw->w, b, data_of(y[i]), x->rows, op == PL_OP_linear_add);
-        }
+        bool add = op == PL_OP_linear_add;
+        if (st == PL_OK && dw->kept.handle != NULL)
+            st = pl_launch_dense_kept(&d->ks, &d->dense, &dw->kept, &dw->w, b, data_of(y[i]), x->rows, add);
+        else if (st == PL_OK)
+            st = pl_launch_dense(&d->ks, &d->dense, k, &dw->w, b, data_of(y[i]), x->rows, add);
         if (st != PL_OK) return report(d, st);
         if (packed) pl_ops_count(o, op, k->name, 1, 0);
         pl_ops_count(o, op, DENSE_NAME, 1, dw->bytes);

@@ -16,7 +16,8 @@ static double settle(double fixed_us, double row_us, double target_us, int steps
     uint32_t rows = 400;
     for (int i = 0; i < steps; i++) {
         pl_pace_note(&p, rows, cost(fixed_us, row_us, rows));
-        rows = pl_pace_rows(&p, target_us * 1000);
+        uint32_t wanted = pl_pace_rows(&p, target_us * 1000);
+        if (wanted > 0) rows = wanted; /* the first steps are passed over */
     }
     return fixed_us + row_us * rows;
 }
@@ -44,19 +45,32 @@ static void the_fixed_part_is_found(void **state) {
     assert_true(pl_pace_fixed(&free_steps) < 1e5);
 }
 
+/* The first steps load code; one that was held up is no rule; texts of steps that are alike leave the fixed part alone. */
+static void outliers_do_little(void **state) {
+    (void)state;
+    struct pl_pace p = {0};
+    for (int i = 0; i < 2; i++) pl_pace_note(&p, 300, 3000000000u);
+    for (uint32_t i = 0; i < 12; i++) pl_pace_note(&p, 500 + 100 * (i % 4), cost(2000, 30, 500 + 100 * (i % 4)));
+    uint32_t before = pl_pace_rows(&p, 20e6);
+    assert_true(before > 590 && before < 610);
+    pl_pace_note(&p, 600, 5000000000u);
+    for (uint32_t i = 0; i < 6; i++) pl_pace_note(&p, 500 + 100 * (i % 4), cost(2000, 30, 500 + 100 * (i % 4)));
+    assert_true(pl_pace_rows(&p, 20e6) > before * 8 / 10);
+}
+
 static void nothing_is_known_before_the_first_step(void **state) {
     (void)state;
     struct pl_pace p = {0};
     assert_int_equal(pl_pace_rows(&p, 1e6), 0);
     assert_true(pl_pace_fixed(&p) == 0);
-    pl_pace_note(&p, 0, 1000);
+    for (int i = 0; i < 4; i++) pl_pace_note(&p, 0, 1000);
     assert_int_equal(pl_pace_rows(&p, 1e6), 0);
 }
 
 static void far_away_is_not_guessed(void **state) {
     (void)state;
     struct pl_pace p = {0};
-    pl_pace_note(&p, 16, cost(100, 1, 16));
+    for (int i = 0; i < 3; i++) pl_pace_note(&p, 16, cost(100, 1, 16));
     assert_int_equal(pl_pace_rows(&p, 1e12), 64);
     assert_int_equal(pl_pace_rows(&p, 1), 1); /* less than a row can take: one row, never none */
 }
@@ -72,7 +86,8 @@ static void it_follows(void **state) {
         double shake = 0.9 + 0.2 * (noise >> 16) / 65536.0, slow = i < 30 ? 1 : 2;
         took = slow * (5000 + 25.0 * rows);
         pl_pace_note(&p, rows, (uint64_t)(took * shake * 1000));
-        rows = pl_pace_rows(&p, 40e6);
+        uint32_t wanted = pl_pace_rows(&p, 40e6);
+        if (wanted > 0) rows = wanted;
         if (i > 10 && i < 30) assert_true(took > 32000 && took < 50000);
         if (i > 45) assert_true(took > 32000 && took < 50000);
     }
@@ -80,11 +95,9 @@ static void it_follows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_take_what_was_asked),
-        cmocka_unit_test(the_fixed_part_is_found),
-        cmocka_unit_test(nothing_is_known_before_the_first_step),
-        cmocka_unit_test(far_away_is_not_guessed),
-        cmocka_unit_test(it_follows),
+        cmocka_unit_test(steps_take_what_was_asked), cmocka_unit_test(the_fixed_part_is_found),
+        cmocka_unit_test(outliers_do_little),        cmocka_unit_test(nothing_is_known_before_the_first_step),
+        cmocka_unit_test(far_away_is_not_guessed),   cmocka_unit_test(it_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

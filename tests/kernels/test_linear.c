@@ -209,6 +209,16 @@ static void one_dense(enum pl_dtype dtype, size_t out, size_t in, size_t rows, b
         struct pl_device_buffer by = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
         CHECK(pl_launch_pack(&ks, &dense, &bx, rows * in));
         CHECK(pl_launch_dense(&ks, &dense, &unpack, &w, use_bias ? &bb : NULL, &by, rows, add));
+        if (dtype != PL_BF16) { /* unpacked once and kept: the same bits */
+            struct pl_device_buffer kept = kit_out(2 * in * out),
+                                    again = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
+            CHECK(pl_launch_unpack(&ks, &unpack, &w, &kept));
+            CHECK(pl_launch_dense_kept(&ks, &dense, &kept, &w, use_bias ? &bb : NULL, &again, rows, add));
+            float *first = kit_down(&by), *second = kit_down(&again);
+            assert_memory_equal(first, second, rows * out * 4);
+            by = kit_up(first, rows * out * 4);
+            free(first), free(second), kit_drop(&kept);
+        }
         CHECK(pl_ref_matmul(&m.t, use_bias ? bias : NULL, x, in, rows, add, want, out, magnitude, row));
         float *y = kit_down(&by);
         for (size_t i = 0; i < rows * out; i++) {
