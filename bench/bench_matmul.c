@@ -4,6 +4,7 @@
  *   --rows LIST  row counts (default 1,4,16,64,512)                 --threads N  (default all)
  *   --out N --in N  shape of a matrix (default 4096 x 4096)         --mib N      weights walked for 1 row (default 512)
  *   --repeats N  best of (default 5)                               --fine 1     inputs in two terms, as the output product
+ *   --wide 1     products of many rows may be in bf16
  *   --packing 1  how fast one thread packs the weights
  *   --clock cpu  CPU seconds of all threads instead of time (for a shared machine; use it with --threads 1) */
 #include <stdlib.h>
@@ -18,7 +19,7 @@ struct options {
     const char *isa, *type;
     size_t rows[16], row_count, out, in, mib;
     int threads, repeats;
-    bool fine, packing;
+    bool fine, packing, wide;
 };
 
 static struct options parse(int argc, char **argv) {
@@ -33,6 +34,7 @@ static struct options parse(int argc, char **argv) {
         if (strcmp(k, "--threads") == 0) o.threads = atoi(v);
         if (strcmp(k, "--repeats") == 0) o.repeats = atoi(v);
         if (strcmp(k, "--packing") == 0) o.packing = atoi(v) != 0;
+        if (strcmp(k, "--wide") == 0) o.wide = atoi(v) != 0;
         if (strcmp(k, "--fine") == 0) o.fine = atoi(v) != 0;
         if (strcmp(k, "--clock") == 0) bench_clock = strcmp(v, "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
         if (strcmp(k, "--rows") != 0) continue;
@@ -51,12 +53,12 @@ static double time_products(struct pl_cpu *c, struct pl_cpu_weight **w, size_t c
         double t = bench_now();
         for (size_t i = 0; i < count; i++) {
             const struct pl_cpu_weight *one = w[i];
-            size_t y_stride = 1 << 16;
+            size_t y_stride = o->out;
             struct pl_cpu_matmul m = {.count = 1,
                                       .rows = rows,
                                       .w = &one,
                                       .x = x,
-                                      .x_stride = 1 << 16,
+                                      .x_stride = o->in,
                                       .y = &y,
                                       .y_stride = &y_stride,
                                       .fine = o->fine};
@@ -93,9 +95,10 @@ static void bench_type(const struct options *o, struct pl_cpu *c, const struct w
     for (size_t i = 0; i < count; i++)
         if (pl_cpu_weight_create(c, &t, &w[i], &err) != PL_OK) exit(1);
     double pack = o->packing ? time_packing(w[0], o) : 0;
-    float *x = aligned_alloc(64, max_rows * sizeof *x << 16), *y = aligned_alloc(64, max_rows * sizeof *y << 16);
+    float *x = aligned_alloc(64, (max_rows * o->in + 15) / 16 * 64),
+          *y = aligned_alloc(64, (max_rows * o->out + 15) / 16 * 64);
     uint64_t s = 1;
-    for (size_t r = 0; r < max_rows; r++) rng_fill(&s, x + (r << 16), o->in);
+    for (size_t r = 0; r < max_rows; r++) rng_fill(&s, x + r * o->in, o->in);
     if (pl_cpu_reserve(c, max_rows, o->in, 128, &err) != PL_OK) exit(1);
     for (size_t i = 0; i < o->row_count; i++) {
         size_t n = o->rows[i];
@@ -119,6 +122,7 @@ int main(int argc, char **argv) {
     FOR_EACH_ISA(isa) {
         if (o.isa != NULL && strcmp(o.isa, pl_isa_name(isa)) != 0) continue;
         struct pl_cpu *c = cpu_make(isa, o.threads);
+        pl_cpu_allow_wide(c, o.wide);
         double ceiling = read_bandwidth(pl_cpu_pool(c), o.mib << 20, 5) * 1e-9;
         printf("table %s, %d threads: reads %.1f GB/s\n", pl_isa_name(isa), pl_pool_threads(pl_cpu_pool(c)), ceiling);
         for (size_t k = 0; k < WEIGHT_CASES; k++) bench_type(&o, c, &weight_cases[k], ceiling);

@@ -12,11 +12,21 @@
 
 #include "cpu/avx512_chunk.h"
 #include "cpu/avx512_terms.h"
+#include "cpu/wide.h"
 
 enum { REQ_XCOMP_PERM = 0x1023, XTILECFG = 17, XTILEDATA = 18 };
 
-static const struct cpu_amx_kernels real = {avx512_amx_groups, avx512_amx_float_groups},
-                                    emulated = {avx512_amx_emulated_groups, avx512_amx_emulated_float_groups};
+static const struct cpu_amx_kernels real = {avx512_amx_groups, avx512_amx_float_groups, avx512_wide_group,
+                                            avx512_amx_wide_tiles},
+                                    plain = {avx512_amx_groups, avx512_amx_float_groups, NULL, NULL},
+                                    emulated = {avx512_amx_emulated_groups, avx512_amx_emulated_float_groups,
+                                                avx512_wide_group_emulated, avx512_amx_emulated_wide_tiles};
+
+/* The instruction that rounds to bf16; not part of the tiles' own. */
+static bool rounds(void) {
+    uint32_t a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
+}
 
 /* The CPU names the instructions, with tiles of the size that the kernels assume. */
 static bool is_named(void) {
@@ -46,7 +56,7 @@ static void probe_once(void) {
     else if (syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) != 0)
         snprintf(found.why, sizeof found.why, "the system refuses the CPU's tile registers: %s", strerror(errno));
     else
-        found.available = cpu_amx_check(&real, found.why, sizeof found.why);
+        found.available = cpu_amx_check(rounds() ? &real : &plain, found.why, sizeof found.why);
 }
 
 static _Atomic bool emulating;
@@ -74,13 +84,15 @@ const char *cpu_amx_declined(void) {
 /* The AVX-512 table but for products of many rows. */
 static struct cpu_table tables[2];
 static void fill_tables(void) {
-    const struct cpu_amx_kernels *k[2] = {&real, &emulated};
+    const struct cpu_amx_kernels *k[2] = {rounds() ? &real : &plain, &emulated};
     for (int i = 0; i < 2; i++) {
         tables[i] = cpu_table_avx512;
         tables[i].isa = PL_ISA_AMX;
         tables[i].q8_groups = k[i]->groups;
         tables[i].float_terms = avx512_float_terms;
         tables[i].float_groups = k[i]->float_groups;
+        tables[i].wide_group = k[i]->wide_group;
+        tables[i].wide_tiles = k[i]->wide_tiles;
     }
 }
 const struct cpu_table *cpu_amx_table(void) {

@@ -8,10 +8,19 @@
 #include "cpu/amx.h"
 #include "cpu/avx512_chunk.h"
 #include "cpu/avx512_terms.h"
+#include "cpu/wide.h"
 #include "tensor/convert.h"
 #include "tensor/quant.h"
 
-enum { IN = 512, ROWS = 24, GROUPS = 2, ROW_MAX = IN / 32 * 36, TILE_MAX = IN / 32 * (512 + 128) + 256 };
+enum {
+    IN = 512,
+    ROWS = 24,
+    GROUPS = 2,
+    W_ROWS = 40,
+    W_TILES = 2,
+    ROW_MAX = IN / 32 * 36,
+    TILE_MAX = IN / 32 * (512 + 128) + 256
+};
 
 /* Offsets of the f16 fields of a block of the file; e8m0: the scale is an exponent. */
 static const struct check_format {
@@ -30,8 +39,10 @@ static const struct check_format {
 /* Everything of one comparison; static, for it runs once and may not allocate. */
 static struct check {
     uint32_t seed;
-    _Alignas(64) unsigned char file[16 * 1024], tile[TILE_MAX], acts[21 * 320 * 6];
-    float mlx[2][TILE_ROWS * IN / 64], x[ROWS * IN], row[IN], y[ROWS * TILE_ROWS], same[ROWS * TILE_ROWS];
+    _Alignas(64) unsigned char file[16 * 1024], tile[W_TILES * TILE_MAX],
+        acts[(W_ROWS + 15) / 16 * IN / 32 * 2 * WIDE_BLOCK];
+    float mlx[2][TILE_ROWS * IN / 64], x[W_ROWS * IN], row[IN], y[W_ROWS * W_TILES * TILE_ROWS], same[ROWS * TILE_ROWS];
+    struct wide_scratch wide;
 } check;
 
 static uint32_t draw(void) {
@@ -78,14 +89,47 @@ static bool is_near(const struct pl_tensor *t, const struct cpu_act_group *g, si
     return fabs((double)check.y[(g->first + r) * TILE_ROWS + o] - sum) <= 1e-5 * size;
 }
 
+/* The wide product of w's tile, twice beside itself, and 40 rows. */
+static bool check_wide(const struct cpu_amx_kernels *k, const struct pl_cpu_weight *w, char *why, size_t size) {
+    enum { Y_STRIDE = W_TILES * TILE_ROWS };
+    if (k->wide_tiles == NULL) return true;
+    struct pl_cpu_weight twice = *w;
+    twice.out = w->kind == KIND_Q8 ? Y_STRIDE : w->out;
+    if (w->kind == KIND_Q8) memcpy(check.tile + w->layout.bytes, check.tile, w->layout.bytes);
+    const struct wide_rows rows = {W_ROWS, (w->in + 31) / 32, cpu_wide_terms(w), check.acts};
+    for (size_t r = 0; r < W_ROWS; r += 16)
+        k->wide_group(check.x + r * w->in, w->in, PL_MIN((size_t)16, W_ROWS - r), w->in, rows.terms,
+                      check.acts + r / 16 * rows.blocks * rows.terms * WIDE_BLOCK);
+    memset(check.y, 0xFF, sizeof check.y);
+    k->wide_tiles(&twice, 0, w->kind == KIND_Q8 ? W_TILES : 1, &rows, check.y, Y_STRIDE, NULL, false, &check.wide);
+    for (size_t o = 0; o < twice.out; o++) {
+        PL_ASSERT(pl_dequant_row_product(&w->t, o % TILE_ROWS, check.row) == PL_OK);
+        for (size_t i = 0; i < w->in && w->kind == KIND_Q8; i++) check.row[i] = pl_bf16_to_f32(pl_f32_to_bf16(check.row[i]));
+        for (size_t r = 0; r < W_ROWS; r++) {
+            double sum = 0, sizes = 0, got = (double)check.y[r * Y_STRIDE + o];
+            for (size_t i = 0; i < w->in; i++) {
+                const float x = check.x[r * w->in + i], rounded = pl_bf16_to_f32(pl_f32_to_bf16(x));
+                double v = (double)check.row[i] * (double)(w->kind == KIND_Q8 ? rounded : x);
+                sum += v, sizes += fabs(v);
+            }
+            if (fabs(got - sum) <= 5e-5 * sizes) continue; /* a weight may round to either side */
+            snprintf(why, size, "its wide product of %s with tiles is wrong: row %zu, output %zu is %.9g, expected %.9g",
+                     pl_dtype_name(w->t.dtype), r, o, got, sum);
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool check_format(const struct cpu_amx_kernels *k, const struct check_format *f, char *why, size_t size) {
     struct pl_tensor t = make_tensor(f);
     struct pl_cpu_weight w = {.t = t, .out = TILE_ROWS, .in = IN, .kind = KIND_Q8, .format = cpu_tile_format(&t)};
     w.layout = cpu_tile_layout(w.format, &t);
     w.tiles = check.tile;
-    PL_ASSERT(w.layout.bytes <= sizeof check.tile);
+    PL_ASSERT(w.layout.bytes <= TILE_MAX);
     cpu_tile_pack(w.format, &w.layout, &t, 0, check.tile);
     for (size_t i = 0; i < PL_COUNT_OF(check.x); i++) check.x[i] = draw_float();
+    if (!check_wide(k, &w, why, size)) return false;
     const struct cpu_act_group g[GROUPS] = {{0, 16, check.acts}, {16, 8, check.acts + 16 * IN / 32 * ACT_ROW_BYTES}};
     for (int i = 0; i < GROUPS; i++) {
         cpu_table_avx512.quantize(check.x + g[i].first * IN, IN, g[i].rows, IN, (unsigned char *)g[i].data);
@@ -118,8 +162,9 @@ static bool check_float(const struct cpu_amx_kernels *k, enum pl_dtype dtype, ch
         uint16_t h = dtype == PL_F16 ? pl_f32_to_f16(v) : pl_f32_to_bf16(v);
         memcpy(check.file + i * each, dtype == PL_F32 ? (const void *)&v : &h, each);
     }
-    for (size_t i = 0; i < (size_t)FLOAT_ROWS * ODD; i++) check.x[i] = draw_float();
+    for (size_t i = 0; i < (size_t)W_ROWS * ODD; i++) check.x[i] = draw_float();
     const struct pl_cpu_weight w = {.t = t, .out = OUT, .in = ODD, .kind = KIND_FLOAT};
+    if (dtype != PL_F32 && !check_wide(k, &w, why, size)) return false;
     const struct cpu_act_group g[GROUPS] = {{0, 16, check.acts}, {16, 5, check.acts + 16 * 320 * 6}};
     for (int i = 0; i < GROUPS; i++)
         avx512_float_terms(check.x + g[i].first * ODD, ODD, g[i].rows, ODD, (unsigned char *)g[i].data);

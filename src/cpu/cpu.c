@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/mem.h"
 #include "cpu/amx.h"
-#include "cpu/internal.h"
+#include "cpu/wide.h"
 #include "cpu/tile.h"
 
 #if defined(__aarch64__)
@@ -132,6 +132,8 @@ static void take_products(struct cpu_table *to, const struct cpu_table *from) {
     to->q8_groups = from->q8_groups;
     to->float_terms = from->float_terms;
     to->float_groups = from->float_groups;
+    to->wide_group = from->wide_group;
+    to->wide_tiles = from->wide_tiles;
 }
 
 enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_isa isa, struct pl_err *err) {
@@ -170,6 +172,7 @@ static void space_free(struct cpu_space *s) {
     pl_free(s->groups);
     pl_free(s->terms);
     pl_free(s->term_groups);
+    pl_free(s->wide);
     pl_free(s->scratch);
     pl_free(s->partial);
     pl_free(s->factors);
@@ -184,6 +187,8 @@ void pl_cpu_destroy(struct pl_cpu *c) {
     pl_free(c);
 }
 
+void pl_cpu_allow_wide(struct pl_cpu *c, bool allow) { c->wide = allow; }
+
 struct pl_pool *pl_cpu_pool(struct pl_cpu *c) {
     return c->pool;
 }
@@ -195,18 +200,19 @@ static size_t attn_scratch_floats(void) {
 }
 
 struct sizes {
-    size_t acts, groups, terms, scratch_each, partial_floats;
+    size_t acts, groups, terms, wide, scratch_each, partial_floats;
 };
 
 static bool sizes_of(size_t rows, size_t in, size_t tokens, struct sizes *s) {
     size_t blocks, padded, chunks = tokens / ATTN_CHUNK + 2, plain;
     if (!pl_align_up(in, ACT_BLOCK, &padded) || !pl_mul_size(padded / ACT_BLOCK, ACT_ROW_BYTES, &blocks)) return false;
     if (!pl_mul_size(rows, padded * 6, &s->terms)) return false;
+    s->wide = (PL_MIN(rows, (size_t)WIDE_ROWS) + 15) / 16 * (padded / ACT_BLOCK) * 2 * WIDE_BLOCK;
     rows *= 2;             /* two terms of each, when a product is fine */
     s->groups = rows + 16; /* grouped products may have groups of one row */
     if (!pl_mul_size(rows, blocks + 64, &s->acts) || !pl_add_size(s->acts, 64 * s->groups, &s->acts)) return false;
     if (!pl_mul_size(padded + 256, GROUP_MAX * sizeof(float), &plain)) return false; /* a tile in chunks of 256 */
-    s->scratch_each = PL_MAX(attn_scratch_floats() * sizeof(float), plain);
+    s->scratch_each = PL_MAX(PL_MAX(attn_scratch_floats() * sizeof(float), plain), sizeof(struct wide_scratch));
     if (!pl_align_up(s->scratch_each + 64, 4096, &s->scratch_each)) return false;
     const size_t cap = (size_t)16 << 20; /* floats: a longer context than this holds is walked by fewer threads */
     s->partial_floats = chunks > cap / (64 * 1024) ? cap : chunks * 64 * 1024;
@@ -229,6 +235,10 @@ enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, 
         n.terms = pl_alloc_aligned(s.terms, 64);
         n.term_groups = pl_calloc(s.groups, sizeof *n.term_groups);
         got = n.terms != NULL && n.term_groups != NULL;
+    }
+    if (got && c->wide && c->table->wide_tiles != NULL) {
+        n.wide = pl_alloc_aligned(s.wide, 64);
+        got = n.wide != NULL;
     }
     if (!got) {
         space_free(&n);

@@ -62,6 +62,10 @@ enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_
 enum pl_status pl_cpu_reserve(struct pl_cpu *c, size_t max_rows, size_t max_in, size_t max_tokens,
                               struct pl_err *err) PL_MUST_CHECK;
 
+/* Before pl_cpu_reserve: products of many rows may round both sides to bf16, where that is faster. Their results are the
+ * same bits for any thread count, and for any number of rows that is enough for them, but not those of few rows. */
+void pl_cpu_allow_wide(struct pl_cpu *c, bool allow);
+
 /* The tensor's bytes must outlive the weight (it may stay a view). *bytes_owned of it are private copies. */
 enum pl_status pl_cpu_weight_create(struct pl_cpu *c, const struct pl_tensor *t, struct pl_cpu_weight **out,
                                     struct pl_err *err) PL_MUST_CHECK;

@@ -47,6 +47,7 @@ struct cpu_space {
     struct cpu_act_group *groups;
     unsigned char *terms; /* activations in terms, in groups of 16 rows; only on tables that multiply floats so */
     struct cpu_act_group *term_groups;
+    unsigned char *wide;    /* rows of a pass of a wide product; only where those are allowed */
     unsigned char *scratch; /* one piece per thread */
     float *factors;         /* [max_rows] scales of rows, of ternary products */
     float *partial;         /* attention states of a split context */
@@ -58,6 +59,7 @@ struct pl_cpu {
     struct pl_pool *pool;
     enum pl_isa isa;
     size_t max_rows, max_in, max_tokens;
+    bool wide; /* products of many rows may be wide.h's */
     struct cpu_space space;
     size_t group_cap, scratch_each, partial_floats;
     struct cpu_moe_scratch *moe;

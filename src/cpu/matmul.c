@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "cpu/internal.h"
 #include "cpu/tile.h"
+#include "cpu/wide.h"
 #include "tensor/quant.h"
 
 /* Activations of one pass over the weights: more are taken in further passes, so that they stay in the L2 cache. */
@@ -135,6 +136,7 @@ const char *pl_cpu_weight_declines(const struct pl_cpu *c, const struct pl_cpu_w
 #define AVX512_F32(n, text, e, b, g)  [n] = {"avx512/" text "xf32/gemv", "avx512/" text "xf32/gemm"},
 #define AMX_Q8(n, text, e, b, g)      [n] = {"avx512-amx/" text "xq8/gemm"},
 #define AMX_F32(n, text, e, b, g)     [n] = {"avx512-amx/" text "xbf16/gemv", "avx512-amx/" text "xbf16/gemm"},
+#define AMX_WIDE(n, text, e, b, g)    [n] = {"avx512-amx/" text "xbf16/wide"},
 #define NEON_F32(n, text, e, b, g)    [n] = {"neon/" text "xf32/gemv", "neon/" text "xf32/gemm"},
 #define NEON_Q8(n, text, e, b, g)     [n] = {"neon-dotprod/" text "xq8/gemv", "neon-dotprod/" text "xq8/gemm"},
 #define I8MM_Q8(n, text, e, b, g)     [n] = {"neon-dotprod/" text "xq8/gemv", "neon-i8mm/" text "xq8/gemm"},
@@ -152,11 +154,13 @@ static const char *const names_avx_vnni_q8[][2] = NAMES(AVX_VNNI, Q8);
 static const char *const names_avx512_q8[][2] = NAMES(AVX512, Q8);
 static const char *const names_amx[][2] = NAMES(AMX, F32);
 static const char *const names_amx_q8[][1] = NAMES(AMX, Q8);
+static const char *const names_amx_wide[][1] = NAMES(AMX, WIDE);
 
 const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows) {
     size_t many = rows > 1;
     bool q8 = w->kind == KIND_Q8;
     if (w->kind == KIND_PLAIN && w->t.dtype == PL_TERNARY) return many ? "scalar/ternaryxq8/gemm" : "scalar/ternaryxq8/gemv";
+    if (cpu_wide_takes(c, w, rows)) return names_amx_wide[w->t.dtype][0];
     if (c->table->isa == PL_ISA_AMX && q8 && rows >= CPU_AMX_ROWS_MIN) return names_amx_q8[w->t.dtype][0];
     if (c->table->isa == PL_ISA_AMX && w->kind == KIND_FLOAT) return names_amx[w->t.dtype][many];
     if (c->table->isa == PL_ISA_AVX512 || c->table->isa == PL_ISA_AMX)
@@ -434,13 +438,21 @@ static size_t most_rows(const struct pl_cpu_matmul *m) {
     return most;
 }
 
-/* Packs what was met before; true when a matrix is met for the first time and stays as it is. */
-static bool settle(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
+/* All of it goes the wide way. */
+static bool is_wide(const struct pl_cpu *c, const struct pl_cpu_matmul *m) {
+    if (m->fine || m->spans != NULL) return false;
+    for (size_t i = 0; i < m->count; i++)
+        if (!cpu_wide_takes(c, m->w[i], m->rows) || m->w[i]->kind != m->w[0]->kind) return false;
+    return true;
+}
+
+/* Packs what was met before, or has to be packed; true when a matrix is met for the first time and stays as it is. */
+static bool settle(struct pl_cpu *c, const struct pl_cpu_matmul *m, bool must) {
     bool first = false;
     for (size_t i = 0; i < m->count; i++) {
         struct pl_cpu_weight *w = (struct pl_cpu_weight *)(uintptr_t)m->w[i]; /* made by pl_cpu_weight_create, not const */
         if (w->kind != KIND_Q8 || w->packed) continue;
-        if (w->met)
+        if (w->met || must)
             weight_pack(c, w);
         else
             first = w->met = true;
@@ -454,7 +466,12 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
     PL_ASSERT(m->rows <= c->max_rows && in <= c->max_in);
     struct product p = {.c = c, .m = m, .ternary = m->w[0]->t.dtype == PL_TERNARY};
     PL_ASSERT(!p.ternary || (m->bias == NULL && m->spans == NULL && !m->accumulate && !m->fine));
-    bool q8 = false, floats = false, first = settle(c, m);
+    const bool wide = is_wide(c, m);
+    bool q8 = false, floats = false, first = settle(c, m, wide);
+    if (wide) {
+        cpu_wide_matmul(c, m);
+        return;
+    }
     for (size_t i = 0; i < m->count; i++) {
         PL_ASSERT(m->w[i]->in == in && (m->w[i]->t.dtype == PL_TERNARY) == p.ternary);
         q8 = q8 || m->w[i]->kind == KIND_Q8;

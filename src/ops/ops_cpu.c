@@ -794,6 +794,7 @@ static enum pl_status open_cpu(struct cpu_ops *c, enum pl_isa isa, const struct 
     }
     const struct pl_pool_options pool = {.threads = opt->threads, .pin = opt->pin};
     PL_TRY(pl_cpu_create_with(isa, &pool, &c->cpu, err));
+    pl_cpu_allow_wide(c->cpu, !opt->invariant && !opt->exact);
     for (int op = 0; op < PL_OP_COUNT; op++) PL_TRY(pick_impl(c, (enum pl_op)op, isa, err));
     return PL_OK;
 }

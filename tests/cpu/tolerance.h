@@ -9,6 +9,11 @@
 #define TOL_MATMUL_Q8_EXACT 2e-6
 /* Against the reference on unquantised activations, times sum |w| * half a step: what rounding can do at worst. */
 #define TOL_MATMUL_Q8 1.0
+/* Against the reference on both sides rounded to bf16, times 1 + sum |w x|: order of sums, and weights that lie so close to
+ * the middle between two bf16 numbers that the last bit of scale * code + min decides. */
+#define TOL_MATMUL_WIDE 5e-5
+/* Against exact operands: activations in 16 bits, and the smallest of four products of terms left out. */
+#define TOL_MATMUL_WIDE_FLOAT 2e-5
 /* |y - ref| <= TOL * |ref| + TOL_ABS */
 #define TOL_NORM    2e-6
 #define TOL_GLU     2e-6
