@@ -94,7 +94,10 @@ static void wide_products_move_little(void **state) {
         const double rms = sqrt(off / size);
         print_message("# %-14s %u rows, wide: rms %.1e\n", models[i], g.tokens, rms);
         const bool rounds = strchr(models[i], '-') != NULL && strstr(models[i], "window") == NULL;
-        assert_true(rms > 0 && rms <= (!rounds ? 1e-4 : strstr(models[i], "mixtral") != NULL ? 1e-1 : 3e-2));
+        assert_true(rms > 0 &&
+                    rms <= (!rounds                                                                         ? 1e-4
+                            : strstr(models[i], "mixtral") != NULL || strstr(models[i], "deepseek") != NULL ? 1e-1
+                                                                                                            : 3e-2));
     }
 }
 
