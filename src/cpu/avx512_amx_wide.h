@@ -1,4 +1,4 @@
-/* avx512_amx_wide - products of up to 512 rows with up to eight tiles of weights in bf16 (wide.h), in the words of
+/* avx512_amx_wide - products of up to 512 rows with up to sixteen tiles of weights in bf16 (wide.h), in the words of
  * amx_tile.h. Four sums at a time, of 32 rows by 32 outputs: each operand that is loaded meets two others, and no sum waits
  * for the one before. WIDE_WEIGHTS names what makes the weights. */
 #ifndef PL_CPU_AVX512_AMX_WIDE_H
@@ -19,7 +19,13 @@ static const struct tile_config wide_config __attribute__((aligned(64))) = {
  * product is left out. */
 struct wide_shape {
     size_t blocks, weight_terms, row_terms;
+    size_t ahead; /* bytes to rows that are asked for ahead; 0: none */
 };
+
+/* A block of rows that comes later, from the last cache into the second. */
+static inline void wide_prefetch(const unsigned char *block) {
+    for (size_t line = 0; line < WIDE_BLOCK; line += 64) __builtin_prefetch(block + line, 0, 2);
+}
 
 /* Two groups of rows against two tiles. */
 static void wide_four(const unsigned char *a0, const unsigned char *a1, const unsigned char *b0, const unsigned char *b1,
@@ -37,6 +43,10 @@ static void wide_four(const unsigned char *a0, const unsigned char *a1, const un
         tile_load(3, sums[3], 64, 1024);
     }
     for (size_t k = 0; k < n->blocks; k++, a0 += a_step, a1 += a_step, b0 += b_step, b1 += b_step) {
+        for (size_t at = 0; n->ahead > 0 && at < a_step; at += WIDE_BLOCK) {
+            wide_prefetch(a0 + n->ahead + at);
+            wide_prefetch(a1 + n->ahead + at);
+        }
         tile_load_view(4, a0, 64);
         tile_load(6, b0, 64, 1024);
         tile_dpbf16ps(0, 4, 6);
@@ -122,13 +132,14 @@ void AMX_NAME(wide_tiles)(const struct pl_cpu_weight *w, size_t tile, size_t wid
     tile_configure(&wide_config);
     for (size_t b = 0, count; b < rows->blocks; b += count) {
         count = PL_MIN(most, rows->blocks - b);
-        const struct wide_shape n = {count, weight_terms, rows->terms};
         for (size_t t = 0; t < width; t++) WIDE_WEIGHTS(w, tile + t, b, count, s->weights[t][0]);
         for (size_t t = 0; t < width; t += 2) {
             /* An odd last tile is multiplied twice: the second time for nothing. */
             const unsigned char *b0 = s->weights[t][0], *b1 = s->weights[PL_MIN(t + 1, width - 1)][0];
             const unsigned char *a = rows->data + b * each;
+            struct wide_shape n = {count, weight_terms, rows->terms, 0};
             for (size_t g = 0; g < groups; g += 2, a += 2 * group_bytes) {
+                n.ahead = t == 0 && g + 3 < groups ? 2 * group_bytes : 0;
                 if (g + 1 < groups)
                     wide_four(a, a + group_bytes, b0, b1, &n, b == 0, s->sums[t / 2][g / 2]);
                 else

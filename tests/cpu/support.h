@@ -181,4 +181,20 @@ static inline void tensor_free(struct pl_tensor *t) {
     free((void *)(uintptr_t)t->biases);
 }
 
+/* Packed kernels use scale * q + bias without MLX's rounding of each weight to 16 bits: the same scales in f32. */
+static inline struct pl_tensor without_rounding(const struct pl_tensor *t) {
+    struct pl_tensor r = *t;
+    if (t->dtype != PL_MLX) return r;
+    size_t n = (size_t)(pl_tensor_rows(t) * (pl_tensor_cols(t) / t->group));
+    float *s = malloc(n * sizeof *s), *b = malloc(n * sizeof *b);
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t *hs = t->scales, *hb = t->biases;
+        bool f16 = t->scale_dtype == PL_F16, f32 = t->scale_dtype == PL_F32;
+        s[i] = f32 ? ((const float *)t->scales)[i] : f16 ? pl_f16_to_f32(hs[i]) : pl_bf16_to_f32(hs[i]);
+        b[i] = f32 ? ((const float *)t->biases)[i] : f16 ? pl_f16_to_f32(hb[i]) : pl_bf16_to_f32(hb[i]);
+    }
+    r.scales = s, r.biases = b, r.scale_dtype = PL_F32;
+    return r;
+}
+
 #endif

@@ -25,7 +25,7 @@ static void keep_line(const char *line, void *user) {
 
 static struct plumb_engine_options options(const char *model) {
     return (struct plumb_engine_options){
-        .size = sizeof(struct plumb_engine_options), .model = model, .threads = 1, .context = 96};
+        .size = sizeof(struct plumb_engine_options), .model = model, .backend = "cpu", .threads = 1, .context = 96};
 }
 
 static struct plumb_engine *open_with(const struct plumb_engine_options *o) {
