@@ -16,7 +16,7 @@
 enum {
     WIDE_ROWS_MIN = 48,  /* measured: docs/perf/cpu.md */
     WIDE_ROWS = 512,     /* rows of one pass: a chunk of their inputs stays in the L2 cache */
-    WIDE_TILES = 16,      /* tiles of weights whose products one thread makes at a time */
+    WIDE_TILES = 16,     /* tiles of weights whose products one thread makes at a time */
     WIDE_BLOCKS = 16,    /* blocks of 32 inputs of a chunk: two tiles of it stay in the L1 cache */
     WIDE_BLOCK = 16 * 64 /* bytes of a block, of either operand */
 };
