@@ -40,6 +40,7 @@ const struct pl_verify_item pl_verify_items[] = {
     {"answers", "answers repeat, and do not change in company", 4, false, true, false, false, pl_verify_outside_answers},
     {"outside-counters", "counters under concurrent requests", 6, false, true, false, false, pl_verify_outside_counters},
     {"scoring", "whether its accuracy can be measured", 4, false, true, false, false, pl_verify_outside_scoring},
+    {"outside-speed", "speed as a client sees it", 9, false, true, false, true, pl_verify_outside_speed},
     {"outside-health", "health and errors", 0, false, true, false, false, pl_verify_outside_health},
 };
 const size_t pl_verify_item_count = PL_COUNT_OF(pl_verify_items);

@@ -116,6 +116,7 @@ void pl_verify_outside_identity(const struct pl_verify_options *o, struct pl_ver
 void pl_verify_outside_answers(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_outside_counters(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_outside_health(const struct pl_verify_options *o, struct pl_verify_result *r);
+void pl_verify_outside_speed(const struct pl_verify_options *o, struct pl_verify_result *r);
 void pl_verify_outside_scoring(const struct pl_verify_options *o, struct pl_verify_result *r);
 /* Compares with an earlier report or another build: against must be set, report holds the items so far. */
 void pl_verify_against(const struct pl_verify_options *o, const json_t *report, struct pl_verify_result *r);

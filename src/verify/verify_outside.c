@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "verify/counters.h"
 #include "verify/peer.h"
@@ -127,6 +128,40 @@ void pl_verify_outside_answers(const struct pl_verify_options *o, struct pl_veri
                   "not_repeating", (json_int_t)unsteady, "changed_in_company", (json_int_t)changed);
     for (int k = 0; k < PASSES; k++)
         for (int i = 0; i < N; i++) pl_buf_deinit(&q[k][i].text);
+}
+
+/* ---------- speed ---------- */
+
+/* Tokens a second of one answer at a time, as a client sees it: network, prompt and sampling included. */
+void pl_verify_outside_speed(const struct pl_verify_options *o, struct pl_verify_result *r) {
+    enum { REPEATS = 3 };
+    struct pl_peer p = peer_of(o);
+    json_t *all = json_array(), *body = json_pack("{s:s, s:i, s:i}", "prompt", pl_verify_prompts[1], "max_tokens",
+                                                  o->quick ? 32 : 128, "temperature", 0);
+    double best = 0;
+    long status = 200;
+    for (int i = 0; i < REPEATS && status == 200; i++) {
+        json_t *answer = NULL;
+        double start = pl_clock_s();
+        if (pl_peer_json(&p, "/v1/completions", body, &status, &answer, NULL) != PL_OK) status = 0;
+        double seconds = pl_clock_s() - start;
+        json_int_t n = json_integer_value(json_object_get(json_object_get(answer, "usage"), "completion_tokens"));
+        json_decref(answer);
+        if (status != 200 || n <= 0 || seconds <= 0) continue;
+        json_array_append_new(all, json_real((double)n / seconds));
+        best = PL_MAX(best, (double)n / seconds);
+    }
+    if (best > 0)
+        pl_verify_say(r, PL_VERIFY_PASS,
+                      "one answer at a time: %.1f tok/s at best of %zu, prompt and network included; how close "
+                      "that is to its limit cannot be known from outside",
+                      best, json_array_size(all));
+    else
+        pl_verify_say(r, PL_VERIFY_SKIPPED,
+                      "the server does not count the tokens of an answer (HTTP %ld), so there is no speed", status);
+    r->evidence = json_pack("{s:o, s:f}", "tok_s_all", all, "tok_s", best);
+    json_decref(body);
+    pl_peer_deinit(&p);
 }
 
 /* ---------- counters ---------- */

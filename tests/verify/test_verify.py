@@ -330,6 +330,7 @@ def servers_from_outside():
     assert "route is unknown" in item(r, "identity")["summary"] and item(r, "outside-counters")["status"] == "skipped"
     assert item(r, "scoring")["status"] == "skipped" and item(r, "answers")["status"] == "pass"
     assert any("question 7" in n for n in r["not_measured"])
+    assert item(r, "outside-speed")["status"] == "skipped" and any("question 9" in n for n in r["not_measured"])
     verify("--url", foreign(unsteady=True), "--quick", "--report", out, code=2)
     assert "do not repeat" in item(report(out), "answers")["summary"]
     verify("--url", "http://127.0.0.1:1", "--quick", "--report", out, code=1)
@@ -348,6 +349,7 @@ def plumbs_server_from_outside():
         server.stop()
     r = report(out)
     assert item(r, "identity")["evidence"]["backend"].startswith("cpu (") and item(r, "outside-counters")["status"] == "pass"
+    assert item(r, "outside-speed")["status"] == "pass" and item(r, "outside-speed")["evidence"]["tok_s"] > 0
     assert item(r, "scoring")["evidence"]["echo_logprobs"] and item(r, "outside-health")["evidence"]["proves_progress"]
 
 
