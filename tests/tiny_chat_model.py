@@ -1,6 +1,6 @@
 """A complete tiny chat model made from nothing but a seed: random Llama weights, a byte-level BPE tokenizer with
 ChatML's special tokens and a chat template. For tests of commands and server that need text in and out but no sense.
-Standard library only. Use: python3 tests/tiny_chat_model.py DIR [FAMILY]; families: llama, mamba."""
+Standard library only. Use: python3 tests/tiny_chat_model.py DIR [FAMILY]; families: llama, mamba, hybrid."""
 import json
 import os
 import random
@@ -110,6 +110,40 @@ def mamba_weights(rng, config):
     return out
 
 
+HYBRID = {"architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "hidden_size": 48,
+          "intermediate_size": 64, "shared_intermediate_size": 64, "num_local_experts": 0, "num_experts_per_tok": 0,
+          "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "num_attention_heads": 3,
+          "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "attention_multiplier": 0.25, "embedding_multiplier": 4.0,
+          "residual_multiplier": 0.5, "logits_scaling": 0.5, "position_embedding_type": "nope", "mamba_n_heads": 6,
+          "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2,
+          "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": None}
+
+
+def hybrid_weights(rng, config):
+    e, v, f, n, h = (config[k] for k in ("hidden_size", "vocab_size", "shared_intermediate_size", "mamba_d_state",
+                                         "mamba_n_heads"))
+    inner, d = 2 * e, e // config["num_attention_heads"]
+    conv, kv = inner + 2 * n, d * config["num_key_value_heads"]
+    out = [matrix(rng, "model.embed_tokens.weight", v, e), vector(rng, "model.norm.weight", e, 1, 0.05),
+           matrix(rng, "lm_head.weight", v, e)]
+    for l, kind in enumerate(config["layer_types"]):
+        p = f"model.layers.{l}."
+        out += [vector(rng, p + "input_layernorm.weight", e, 1, 0.05),
+                vector(rng, p + "post_attention_layernorm.weight", e, 1, 0.05),
+                matrix(rng, p + "shared_mlp.input_linear.weight", 2 * f, e),
+                matrix(rng, p + "shared_mlp.output_linear.weight", e, f)]
+        if kind == "attention":
+            out += [matrix(rng, f"{p}self_attn.{m}_proj.weight", rows, e) for m, rows in (("q", e), ("k", kv), ("v", kv), ("o", e))]
+            continue
+        p += "mamba."
+        taps = matrix(rng, p + "conv1d.weight", conv, 4)
+        out += [matrix(rng, p + "in_proj.weight", inner + conv + h, e), (taps[0], [conv, 1, 4], taps[2]),
+                vector(rng, p + "conv1d.bias", conv, 0, 0.1), vector(rng, p + "dt_bias", h, -2, 0.5),
+                vector(rng, p + "A_log", h, 0, 0.5), vector(rng, p + "D", h, 1, 0.2),
+                vector(rng, p + "norm.weight", inner, 1, 0.05), matrix(rng, p + "out_proj.weight", e, inner)]
+    return out
+
+
 def write(directory, seed=1, context=512, family="llama", head_dim=16):
     os.makedirs(directory, exist_ok=True)
     tok = tokenizer()
@@ -122,6 +156,8 @@ def write(directory, seed=1, context=512, family="llama", head_dim=16):
               "eos_token_id": ids["<|im_end|>"]}
     if family == "mamba":
         config = dict(MAMBA, vocab_size=vocab, max_position_embeddings=context, eos_token_id=ids["<|im_end|>"])
+    if family == "hybrid":
+        config = dict(HYBRID, vocab_size=vocab, max_position_embeddings=context, eos_token_id=ids["<|im_end|>"])
     files = {"config.json": config, "tokenizer.json": tok,
              "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>",
                                        "pad_token": "<|endoftext|>", "chat_template": TEMPLATE},
@@ -130,7 +166,7 @@ def write(directory, seed=1, context=512, family="llama", head_dim=16):
         with open(os.path.join(directory, name), "w", encoding="utf-8") as out:
             json.dump(value, out, ensure_ascii=False)
     with open(os.path.join(directory, "model.safetensors"), "wb") as out:
-        out.write(safetensors({"mamba": mamba_weights}.get(family, weights)(random.Random(seed), config)))
+        out.write(safetensors({"mamba": mamba_weights, "hybrid": hybrid_weights}.get(family, weights)(random.Random(seed), config)))
 
 
 if __name__ == "__main__":

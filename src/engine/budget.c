@@ -94,6 +94,17 @@ static enum pl_status choose_layout(struct plumb_engine *e, uint64_t all_pages, 
     return PL_OK;
 }
 
+/* Copies of recurrent state for a service's prefix cache: three a sequence, but no more than a quarter of the weights' size
+ * holds, or 64 MiB, or four. logit_rows: only services ask for more than one of a session. */
+static void choose_kept_states(struct plumb_engine *e) {
+    struct pl_kv_shape *s = &e->kv_shape;
+    uint64_t slot = (uint64_t)s->state_layers * (s->state_conv + s->state_ssm) * sizeof(float);
+    if (slot == 0 || e->opt.logit_rows <= e->max_sessions) return;
+    uint64_t room = PL_MAX(pl_file_bytes(e->file) / 4, (uint64_t)64 << 20), most = PL_MAX(room / slot, (uint64_t)4);
+    e->kept_states = (uint32_t)PL_MIN(most, 3 * (uint64_t)e->max_sessions);
+    s->state_slots += e->kept_states;
+}
+
 static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     const char *name = e->opt.kv_dtype == NULL ? "f16" : e->opt.kv_dtype;
     enum pl_dtype dtype;
@@ -107,6 +118,7 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     e->kv_shape =
         (struct pl_kv_shape){.page_count = pages, .page_tokens = page, .dtype = dtype, .state_slots = e->max_sessions};
     pl_model_cache_shape(&e->config, &e->kv_shape);
+    choose_kept_states(e);
     if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");
     PL_TRY(limit_kv(e, err));
     return choose_layout(e, pages, err);

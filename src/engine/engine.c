@@ -144,8 +144,8 @@ static enum pl_status plan_kernels(struct plumb_engine *e, struct pl_err *err) {
 static void announce_state(const struct plumb_engine *e) {
     const struct pl_kv_shape *s = &e->kv_shape;
     if (s->state_layers == 0) return;
-    pl_log_always("recurrent state: f32, %zu slots of %.3f MB, %zu layers", s->state_slots,
-                  (double)pl_kv_state_bytes(s) / (double)s->state_slots * 1e-6, s->state_layers);
+    pl_log_always("recurrent state: f32, %zu slots of %.3f MB (%u for prefixes), %zu layers", s->state_slots,
+                  (double)pl_kv_state_bytes(s) / (double)s->state_slots * 1e-6, e->kept_states, s->state_layers);
     if (s->layers == 0) pl_log_always("KV cache: none (no layer has attention): its layout and type do not matter");
 }
 

@@ -42,6 +42,7 @@ struct plumb_engine {
     struct pl_kv_store *kv;
     struct pl_page_pool pages;
     bool *state_used;               /* [max_sessions] slots of recurrent state, NULL where the model has none */
+    uint32_t kept_states;           /* slots behind those, for copies that a service keeps of the states after prefixes */
     bool dense;                     /* KV pages of a session stand in one run */
     struct pl_memory_budget budget; /* as computed before loading */
     uint64_t memory_limit;

@@ -13,7 +13,7 @@
 
 /* ---------- requests ---------- */
 
-static struct request *request_of(struct pl_service *s, uint64_t number) {
+struct request *service_request_of(struct pl_service *s, uint64_t number) {
     struct request *r = s->table[number % s->table_cap];
     return r != NULL && r->number == number ? r : NULL;
 }
@@ -40,9 +40,11 @@ static uint64_t space_of(const struct plumb_engine *e) {
 
 static uint32_t cache_adopt(void *user, uint64_t id, struct pl_block_table *table) {
     struct pl_service *s = user;
-    struct request *r = request_of(s, id);
+    struct request *r = service_request_of(s, id);
     bool fresh = r->score_prompt && r->scored < r->prompt; /* the logits of all its rows are wanted */
-    uint32_t n = fresh ? 0 : pl_prefix_adopt(s->tree, s->space, r->tokens, r->known, table);
+    uint32_t n = fresh               ? 0
+                 : s->states != NULL ? service_adopt_state(s, r, table)
+                                     : pl_prefix_adopt(s->tree, s->space, r->tokens, r->known, table);
     if (!r->admitted) r->cached = n;
     r->admitted = true;
     if (r->admitted_ns == 0) r->admitted_ns = pl_clock_ns();
@@ -50,9 +52,10 @@ static uint32_t cache_adopt(void *user, uint64_t id, struct pl_block_table *tabl
 }
 static void cache_retire(void *user, uint64_t id, const struct pl_block_table *table, uint32_t computed) {
     struct pl_service *s = user;
-    struct request *r = request_of(s, id);
-    if (table->gone > 0) return; /* its beginning is no longer there */
-    if (!s->poisoned && !r->failed) pl_prefix_insert(s->tree, s->space, r->tokens, computed, table);
+    struct request *r = service_request_of(s, id);
+    bool sound = table->gone == 0 && !s->poisoned && !r->failed; /* gone: its beginning is no longer there */
+    if (sound) pl_prefix_insert(s->tree, s->space, r->tokens, computed, table);
+    if (s->states != NULL) service_retire_states(s, r, computed, sound);
 }
 static uint32_t cache_reclaim(void *user, uint32_t pages) {
     return pl_prefix_evict(((struct pl_service *)user)->tree, pages);
@@ -183,7 +186,9 @@ static bool make_flight(struct flight *f, size_t items, size_t rows) {
     f->row_item = pl_alloc(rows, sizeof *f->row_item);
     f->logit_row = pl_alloc(rows, sizeof *f->logit_row);
     f->place = pl_alloc(rows, sizeof *f->place);
-    return f->item && f->request && f->item_logit && f->row_item && f->logit_row && f->place;
+    f->before = pl_calloc(items, sizeof *f->before);
+    f->after = pl_calloc(items, sizeof *f->after);
+    return f->before && f->after && f->item && f->request && f->item_logit && f->row_item && f->logit_row && f->place;
 }
 
 static void free_flight(struct flight *f) {
@@ -193,6 +198,8 @@ static void free_flight(struct flight *f) {
     pl_free(f->row_item);
     pl_free(f->logit_row);
     pl_free(f->place);
+    pl_free(f->before);
+    pl_free(f->after);
 }
 
 static enum pl_status make_buffers(struct pl_service *s) {
@@ -220,23 +227,10 @@ static enum pl_status make_buffers(struct pl_service *s) {
     return pl_grow(&s->out, &s->out_cap, s->table_cap + 1024, sizeof *s->out);
 }
 
-/* A slot of recurrent state for each request that may run: the scheduler's slot says which. */
-static enum pl_status take_states(struct pl_service *s) {
-    if (!pl_engine_is_recurrent(s->engine)) return PL_OK;
-    struct pl_err full;
-    s->states = pl_alloc(s->config.max_running, sizeof *s->states);
-    if (s->states == NULL) return PL_NO_MEMORY;
-    for (; s->state_count < s->config.max_running; s->state_count++)
-        if (pl_engine_take_state(s->engine, &s->states[s->state_count], &full) != PL_OK) break;
-    s->config.max_running = s->state_count; /* sessions may hold the others */
-    return s->state_count > 0 ? PL_OK : PL_LIMIT;
-}
-
 static void free_service(struct pl_service *s) {
-    for (uint32_t i = 0; i < s->state_count; i++) pl_engine_give_state(s->engine, s->states[i]);
-    pl_free(s->states);
     pl_sched_destroy(s->sched);
     pl_prefix_destroy(s->tree);
+    service_give_states(s);
     pl_free((void *)s->table);
     pl_free(s->batch_tokens);
     pl_free(s->batch_seqs);
@@ -286,13 +280,22 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     pthread_mutex_init(&s->out_lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->out_ready, NULL);
-    struct pl_sched_cache cache = {s, cache_adopt, cache_retire, cache_reclaim, cache_reclaimable, cache_held};
+    struct pl_sched_cache cache = {.user = s,
+                                   .adopt = cache_adopt,
+                                   .retire = cache_retire,
+                                   .reclaim = cache_reclaim,
+                                   .reclaimable = cache_reclaimable,
+                                   .held = cache_held};
     enum pl_status st = make_buffers(s);
-    if (st == PL_OK) st = take_states(s);
-    s->no_prefix = pl_engine_is_recurrent(e) && !opt->no_prefix_cache;
-    if (s->no_prefix) pl_log_always("prefix cache: off: recurrent state cannot begin in the middle of a text");
-    if (st == PL_OK && !opt->no_prefix_cache && !e->dense && !pl_engine_is_recurrent(e))
-        st = pl_prefix_create(&e->pages, &s->tree);
+    bool prefixes = !opt->no_prefix_cache && !e->dense;
+    if (st == PL_OK) st = service_take_states(s, prefixes);
+    s->no_prefix = pl_engine_is_recurrent(e) && prefixes && s->kept.count == 0;
+    if (s->no_prefix) pl_log_always("prefix cache: off: this engine has no slots for copies of recurrent state");
+    if (st == PL_OK && prefixes && !s->no_prefix) st = pl_prefix_create(&e->pages, &s->tree);
+    if (st == PL_OK && s->kept.count > 0) {
+        pl_prefix_with_states(s->tree, &s->kept);
+        cache.most = service_state_most;
+    }
     if (st != PL_OK)
         (void)pl_err_set(err, __FILE__, __LINE__, st, "no memory for a service of %u sequences", s->config.max_running);
     if (st == PL_OK) st = pl_sched_create(&s->config, &e->pages, s->tree != NULL ? &cache : NULL, &s->sched, err);
@@ -358,6 +361,7 @@ static enum pl_status make_request(const struct pl_service *s, const struct pl_s
                           .no_answer = q->no_answer,
                           .group = q->group,
                           .scored = 1,
+                          .restore = PL_STATE_NONE,
                           .on_event = q->on_event,
                           .user = q->user,
                           .submitted_ns = pl_clock_ns()};
@@ -435,7 +439,7 @@ enum pl_status pl_service_submit(struct pl_service *s, const struct pl_service_r
 
 void pl_service_cancel(struct pl_service *s, uint64_t number) {
     pthread_mutex_lock(&s->lock);
-    struct request *r = request_of(s, number);
+    struct request *r = service_request_of(s, number);
     if (r != NULL && pl_sched_cancel(s->sched, number, pl_clock_ns())) {
         r->cancelled = true;
         pthread_cond_signal(&s->work); /* the engine thread reports the end */

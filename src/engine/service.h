@@ -124,10 +124,12 @@ struct pl_service_info {
     bool invariant, poisoned;
     uint64_t steps, tokens_prefilled, tokens_generated, requests, finished, cancelled, failed, refused, preempted;
     uint64_t prefix_tokens_asked, prefix_tokens_adopted;
-    uint64_t prefix_declined;           /* requests that were not looked up: recurrent state cannot begin in the middle */
-    uint64_t choices[PL_CHOICE_PLACES]; /* rows, by place */
-    uint64_t steps_ahead;               /* launched before the last one's tokens were read */
-    uint64_t steps_late;                /* of them those launched when the last one was done already: a gap */
+    uint64_t
+        prefix_declined; /* requests that could not begin with all pages known to them: no recurrent state was kept there */
+    uint64_t states_kept, states_restored, states_skipped; /* copies made, begun with, not made for want of room */
+    uint64_t choices[PL_CHOICE_PLACES];                    /* rows, by place */
+    uint64_t steps_ahead;                                  /* launched before the last one's tokens were read */
+    uint64_t steps_late;                     /* of them those launched when the last one was done already: a gap */
     uint64_t steps_waited[PL_CHOICE_PLACES]; /* whose tokens were read before the next was planned, by the first reason */
     uint64_t unconverged;                    /* rows drawn on the device in too many rounds: they got their largest token */
     uint64_t surplus_rows;                   /* computed of sequences that had ended with the step before */

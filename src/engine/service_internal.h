@@ -24,6 +24,11 @@ struct request {
     bool ended;          /* out of the scheduler, its last token on its way */
     uint32_t unread;     /* steps on their way that give it a token */
     uint32_t choice_row; /* of the last of them: where its token stands among the choices */
+    uint32_t restore;    /* a kept state that it begins with, until its first rows are launched */
+    uint32_t fork;       /* tokens of the prompt whose pages were known without a state: others will begin so too; 0: none */
+    struct kept_state {  /* copies it took: at the fork, at the prompt's last page, at the last page */
+        uint32_t state, len; /* len 0: none */
+    } kept[3];
     uint32_t group;
     uint32_t top_logprobs, scored; /* scored: prompt tokens whose log-probability was pushed, the first counts as one */
     enum pl_end_reason reason;
@@ -70,6 +75,9 @@ struct flight {
     uint8_t *place;                 /* [logit_cap] enum pl_choice_place */
     uint64_t start_ns, bytes;
     const struct pl_activation *logits;
+    struct state_copy { /* [items] slots of recurrent state copied before and after the step; from == to: none */
+        uint32_t from, to;
+    } * before, *after;
 };
 
 struct pl_service {
@@ -84,7 +92,7 @@ struct pl_service {
     uint32_t table_cap;
     uint64_t numbers;
     bool stop, draining, poisoned;
-    bool no_prefix; /* asked for, but recurrent state cannot begin in the middle */
+    bool no_prefix; /* asked for, but there is no room for copies of recurrent state */
     struct pl_err poison;
     struct pl_service_info info;
     struct pl_ops_launches kernels[PL_SERVICE_KERNELS_MAX]; /* copied after each step, so that readers need no engine */
@@ -101,6 +109,7 @@ struct pl_service {
     struct pl_pace pace; /* of the others */
     uint32_t paced;      /* steps that did both */
     pthread_t engine_thread, delivery_thread;
+    struct pl_state_pool kept;     /* copies of states after prefixes; count 0: none */
     uint32_t *states, state_count; /* slots of recurrent state by the scheduler's slot; NULL where the model has none */
     /* of one step, the engine thread's */
     uint32_t *batch_tokens, *batch_pages;
@@ -137,6 +146,18 @@ void service_push(struct pl_service *s, const struct delivery *d);
 void service_hand_over(struct pl_service *s);
 /* The engine thread goes over to something else. */
 void service_enter(struct pl_service *s, enum pl_host_part part);
+
+/* service_state.c: recurrent state, by slots: those of requests, then kept copies. Under lock, but for service_copy_states.
+ */
+enum pl_status service_take_states(struct pl_service *s, bool keep);
+void service_give_states(struct pl_service *s);
+uint32_t service_adopt_state(struct pl_service *s, struct request *r, struct pl_block_table *table);
+void service_retire_states(struct pl_service *s, struct request *r, uint32_t computed, bool sound);
+uint32_t service_state_most(void *user, uint64_t id, uint32_t computed, uint32_t count);
+/* The slot of item i, and what has to be copied before and after the step. */
+uint32_t service_place_state(struct pl_service *s, struct flight *f, uint32_t i);
+enum pl_status service_copy_states(struct pl_service *s, const struct state_copy *list, uint32_t count) PL_MUST_CHECK;
+struct request *service_request_of(struct pl_service *s, uint64_t number);
 
 /* service_draw.c: where the rows of a step are chosen, and the choices. Under no lock. */
 void service_place_rows(struct pl_service *s, struct flight *f);

@@ -55,7 +55,7 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
                                                  .rows = it->count,
                                                  .past = it->first,
                                                  .page_first = page_first,
-                                                 .state = s->states != NULL ? s->states[it->slot] : 0};
+                                                 .state = s->states != NULL ? service_place_state(s, f, i) : 0};
         uint32_t tokens = it->first + it->count, size = s->engine->pages.page_tokens,
                  pages = tokens / size + (tokens % size != 0);
         memcpy(s->batch_pages + page_first, q->table.pages, pages * sizeof *s->batch_pages);
@@ -84,7 +84,9 @@ static enum pl_status launch(struct pl_service *s, const struct pl_sched_plan *p
     struct plumb_engine *e = s->engine;
     for (uint32_t i = 0; i < p->copy_count; i++)
         PL_TRY(pl_ops_kv_copy_page(e->ops, e->kv, p->copies[i].from, p->copies[i].to));
+    if (s->states != NULL) PL_TRY(service_copy_states(s, f->before, f->items));
     PL_TRY(pl_model_forward(e->model, b, e->kv, &f->logits));
+    if (s->states != NULL) PL_TRY(service_copy_states(s, f->after, f->items));
     service_place_rows(s, f);
     return f->has_choices ? pl_ops_choose(e->ops, f->logits, b->logit_count, f->drawn ? s->draws : NULL, &f->slot) : PL_OK;
 }

@@ -10,16 +10,18 @@
 struct node {
     uint64_t space, used; /* use count at last touch */
     uint32_t parent, children, page, hash;
+    uint32_t state; /* PL_STATE_NONE: none is kept */
     bool live;
 };
 
 struct pl_prefix_tree {
     struct pl_page_pool *pool;
-    struct node *nodes;  /* [page_count] */
-    uint32_t *tokens;    /* [page_count][S] */
-    uint32_t *slots;     /* open addressing, node number or NONE; never more than half full */
-    uint32_t *free_list; /* node numbers */
-    uint8_t *blocked;    /* scratch of evictable */
+    struct pl_state_pool *states; /* NULL: no recurrent state */
+    struct node *nodes;           /* [page_count] */
+    uint32_t *tokens;             /* [page_count][S] */
+    uint32_t *slots;              /* open addressing, node number or NONE; never more than half full */
+    uint32_t *free_list;          /* node numbers */
+    uint8_t *blocked;             /* scratch of evictable */
     uint32_t slot_count, free_count;
     uint64_t seed, uses;
     struct pl_prefix_stats stats;
@@ -50,8 +52,11 @@ enum pl_status pl_prefix_create(struct pl_page_pool *pool, struct pl_prefix_tree
 
 void pl_prefix_destroy(struct pl_prefix_tree *t) {
     if (t == NULL) return;
-    for (uint32_t i = 0; t->nodes != NULL && i < t->pool->page_count; i++)
-        if (t->nodes[i].live) pl_page_unref(t->pool, t->nodes[i].page);
+    for (uint32_t i = 0; t->nodes != NULL && i < t->pool->page_count; i++) {
+        if (!t->nodes[i].live) continue;
+        pl_page_unref(t->pool, t->nodes[i].page);
+        if (t->nodes[i].state != PL_STATE_NONE) pl_state_unref(t->states, t->nodes[i].state);
+    }
     pl_free(t->nodes);
     pl_free(t->tokens);
     pl_free(t->slots);
@@ -107,11 +112,10 @@ uint32_t pl_prefix_peek(const struct pl_prefix_tree *t, uint64_t space, const ui
     return walk(t, space, tokens, adoptable(t, count), &last) * t->pool->page_tokens;
 }
 
-uint32_t pl_prefix_adopt(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count,
-                         struct pl_block_table *table) {
-    uint32_t n, pages = walk(t, space, tokens, adoptable(t, count), &n);
-    t->stats.lookups++;
-    t->stats.tokens_asked += count;
+void pl_prefix_with_states(struct pl_prefix_tree *t, struct pl_state_pool *states) { t->states = states; }
+
+/* table becomes a reference to the path of `pages` nodes down to n. */
+static uint32_t take_path(struct pl_prefix_tree *t, uint32_t n, uint32_t pages, struct pl_block_table *table) {
     if (pages == 0) return 0;
     uint32_t *list = pl_realloc(table->pages, PL_MAX(pages, table->cap), sizeof *list);
     if (list == NULL) return 0; /* no memory for the list: computing afresh is always right */
@@ -129,6 +133,52 @@ uint32_t pl_prefix_adopt(struct pl_prefix_tree *t, uint64_t space, const uint32_
     return table->len;
 }
 
+uint32_t pl_prefix_adopt(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count,
+                         struct pl_block_table *table) {
+    uint32_t n, pages = walk(t, space, tokens, adoptable(t, count), &n);
+    t->stats.lookups++;
+    t->stats.tokens_asked += count;
+    return take_path(t, n, pages, table);
+}
+
+uint32_t pl_prefix_adopt_state(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count,
+                               struct pl_block_table *table, uint32_t *state, uint32_t *matched) {
+    uint32_t n, pages = walk(t, space, tokens, adoptable(t, count), &n);
+    t->stats.lookups++;
+    t->stats.tokens_asked += count;
+    *matched = pages * t->pool->page_tokens;
+    *state = PL_STATE_NONE;
+    for (; pages > 0 && t->nodes[n].state == PL_STATE_NONE; pages--) n = t->nodes[n].parent;
+    if (take_path(t, n, pages, table) == 0) return 0;
+    *state = t->nodes[n].state;
+    pl_state_ref(t->states, *state);
+    return table->len;
+}
+
+void pl_prefix_attach(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count, uint32_t state) {
+    uint32_t n, pages = count / t->pool->page_tokens;
+    if (pages == 0 || walk(t, space, tokens, pages, &n) != pages || t->nodes[n].state != PL_STATE_NONE) return;
+    t->nodes[n].state = state;
+    pl_state_ref(t->states, state);
+}
+
+static void drop_state(struct pl_prefix_tree *t, uint32_t node) {
+    if (t->nodes[node].state == PL_STATE_NONE) return;
+    pl_state_unref(t->states, t->nodes[node].state);
+    t->nodes[node].state = PL_STATE_NONE;
+}
+
+bool pl_prefix_drop_state(struct pl_prefix_tree *t) {
+    uint32_t best = NONE;
+    for (uint32_t i = 0; i < t->pool->page_count; i++) {
+        const struct node *d = &t->nodes[i];
+        if (!d->live || d->state == PL_STATE_NONE || t->states->refs[d->state] != 1) continue;
+        if (best == NONE || d->used <= t->nodes[best].used) best = i; /* of one path the deeper ones, made later */
+    }
+    if (best != NONE) drop_state(t, best);
+    return best != NONE;
+}
+
 void pl_prefix_insert(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count,
                       const struct pl_block_table *table) {
     uint32_t parent = NONE, pages = PL_MIN(count / t->pool->page_tokens, table->count);
@@ -139,8 +189,12 @@ void pl_prefix_insert(struct pl_prefix_tree *t, uint64_t space, const uint32_t *
         if (n == NONE) {
             PL_ASSERT(t->free_count > 0); /* a node per page of the pool, and a page is in the tree at most once */
             n = t->free_list[--t->free_count];
-            t->nodes[n] =
-                (struct node){.space = space, .parent = parent, .page = table->pages[i], .hash = hash, .live = true};
+            t->nodes[n] = (struct node){.space = space,
+                                        .parent = parent,
+                                        .page = table->pages[i],
+                                        .hash = hash,
+                                        .state = PL_STATE_NONE,
+                                        .live = true};
             memcpy(node_tokens(t, n), key, key_bytes(t));
             t->slots[slot] = n;
             if (parent != NONE) t->nodes[parent].children++;
@@ -170,6 +224,7 @@ static void remove_leaf(struct pl_prefix_tree *t, uint32_t node) {
     unlink_slot(t, node);
     if (d->parent != NONE) t->nodes[d->parent].children--;
     pl_page_unref(t->pool, d->page);
+    drop_state(t, node);
     d->live = false;
     t->free_list[t->free_count++] = node;
     t->stats.pages_evicted++;
@@ -236,6 +291,7 @@ const char *pl_prefix_check(const struct pl_prefix_tree *t) {
         inner += d->parent != NONE;
         if (d->parent != NONE && !t->nodes[d->parent].live) return "a node's parent is not in the tree";
         if (t->pool->refs[d->page] == 0) return "the tree holds a free page";
+        if (d->state != PL_STATE_NONE && t->states->refs[d->state] == 0) return "the tree holds a free state";
         uint32_t slot;
         if (find(t, d->space, d->parent, node_tokens(t, i), d->hash, &slot) != i) return "a node cannot be found by its key";
     }

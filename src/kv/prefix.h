@@ -8,12 +8,15 @@
  *  1. A node's parent is in the tree; eviction takes leaves only.
  *  2. Node count = pages referenced by the tree <= pages of the pool.
  *  3. Only full pages enter; an adopter always recomputes at least the last token of its prompt.
- *  4. The victim is total: least recently used first, then the smaller node number. Use is counted, not clocked.
+ *  4. With recurrent state (pl_prefix_with_states) a node may hold a reference to a copy of the state after its last token;
+ *     adoption then ends at the deepest node that has one.
+ *  5. The victim is total: least recently used first, then the smaller node number. Use is counted, not clocked.
  * One thread owns it. */
 #ifndef PL_KV_PREFIX_H
 #define PL_KV_PREFIX_H
 
 #include "kv/kv.h"
+#include "kv/states.h"
 
 struct pl_prefix_tree;
 
@@ -29,6 +32,17 @@ void pl_prefix_destroy(struct pl_prefix_tree *t); /* gives its pages back */
  * a reference to them, len set. Returns the tokens adopted, a multiple of S. */
 uint32_t pl_prefix_adopt(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count,
                          struct pl_block_table *table) PL_MUST_CHECK;
+/* Before anything is inserted; states is borrowed. */
+void pl_prefix_with_states(struct pl_prefix_tree *t, struct pl_state_pool *states);
+/* The same with states: the longest run of pages that ends at a kept one, of which the caller gets a reference;
+ * PL_STATE_NONE where 0 is returned. *matched: tokens of all pages found, with or without a state. */
+uint32_t pl_prefix_adopt_state(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count,
+                               struct pl_block_table *table, uint32_t *state, uint32_t *matched) PL_MUST_CHECK;
+/* The state after tokens[0, count), a multiple of S whose pages are in the tree: its node takes a reference, unless there is
+ * no such node or it has one. */
+void pl_prefix_attach(struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count, uint32_t state);
+/* Lets the least recently used state go that nobody but the tree refers to. False: there is none. */
+bool pl_prefix_drop_state(struct pl_prefix_tree *t);
 /* How many tokens adopt would give; nothing changes. */
 uint32_t pl_prefix_peek(const struct pl_prefix_tree *t, uint64_t space, const uint32_t *tokens, uint32_t count);
 /* Remembers the full pages of a table whose keys and values for tokens[0, count) are computed. Pages whose content is in

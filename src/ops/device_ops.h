@@ -188,6 +188,7 @@ bool dev_is_matrix_type(enum pl_dtype t);
 enum pl_status dev_states_create(struct dev_ops *d, struct dev_kv *kv, const struct pl_kv_shape *s,
                                  struct pl_err *err) PL_MUST_CHECK;
 void dev_states_destroy(struct dev_ops *d, struct dev_kv *kv);
+enum pl_status dev_state_copy(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) PL_MUST_CHECK;
 /* The step's sequences to the device; staging: PL_SEQ_WORDS for each row of a step, in memory that lasts until the copy. */
 enum pl_status dev_reserve_seqs(struct dev_ops *d) PL_MUST_CHECK;
 enum pl_status dev_upload_seqs(struct dev_ops *d, const struct pl_batch *b, uint32_t *staging) PL_MUST_CHECK;

@@ -29,6 +29,18 @@ void dev_states_destroy(struct dev_ops *d, struct dev_kv *kv) {
     pl_free(kv->states);
 }
 
+enum pl_status dev_state_copy(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
+    struct dev_ops *d = (struct dev_ops *)o;
+    struct dev_kv *kv = (struct dev_kv *)store;
+    uint64_t slot = (store->shape.state_conv + store->shape.state_ssm) * sizeof(float);
+    for (size_t i = 0; i < kv->state_count; i++) {
+        struct pl_device_buffer *b = &kv->states[i];
+        enum pl_status st = pl_device_copy(d->ks.device, d->ks.stream, b, to * slot, b, from * slot, slot, &d->ks.err);
+        if (st != PL_OK) return dev_report(d, st);
+    }
+    return PL_OK;
+}
+
 /* --- a step: its sequences, in a record of their own --- */
 
 enum pl_status dev_reserve_seqs(struct dev_ops *d) {

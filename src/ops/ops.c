@@ -239,6 +239,11 @@ enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, uin
     return from == to ? PL_OK : o->impl->kv_copy_page(o, kv, from, to);
 }
 
+enum pl_status pl_ops_state_copy(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) {
+    if (from >= kv->shape.state_slots || to >= kv->shape.state_slots) return PL_INVALID;
+    return from == to ? PL_OK : o->impl->state_copy(o, kv, from, to);
+}
+
 void pl_ops_share(struct pl_ops *o, size_t units, void (*fn)(void *arg, size_t unit), void *arg) {
     if (o->impl->share != NULL && units > 1) {
         o->impl->share(o, units, fn, arg);

@@ -151,6 +151,9 @@ size_t pl_kv_state_bytes(const struct pl_kv_shape *shape); /* of the state alone
 /* Copies whole pages (copy-on-write), all layers and both sides. */
 enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) PL_MUST_CHECK;
 
+/* Copies one slot of recurrent state, all layers. */
+enum pl_status pl_ops_state_copy(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) PL_MUST_CHECK;
+
 /* fn(arg, unit) for every unit below `units`, in any order: on the threads that the backend keeps, one after the other on
  * a backend that keeps none. */
 void pl_ops_share(struct pl_ops *o, size_t units, void (*fn)(void *arg, size_t unit), void *arg);

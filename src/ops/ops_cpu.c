@@ -307,6 +307,17 @@ static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, 
     return PL_OK;
 }
 
+static enum pl_status state_copy(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
+    (void)o;
+    const struct pl_kv_shape *s = &store->shape;
+    size_t slot = s->state_conv + s->state_ssm;
+    for (size_t l = 0; l < s->state_layers; l++) {
+        float *base = ((struct cpu_kv *)store)->state + l * s->state_slots * slot;
+        memcpy(base + to * slot, base + from * slot, slot * sizeof *base);
+    }
+    return PL_OK;
+}
+
 static enum pl_status rope_create(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
                                   struct pl_rope **out, struct pl_err *err) {
     (void)halves;
@@ -703,6 +714,7 @@ static const struct pl_ops_impl cpu_impl = {
     .kv_destroy = kv_destroy,
     .share = share,
     .kv_copy_page = kv_copy_page,
+    .state_copy = state_copy,
     .rope_create = rope_create,
     .rope_destroy = rope_destroy,
     .begin = begin,

@@ -871,15 +871,16 @@ static void destroy(struct pl_ops *o) {
         .backend = kind, .destroy = destroy, .weight_create = weight_create, .weight_destroy = weight_destroy,              \
         .weight_bytes_owned = weight_bytes_owned, .weight_kernel = weight_kernel, .activation_create = activation_create,   \
         .activation_destroy = activation_destroy, .activation_read = activation_read, .kv_create = kv_create,               \
-        .kv_destroy = kv_destroy, .kv_copy_page = kv_copy_page, .rope_create = rope_create, .rope_destroy = rope_destroy,   \
-        .begin = begin, .end = end, .embed = embed, .norm = norm, .add_norm = add_norm, .add = add, .linear = linear,       \
-        .linear_add = linear_add, .rope_append = rope_append, .attention = dev_attention, .glu = glu, .gather = gather,     \
-        .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset, .cache_state = cache_state,                 \
-        .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, .layer_norm = layer_norm,   \
-        .argmax = dev_argmax, .draw = dev_draw, .chosen = dev_chosen, .moe = dev_moe, .experts_create = dev_experts_create, \
-        .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated, .gated = dev_gated, .causal_conv = dev_causal_conv, \
-        .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan, .gated_norm = dev_gated_norm, .ternary = dev_ternary,       \
-        .heads_create = dev_heads_create, .heads_linear = dev_heads_linear, .latent_append = dev_latent_append,             \
+        .kv_destroy = kv_destroy, .kv_copy_page = kv_copy_page, .state_copy = dev_state_copy, .rope_create = rope_create,   \
+        .rope_destroy = rope_destroy, .begin = begin, .end = end, .embed = embed, .norm = norm, .add_norm = add_norm,       \
+        .add = add, .linear = linear, .linear_add = linear_add, .rope_append = rope_append, .attention = dev_attention,     \
+        .glu = glu, .gather = gather, .softcap = softcap, .kernels = kernels, .kernels_reset = kernels_reset,               \
+        .cache_state = cache_state, .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, \
+        .layer_norm = layer_norm, .argmax = dev_argmax, .draw = dev_draw, .chosen = dev_chosen, .moe = dev_moe,             \
+        .experts_create = dev_experts_create, .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated,               \
+        .gated = dev_gated, .causal_conv = dev_causal_conv, .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan,         \
+        .gated_norm = dev_gated_norm, .ternary = dev_ternary, .heads_create = dev_heads_create,                             \
+        .heads_linear = dev_heads_linear, .latent_append = dev_latent_append,                                               \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

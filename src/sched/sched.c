@@ -351,6 +351,7 @@ void pl_sched_plan(struct pl_sched *s, struct pl_sched_plan *out) {
         if (r->phase != PL_REQ_RUNNING || r->known - r->computed <= 1) continue;
         uint32_t count = PL_MIN(budget, r->known - r->computed);
         if (r->scored) count = PL_MIN(count, score);
+        if (count > 0 && s->cache.most != NULL) count = s->cache.most(s->cache.user, r->id, r->computed, count);
         if (count == 0 || !plan_item(s, s->order[i], count, out)) continue;
         budget -= count;
         if (r->scored) score -= count;

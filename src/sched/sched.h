@@ -46,6 +46,8 @@ struct pl_sched_cache {
     uint32_t (*reclaim)(void *user, uint32_t pages); /* free that many pages if possible; returns how many */
     uint32_t (*reclaimable)(void *user);             /* pages reclaim could free now */
     uint32_t (*held)(void *user);                    /* references the cache holds, for the checker */
+    /* How many of the next `count` tokens after the first `computed` a step may compute, at least 1. NULL: all. */
+    uint32_t (*most)(void *user, uint64_t id, uint32_t computed, uint32_t count);
 };
 
 enum pl_sched_phase { PL_REQ_DONE, PL_REQ_WAITING, PL_REQ_RUNNING };

@@ -217,8 +217,12 @@ static void tokens_and_pages(struct pl_buf *b, const struct pl_service_info *n) 
            (double)n->prefix_tokens_asked);
     metric(b, "prefix_tokens_hit_total", "counter", "Prompt tokens found in the prefix cache.",
            (double)n->prefix_tokens_adopted);
-    metric(b, "prefix_declined_total", "counter", "Requests not looked up: the model has recurrent state.",
+    metric(b, "prefix_declined_total", "counter",
+           "Requests that could not begin with all pages known to them: no recurrent state was kept there.",
            (double)n->prefix_declined);
+    metric(b, "states_kept_total", "counter", "Copies of recurrent state made for the prefix cache.",
+           (double)n->states_kept);
+    metric(b, "states_restored_total", "counter", "Requests that began with such a copy.", (double)n->states_restored);
     metric(b, "kv_pages", "gauge", "Pages of the KV cache.", n->page_count);
     metric(b, "kv_pages_free", "gauge", "Pages nobody refers to.", n->pages_free);
     metric(b, "kv_pages_cached", "gauge", "Pages kept by the prefix cache.", n->pages_cached);

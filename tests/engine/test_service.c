@@ -15,12 +15,13 @@
 #include "engine/service.h"
 #include "fake_device.h"
 
-#define MODEL "build/test-service-model"
-#define MAMBA "build/test-service-mamba" /* no pages that count: its state is in slots */
+#define MODEL  "build/test-service-model"
+#define MAMBA  "build/test-service-mamba"  /* no pages that count: its state is in slots */
+#define HYBRID "build/test-service-hybrid" /* both, so it is preempted too */
 static const char *model = MODEL;
 enum { CONTEXT = 96, TEXT_MAX = 96, REQUESTS = 150, RUNNING = 6 };
 
-static uint64_t seed, draws;
+static uint64_t seed, draws, preempted; /* preempted: of recurrent programs */
 static uint32_t below(uint32_t n) {
     uint32_t c[4] = {(uint32_t)draws++, 0, 0, 5}, k[2] = {(uint32_t)seed, 0};
     return pl_philox4x32(c, k).v[0] % n;
@@ -175,7 +176,7 @@ static void all_pages_are_back(struct pl_service *s) {
 /* Returns how many texts differ from those of the runs alone. */
 static uint32_t run_together(struct job *jobs, const struct text *want, struct pl_service_info *n, bool fault) {
     struct plumb_engine *e = open_engine(false, 0);
-    uint64_t page = pl_kv_shape_bytes(&e->kv_shape) / e->kv_shape.page_count;
+    uint64_t page = pl_kv_pages_bytes(&e->kv_shape) / e->kv_shape.page_count; /* 0: as many as all need */
     plumb_engine_destroy(e);
     e = open_engine(false, 14 * page); /* too few for all: some are preempted */
     fake.worsen = fault;
@@ -217,6 +218,14 @@ static uint32_t program(uint64_t with, bool fault) {
                   (unsigned long long)with, (unsigned long long)n.steps, (unsigned long long)n.steps_ahead,
                   (unsigned long long)n.surplus_rows, (unsigned long long)n.preempted, wrong, n.page_count);
     assert_true(n.steps_ahead > 20 && n.surplus_rows > 0);
+    if (strcmp(model, MODEL) != 0) {
+        print_message(
+            "#   states: %llu kept, %llu begun with, %llu not kept; %llu requests without the state of their pages\n",
+            (unsigned long long)n.states_kept, (unsigned long long)n.states_restored, (unsigned long long)n.states_skipped,
+            (unsigned long long)n.prefix_declined);
+        assert_true(n.states_kept > 20 && n.states_restored > 5);
+        preempted += n.preempted;
+    }
     assert_true(n.steps_waited[PL_CHOICE_LOGPROBS] > 0 && n.choices[PL_CHOICE_DEVICE] > 0);
     uint64_t waited = 0;
     for (int p = 0; p < PL_CHOICE_PLACES; p++) waited += n.steps_waited[p];
@@ -233,6 +242,9 @@ static void recurrent_texts_equal_those_of_runs_alone(void **state) {
     (void)state;
     model = MAMBA;
     assert_int_equal(program(5, false), 0);
+    model = HYBRID;
+    for (uint64_t with = 6; with <= 8; with++) assert_int_equal(program(with, false), 0);
+    assert_true(preempted > 0);
     model = MODEL;
 }
 static void a_choice_of_another_row_is_seen(void **state) {
@@ -382,6 +394,7 @@ static void sessions_end_alike(void **state) {
 int main(void) {
     if (system("python3 tests/tiny_chat_model.py " MODEL " >/dev/null") != 0) return 1;
     if (system("python3 tests/tiny_chat_model.py " MAMBA " mamba >/dev/null") != 0) return 1;
+    if (system("python3 tests/tiny_chat_model.py " HYBRID " hybrid >/dev/null") != 0) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_equal_those_of_runs_alone),
                                        cmocka_unit_test(a_choice_of_another_row_is_seen),
                                        cmocka_unit_test(a_client_that_leaves_frees_its_pages),

@@ -143,6 +143,59 @@ static void the_last_token_is_never_adopted(void **state) {
     pl_page_pool_deinit(&pool);
 }
 
+/* Adoption ends where a state is kept; states go with their nodes, the least used first, and never while somebody needs
+ * them. */
+static void states_bound_adoption(void **state) {
+    (void)state;
+    struct pl_page_pool pool;
+    struct pl_state_pool kept;
+    struct pl_prefix_tree *t;
+    uint32_t tokens[3 * S + 1], from, to, got, matched;
+    for (uint32_t i = 0; i < PL_COUNT_OF(tokens); i++) tokens[i] = i + 1;
+    assert_int_equal(pl_page_pool_init(&pool, 8, S), PL_OK);
+    assert_int_equal(pl_state_pool_init(&kept, 2), PL_OK);
+    assert_int_equal(pl_prefix_create(&pool, &t), PL_OK);
+    pl_prefix_with_states(t, &kept);
+    struct pl_block_table a = {0}, b = {0};
+    assert_int_equal(pl_block_table_extend(&a, &pool, 3 * S, &from, &to), PL_OK);
+    a.len = 3 * S;
+    pl_prefix_insert(t, 0, tokens, 3 * S, &a);
+    pl_block_table_deinit(&a, &pool);
+    assert_int_equal(pl_prefix_adopt_state(t, 0, tokens, 3 * S + 1, &b, &got, &matched), 0);
+    assert_true(matched == 3 * S && got == PL_STATE_NONE && b.count == 0);
+    uint32_t one = pl_state_take(&kept), two = pl_state_take(&kept);
+    assert_int_equal(pl_state_take(&kept), PL_STATE_NONE);
+    pl_prefix_attach(t, 0, tokens, 2 * S, one);
+    pl_prefix_attach(t, 0, tokens, 2 * S, two); /* has one */
+    pl_prefix_attach(t, 1, tokens, S, two);     /* no such node */
+    assert_true(kept.refs[one] == 2 && kept.refs[two] == 1);
+    assert_false(pl_prefix_drop_state(t)); /* the taker still holds it */
+    pl_state_unref(&kept, one);
+    pl_state_unref(&kept, two);
+    assert_int_equal(pl_prefix_adopt_state(t, 0, tokens, 3 * S + 1, &b, &got, &matched), 2 * S);
+    assert_true(got == one && matched == 3 * S && kept.refs[one] == 2 && b.count == 2);
+    assert_null(pl_prefix_check(t));
+    assert_int_equal(pl_prefix_evict(t, 8), 1); /* the last page; the others are adopted */
+    pl_block_table_deinit(&b, &pool);
+    pl_state_unref(&kept, got);
+    assert_int_equal(pl_prefix_evict(t, 1), 1); /* takes its state along */
+    assert_int_equal(kept.free_count, 2);
+    one = pl_state_take(&kept);
+    pl_prefix_attach(t, 0, tokens, S, one);
+    pl_state_unref(&kept, one);
+    assert_true(pl_prefix_drop_state(t) && kept.free_count == 2);
+    one = pl_state_take(&kept);
+    pl_prefix_attach(t, 0, tokens, S, one);
+    pl_state_unref(&kept, one);
+    kept.refs[one] = 0; /* planted: the checker must see it */
+    assert_non_null(pl_prefix_check(t));
+    kept.refs[one] = 1;
+    pl_prefix_destroy(t);
+    assert_int_equal(kept.free_count, 2);
+    pl_state_pool_deinit(&kept);
+    pl_page_pool_deinit(&pool);
+}
+
 static void a_planted_fault_is_seen(void **state) {
     (void)state;
     struct pl_page_pool pool;
@@ -167,6 +220,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_programs),
         cmocka_unit_test(the_last_token_is_never_adopted),
+        cmocka_unit_test(states_bound_adoption),
         cmocka_unit_test(a_planted_fault_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

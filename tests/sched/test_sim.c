@@ -156,7 +156,8 @@ static uint64_t simulate(uint64_t seed, bool fault, uint32_t window, uint32_t to
     assert_int_equal(pl_prefix_create(&w.pool, &w.tree), PL_OK);
     struct pl_sched_config c = {
         .max_running = 12, .step_tokens = 60, .prefill_tokens = 40, .max_waiting = 50, .reserve_pages = 2, .window = told};
-    struct pl_sched_cache cache = {NULL, adopt, retire, reclaim, reclaimable, held};
+    struct pl_sched_cache cache = {
+        .adopt = adopt, .retire = retire, .reclaim = reclaim, .reclaimable = reclaimable, .held = held};
     assert_int_equal(pl_sched_create(&c, &w.pool, &cache, &w.sched, NULL), PL_OK);
     for (uint32_t i = 0; i < PAGES; i++) memset(w.content[i], 0x7F, sizeof w.content[i]);
     uint64_t submitted = 0, ended = 0, wrong = 0;
