@@ -93,10 +93,8 @@ static int parse(struct serve *s, int argc, char **argv) {
         {0, "kv-memory", "BYTES", PL_ARG_U64, &s->model.engine.kv_memory,
          "memory for KV pages, at least one sequence's (0 = all sequences at full context)", 0, 0, NULL},
         {0, "unpacked-memory", "BYTES", PL_ARG_U64, &s->unpacked_memory,
-         "memory of an NVIDIA GPU that may keep weights unpacked for long prompts; 0: none (what leaves a quarter of it "
-         "free; "
-         "with --memory-limit none)",
-         0, 0, NULL},
+         "GPU memory for weights unpacked for long prompts (what leaves a quarter free; 0, --memory-limit: none)", 0, 0,
+         NULL},
         {0, "gap-ms", "MS", PL_ARG_U32, &o->service.gap_ms,
          "prompts may lengthen a step of running sequences to about this (250, on a GPU 20 to 40; 0 = no bound)", 0, 60000,
          NULL},
