@@ -13,9 +13,10 @@
 #include "base/philox.h"
 #include "engine/engine.h"
 
-#define LLAMA "tests/golden/model/llama3.gguf"
-#define GEMMA "tests/golden/model/gemma3.gguf"
-#define MAMBA "tests/golden/model/mamba"
+#define LLAMA    "tests/golden/model/llama3.gguf"
+#define GEMMA    "tests/golden/model/gemma3.gguf"
+#define MAMBA    "tests/golden/model/mamba"
+#define DEEPSEEK "tests/golden/model/deepseek2-lite" /* one key a token, which holds its value */
 
 static char backend_line[256];
 static void keep_line(const char *line, void *user) {
@@ -94,8 +95,8 @@ static void the_backend_line_is_always_printed(void **state) {
 
 static void chunks_do_not_change_the_logits(void **state) {
     (void)state;
-    const char *models[] = {LLAMA, GEMMA};
-    for (size_t m = 0; m < 2; m++) {
+    const char *models[] = {LLAMA, GEMMA, DEEPSEEK};
+    for (size_t m = 0; m < PL_COUNT_OF(models); m++) {
         uint32_t ids[75], vocab = vocab_of(models[m]);
         some_ids(ids, 75, vocab, 1);
         struct plumb_engine_options o = options(models[m]);
@@ -129,10 +130,9 @@ static void threads_do_not_change_a_bit(void **state) {
 }
 
 /* Three sequences of different lengths in one step, prefill beside decode, give what each gives alone. */
-static void a_shared_step_equals_single_steps(void **state) {
-    (void)state;
+static void shared_step_of(const char *model) {
     uint32_t ids[3][40], lens[3] = {1, 17, 36};
-    struct plumb_engine_options o = options(LLAMA);
+    struct plumb_engine_options o = options(model);
     o.max_sessions = 3;
     struct plumb_engine *e = open_with(&o);
     struct plumb_session *s[3];
@@ -148,7 +148,7 @@ static void a_shared_step_equals_single_steps(void **state) {
     assert_int_equal(pl_engine_step(e, parts, 3, NULL, &err), PL_OK);
     uint32_t totals[3] = {1, 19, 36};
     for (uint32_t i = 0; i < 3; i++) {
-        struct plumb_engine_options single = options(LLAMA);
+        struct plumb_engine_options single = options(model);
         assert_int_equal(s[i]->table.len, totals[i]);
         float *alone = logits_with(&single, ids[i], totals[i]);
         double d = relative_difference(s[i]->logits, alone, e->config.vocab);
@@ -158,6 +158,11 @@ static void a_shared_step_equals_single_steps(void **state) {
     }
     assert_int_equal(e->pages.free_count, e->pages.page_count);
     plumb_engine_destroy(e);
+}
+static void a_shared_step_equals_single_steps(void **state) {
+    (void)state;
+    shared_step_of(LLAMA);
+    shared_step_of(DEEPSEEK);
 }
 
 static void truncation_of(const char *model) {
@@ -189,6 +194,7 @@ static void truncation_of(const char *model) {
 static void truncation_forgets(void **state) {
     (void)state;
     truncation_of(LLAMA);
+    truncation_of(DEEPSEEK);
     truncation_of(MAMBA); /* a state cannot go back: computed again */
 }
 
