@@ -162,16 +162,30 @@ static enum pl_status make_ready(struct pl_ops *o, const struct pl_activation *x
     return dev_done(o, PL_OP_moe, k, 0, pl_launch_prepare(&d->ks, PL_PREPARE_COPY, k, &d->moe.ready, &copy));
 }
 
+/* Both products in a launch of their own that chooses: true where they can. */
+static bool takes_one(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p) {
+    return pl_moe_one_declines(&d->ks, &weight_of(p->gate)->w, &weight_of(p->down)->w, r, p->gate->experts, p->used) == NULL;
+}
 /* Steps that are planned have one row or many; others come later. */
 static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
     struct pl_kernel noted = {0};
     const struct pl_device_weight *up = &weight_of(p->gate)->w, *down = &weight_of(p->down)->w;
+    const struct pl_launch_route r = {
+        .bias = bias_of(p->choice_bias), .sigmoid = p->router == PL_ROUTER_SIGMOID, .groups = p->groups};
     bool bulk_up = pl_moe_bulk(&d->ks, up, PL_MOE_MMA_UP, false),
          bulk_down = pl_moe_bulk(&d->ks, down, PL_MOE_MMA_DOWN, false);
-    PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, true, false, &noted, &d->ks.err));
+    uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
     PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, false, bulk_up, &noted, &d->ks.err));
-    PL_TRY(pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_MIX, 0, true, false, &noted, &d->ks.err));
-    return pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_DOWN, 0, false, bulk_down, &noted, &d->ks.err);
+    PL_TRY(pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_DOWN, 0, false, bulk_down, &noted, &d->ks.err));
+    for (uint32_t tile = 0; dev_moe_chooses(d, &r, p) && tile <= PL_MOE_TILE; tile += PL_MOE_TILE)
+        PL_TRY(pl_kernel_moe_choose(&d->ks, experts, used, tile, &noted, &d->ks.err));
+    if (takes_one(d, &r, p)) {
+        PL_TRY(pl_kernel_router(&d->ks, &noted, &d->ks.err));
+        PL_TRY(pl_kernel_moe_one(&d->ks, up, PL_MOE_ONE_UP, (int)p->act, experts, used, &noted, &d->ks.err));
+        return pl_kernel_moe_one(&d->ks, down, PL_MOE_ONE_MIX, 0, experts, used, &noted, &d->ks.err);
+    }
+    PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, true, false, &noted, &d->ks.err));
+    return pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_MIX, 0, true, false, &noted, &d->ks.err);
 }
 
 enum pl_status dev_moe_mma(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p, const struct pl_activation *x,
@@ -196,10 +210,6 @@ enum pl_status dev_moe_mma(struct pl_ops *o, struct pl_moe_route *k, const struc
     return direct ? PL_OK : dev_moe_combine(o, k, y);
 }
 
-/* Both products in a launch of their own that chooses: true where they can. */
-static bool takes_one(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p) {
-    return pl_moe_one_declines(&d->ks, &weight_of(p->gate)->w, &weight_of(p->down)->w, r, p->gate->experts, p->used) == NULL;
-}
 static enum pl_status one_kernel(struct dev_ops *d, const struct pl_weight *weight, enum pl_moe_one which, int act,
                                  uint32_t used, struct pl_kernel **out) {
     struct dev_format *f = weight_of(weight)->format;
