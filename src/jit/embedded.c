@@ -39,6 +39,7 @@
     X(cuda_paged_mma, "cuda/paged_mma.k.c")             \
     X(cuda_paged_wide, "cuda/paged_wide.k.c")           \
     X(cuda_mla, "cuda/mla.k.c")                         \
+    X(cuda_mla_wide, "cuda/mla_wide.k.c")               \
     X(cuda_units, "cuda/units.h")                       \
     X(cuda_prepare, "cuda/prepare.k.c")                 \
     X(cuda_retile, "cuda/retile.k.c")                   \

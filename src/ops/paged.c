@@ -2,11 +2,13 @@
 #include "ops/paged.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ops/cuda_fast.h"
 
 enum { SHARED_ROWS = 16, CPU_V1_GROUP = 8, GPU_V1_GROUP = 256 };
+enum { MLA_WIDE_GROUP = 384 };
 enum { MLA_GROUP = 256, MLA_TILE = 32, MLA_SLICE = 128 };
 enum { MMA_GROUP = 128, MMA_TILE = 64, MMA_STAGES_MAX = 4, MMA_PAIR_BYTES = 113 * 1024 };
 enum { WIDE_GROUP = 384, WIDE_ROWS = 128, WIDE_STAGES = 3, WIDE_RING_BYTES = 192 * 1024, WIDE_RING_MAX = 8 };
@@ -68,20 +70,26 @@ static bool is_latent(const struct pl_paged_shape *s) {
     return s->value_dim > 0 && s->value_dim < s->head_dim && s->value_stride == s->head_dim && s->kv_heads == 1;
 }
 static uint32_t mla_shared_bytes(const struct pl_paged_shape *s, uint32_t heads, uint32_t stages) {
-    return stages * MLA_TILE * ((s->head_dim / 8) | 1) * 16 + heads * (2 * 40 * 4 + 80 + 4); /* as in the kernel */
+    return stages * MLA_TILE * ((s->head_dim / 8) | 1) * 16 + 2 * heads * (2 * 40 * 4 + 80 + 4); /* as in the kernel */
 }
-static uint32_t mla_heads(const struct pl_paged_shape *s) { return s->heads % 64 == 0 ? 64 : s->heads % 32 == 0 ? 32 : 16; }
-/* Tiles of tokens on their way; 0: there is no room for two. */
-static uint32_t mla_stages(const struct pl_kernels *ks, const struct pl_paged_shape *s) {
-    uint32_t room = ks != NULL ? pl_device_info(ks->device)->shared_optin_bytes - 1024 : 2 * MMA_PAIR_BYTES, n = 5;
-    while (n > 1 && mla_shared_bytes(s, mla_heads(s), n) > room) n--;
-    return n > 1 ? n : 0;
+/* q, four tiles, weights of two; from a multiple of 1024 on. */
+static uint32_t mla_wide_shared_bytes(const struct pl_paged_shape *s) {
+    return 1024 + 64 * s->head_dim * 2 + 4 * MLA_TILE * s->head_dim * 2 + 64 * 128;
+}
+/* The most heads of a group that leave room for four tiles of tokens, five where there is room; false: there is none. */
+static bool mla_fit(const struct pl_kernels *ks, const struct pl_paged_shape *s, uint32_t *heads, uint32_t *stages) {
+    uint32_t room = ks != NULL ? pl_device_info(ks->device)->shared_optin_bytes - 1024 : 2 * MMA_PAIR_BYTES;
+    for (*heads = 64; *heads >= 16; *heads /= 2)
+        for (*stages = 5; *stages >= 4 && s->heads % *heads == 0; --*stages)
+            if (mla_shared_bytes(s, *heads, *stages) <= room) return true;
+    return false;
 }
 static const char *mla_declines(const struct pl_kernels *ks, const struct pl_paged_shape *s) {
     if (s->kv == PL_F32) return "dtype";
     if (s->head_dim % 64 != 0 || s->value_dim % 128 != 0 || s->page_tokens % 16 != 0 || s->heads % 16 != 0)
         return "geometry";
-    return mla_stages(ks, s) == 0 ? "geometry" : NULL;
+    uint32_t heads, stages;
+    return mla_fit(ks, s, &heads, &stages) ? NULL : "geometry";
 }
 
 /* --- on tensor cores --- */
@@ -124,13 +132,19 @@ const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_p
     return mma_tiles(ks, s) == 0 ? "geometry" : NULL;
 }
 
+void pl_paged_widen_latent(struct pl_paged *p) {
+    p->latent_wide = p->latent && p->heads_together == 64 && p->shape.value_dim == 512;
+}
+
 void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_shape *s) {
     pl_paged_init(p, s);
     if (pl_paged_mma_declines(ks, s) != NULL) return;
     if (is_latent(s)) {
         p->latent = true;
-        p->heads_together = p->rows = mla_heads(s);
-        p->stages = mla_stages(ks, s);
+        (void)mla_fit(ks, s, &p->heads_together, &p->stages);
+        p->rows = p->heads_together;
+        bool hopper = ks != NULL && strcmp(pl_device_info(ks->device)->target, "sm_90a") == 0;
+        if (hopper && getenv("PLUMB_MLA") == NULL) pl_paged_widen_latent(p);
         return;
     }
     uint32_t stage = mma_stage_bytes(s->head_dim), room = mma_room(ks) - 16 * (s->head_dim / 8 + 1) * 16;
@@ -156,16 +170,19 @@ static bool on_mla(const struct pl_paged *p, enum pl_paged_kernel which) {
     return p->latent && (which == PL_PAGED_V2 || which == PL_PAGED_MERGE);
 }
 static void mla_spec(const struct pl_paged *p, enum pl_paged_kernel which, struct pl_jit_spec *spec) {
-    bool merge = which == PL_PAGED_MERGE;
-    *spec = (struct pl_jit_spec){.file = "cuda/mla.k.c", .entry = merge ? "pk_mla_merge" : "pk_mla"};
+    bool merge = which == PL_PAGED_MERGE, wide = p->latent_wide && !merge;
+    *spec = (struct pl_jit_spec){.file = wide ? "cuda/mla_wide.k.c" : "cuda/mla.k.c",
+                                 .entry = merge  ? "pk_mla_merge"
+                                          : wide ? "pk_mla_wide"
+                                                 : "pk_mla"};
     if (merge) pl_jit_set(spec, "MERGE_ALONE", "1");
-    pl_jit_set_u32(spec, "GROUP", MLA_GROUP);
+    pl_jit_set_u32(spec, "GROUP", wide ? MLA_WIDE_GROUP : MLA_GROUP);
     enum pl_status st = pl_jit_set_kv(spec, p->shape.kv, p->shape.head_dim, p->shape.page_tokens);
     PL_ASSERT(st == PL_OK);
     pl_jit_set_u32(spec, "VALUE_DIM", p->shape.value_dim);
     if (merge) return;
     pl_jit_set_u32(spec, "HEADS", p->heads_together);
-    pl_jit_set_u32(spec, "STAGES", p->stages);
+    if (!wide) pl_jit_set_u32(spec, "STAGES", p->stages);
 }
 
 static bool on_mma(const struct pl_paged *p, enum pl_paged_kernel which) {
@@ -204,9 +221,11 @@ void pl_paged_plan_options(const struct pl_paged *p, struct pl_plan_options *opt
     opt->heads = p->shape.heads;
     opt->kv_heads = p->shape.heads / p->heads_together;
     opt->rows_max = p->rows;
-    opt->costs.wide = p->ring > 0 ? 2 : 1;                              /* a multiprocessor has two slots */
-    if (p->ring > 0 && p->shape.kv == PL_F16) opt->costs.member /= 2;   /* multiplied once */
-    if (p->latent) opt->costs.slots = PL_MAX(1u, opt->costs.slots / 2); /* a group fills a unit, instead of half of one */
+    opt->costs.wide = p->ring > 0 ? 2 : 1;                            /* a multiprocessor has two slots */
+    if (p->ring > 0 && p->shape.kv == PL_F16) opt->costs.member /= 2; /* multiplied once */
+    if (!p->latent) return;
+    opt->costs.slots = PL_MAX(1u, opt->costs.slots / 2); /* a group fills a multiprocessor, instead of half of one */
+    opt->costs.merge /= 4;                               /* many groups join a row */
 }
 
 /* Shuffles need threads that run in step: not promised by OpenCL C 1.2. */
@@ -215,7 +234,7 @@ static bool has_teams(const struct pl_kernels *ks) {
 }
 static uint32_t group_of(const struct pl_kernels *ks, const struct pl_paged *p, enum pl_paged_kernel which) {
     if (on_wide(p, which)) return WIDE_GROUP;
-    if (on_mla(p, which)) return MLA_GROUP;
+    if (on_mla(p, which)) return p->latent_wide && which == PL_PAGED_V2 ? MLA_WIDE_GROUP : MLA_GROUP;
     if (on_mma(p, which)) return MMA_GROUP;
     bool one_pass = which == PL_PAGED_V1 || which == PL_PAGED_DENSE;
     if (ks == NULL) return one_pass ? GPU_V1_GROUP : 128;
@@ -271,7 +290,7 @@ enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_
     if (which == PL_PAGED_CASCADE) snprintf(tail, sizeof tail, "/h%ux%u", p->heads_together, p->rows / p->heads_together);
     snprintf(name, sizeof name, "%s%s/%s/d%u%s", names[which],
              on_wide(p, which)  ? "_wide"
-             : on_mla(p, which) ? "_mla"
+             : on_mla(p, which) ? p->latent_wide && which == PL_PAGED_V2 ? "_mla_wide" : "_mla"
              : on_mma(p, which) ? "_mma"
                                 : "",
              pl_dtype_name(p->shape.kv), p->shape.head_dim, tail);
@@ -331,8 +350,9 @@ static enum pl_status launch_mla(struct pl_kernels *ks, struct pl_paged *p, cons
     struct pl_device_arg args[] = {
         PL_ARG_BUFFER(l->q),     PL_ARG_BUFFER(l->k_pages), PL_ARG_BUFFER(l->plan),        PL_ARG_BUFFER(l->out),
         PL_ARG_BUFFER(l->parts), PL_ARG_BUFFER(l->lse),     PL_ARG_BUFFER(&p->v2.counter), PL_ARG_VALUE(a)};
-    return pl_kernel_launch(ks, &p->v2, l->chunks * tiles, 1, mla_shared_bytes(&p->shape, p->heads_together, p->stages),
-                            args, PL_COUNT_OF(args));
+    uint32_t shared =
+        p->latent_wide ? mla_wide_shared_bytes(&p->shape) : mla_shared_bytes(&p->shape, p->heads_together, p->stages);
+    return pl_kernel_launch(ks, &p->v2, l->chunks * tiles, 1, shared, args, PL_COUNT_OF(args));
 }
 static enum pl_status launch_mla_merge(struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_launch *l,
                                        struct pl_args_paged a) {

@@ -21,6 +21,7 @@ struct pl_paged {
     uint32_t stages, tiles;  /* on tensor cores: tiles of tokens on their way; of rows, a warp (0: portable kernels) */
     uint32_t ring;           /* the cascade on Hopper's (kernels/cuda/paged_wide.k.c): tiles of its ring; 0: as elsewhere */
     bool latent;             /* on tensor cores, values a part of keys: kernels/cuda/mla.k.c */
+    bool latent_wide;        /* likewise, on Hopper's: kernels/cuda/mla_wide.k.c */
     struct pl_kernel v1, v2, cascade, merge, gather, dense;
 };
 enum pl_paged_kernel { PL_PAGED_V1, PL_PAGED_V2, PL_PAGED_CASCADE, PL_PAGED_MERGE, PL_PAGED_GATHER, PL_PAGED_DENSE };
@@ -29,6 +30,7 @@ const char *pl_paged_declines(const struct pl_paged_shape *s);
 void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s); /* the portable ones; nothing is compiled yet */
 /* Why v2 and cascade are not on tensor cores here. */
 const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_paged_shape *s);
+void pl_paged_widen_latent(struct pl_paged *p); /* for Hopper, where it takes the shape */
 void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_shape *s);
 /* The cascade of sm_90a from here on, where the shape allows: as pl_paged_init_best does on such devices. For compile gates.
  */

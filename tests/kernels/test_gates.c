@@ -223,6 +223,14 @@ static void latent_units(struct gate *g) {
         struct pl_paged p;
         pl_paged_init_best(NULL, &p, &shape);
         assert_true(p.latent);
+        if (heads[i] == 128 && strcmp(g->target, "sm_90a") == 0) { /* Hopper's own */
+            struct pl_paged wide = p;
+            struct pl_jit_spec s;
+            pl_paged_widen_latent(&wide);
+            assert_true(wide.latent_wide);
+            pl_paged_spec(NULL, &wide, PL_PAGED_V2, &s);
+            compile(g, &s);
+        }
         for (int k = PL_PAGED_V2; k <= PL_PAGED_MERGE; k += PL_PAGED_MERGE - PL_PAGED_V2) {
             struct pl_jit_spec s;
             pl_paged_spec(NULL, &p, (enum pl_paged_kernel)k, &s);
