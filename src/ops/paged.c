@@ -2,7 +2,6 @@
 #include "ops/paged.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ops/cuda_fast.h"
@@ -143,8 +142,6 @@ void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const s
         p->latent = true;
         (void)mla_fit(ks, s, &p->heads_together, &p->stages);
         p->rows = p->heads_together;
-        bool hopper = ks != NULL && strcmp(pl_device_info(ks->device)->target, "sm_90a") == 0;
-        if (hopper && getenv("PLUMB_MLA") == NULL) pl_paged_widen_latent(p);
         return;
     }
     uint32_t stage = mma_stage_bytes(s->head_dim), room = mma_room(ks) - 16 * (s->head_dim / 8 + 1) * 16;
