@@ -157,12 +157,13 @@ FN void f16_store(u16 *p, f32 v) { *(_Float16 *)p = (_Float16)v; }
 
 #if defined(PL_TARGET_CUDA) && __CUDA_ARCH__ >= 900
 /* The next launch may start and come as far as this; this one goes on when the launch before it is done and visible. */
-#define PL_AFTER_LAST() \
-    asm volatile("griddepcontrol.launch_dependents;\n griddepcontrol.wait;" ::: "memory")
+#define PL_NEXT_MAY() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define PL_AFTER_LAST() asm volatile("griddepcontrol.wait;" ::: "memory")
 #else
+#define PL_NEXT_MAY()   ((void)0)
 #define PL_AFTER_LAST() ((void)0)
 #endif
-FN void pl_count(GLOBAL u32 *counter) {
+FN void pl_count(GLOBAL u32 *counter) { /* before the wait: while the launch before ends it costs no time of its own */
 #ifdef PL_UNCOUNTED /* only to measure what counting costs */
     (void)counter;
 #else
@@ -170,15 +171,15 @@ FN void pl_count(GLOBAL u32 *counter) {
 #endif
 }
 FN void count_launch(GLOBAL u32 *counter) {
-    PL_AFTER_LAST();
+    PL_NEXT_MAY();
     pl_count(counter);
+    PL_AFTER_LAST();
 }
 #ifdef PL_TARGET_CUDA
 FN void count_launch_late(u32 *counter) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;\n griddepcontrol.launch_dependents;" ::: "memory");
-#endif
     pl_count(counter);
+    PL_AFTER_LAST();
+    PL_NEXT_MAY();
 }
 #endif
 

@@ -1,7 +1,8 @@
 /* Which devices a test runs on, how large its shapes are, and in which order its cases run. The environment says:
  *   PLUMB_TEST_DEVICE   cuda, rocm, opencl or opencl:1: only that one (default: the first device of every kind)
  *   PLUMB_TEST_SMALL    set: the smallest shapes that still reach every kernel, for compute-sanitizer; so do sanitized
- * builds PLUMB_TEST_SHUFFLE  seed: the cases in a random order PLUMB_TEST_ONLY     pattern: only cases of that name */
+ * builds PLUMB_TEST_RACECHECK set: kernels are built so that racecheck can follow them PLUMB_TEST_SHUFFLE  seed: the cases
+ * in a random order PLUMB_TEST_ONLY     pattern: only cases of that name */
 #ifndef TESTS_DEVICES_H
 #define TESTS_DEVICES_H
 

@@ -71,11 +71,12 @@ for t in $KERNELS $OTHERS; do
 done
 [ -n "$CL" ] || echo "skip NVIDIA's OpenCL: it lists no device here"
 sanitize() { # tool, test, patterns of cases...
-    step "$1-$(name "$2")" env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SMALL=1 ${3:+PLUMB_TEST_ONLY="$3"} compute-sanitizer \
+    step "$1-$(name "$2")" env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SMALL=1 $RACE ${3:+PLUMB_TEST_ONLY="$3"} compute-sanitizer \
         --tool "$1" --error-exitcode 7 --report-api-errors no "$B/tests/$2"
 }
 if command -v compute-sanitizer > /dev/null; then
     for tool in memcheck racecheck; do
+        [ "$tool" = racecheck ] && RACE=PLUMB_TEST_RACECHECK=1 || RACE=
         for t in $KERNELS; do sanitize $tool "$t"; done
         # racecheck takes most of a minute for each model: there one, with quantised weights
         PLUMB_TEST_MODELS=$([ $tool = racecheck ] && echo llama2-q) sanitize $tool model/test_device cuda

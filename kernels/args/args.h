@@ -101,6 +101,17 @@ struct pl_args_stream {
 PL_ARGS_CHECK(pl_args_stream, row_bytes, 40);
 PL_ARGS_SIZE(pl_args_stream, 48);
 
+/* What one row meets between two attentions, in one launch: heads * D -> in (added) -> 2 x mid (gated) -> in (added), then, with
+ * four stages, up to three matrices more. A ring of `depth` units, `ahead` more of them asked into the L2. */
+struct pl_args_chain {
+    u32 heads, in, mid, out0, out1, out2, stages, depth, ahead, grid;
+    f32 value0, offset0, value1, offset1; /* of the two norms */
+    u64 pad;
+};
+#define PL_CHAIN_STAGES 4u
+PL_ARGS_CHECK(pl_args_chain, offset1, 52);
+PL_ARGS_SIZE(pl_args_chain, 64);
+
 /* Inputs made ready for it: rows of one width, in `pieces` pieces of eight rows. */
 struct pl_args_prepare {
     u32 rows, cols, pieces;

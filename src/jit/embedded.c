@@ -27,6 +27,8 @@
     X(moe, "moe.k.c")                                   \
     X(cuda_strips, "cuda/strips.h")                     \
     X(cuda_strip_math, "cuda/strip_math.h")             \
+    X(cuda_stream_math, "cuda/stream_math.h")           \
+    X(cuda_chain, "cuda/chain.k.c")                     \
     X(cuda_moe, "cuda/moe.k.c")                         \
     X(cuda_moe_dense, "cuda/moe_dense.k.c")             \
     X(cuda_moe_choose, "cuda/moe_choose.k.c")           \
@@ -48,6 +50,8 @@
     X(cuda_fma, "cuda/fma.k.c")                         \
     X(cuda_pack, "cuda/pack.k.c")                       \
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \
+    X(cuda_attention_wide, "cuda/attention_wide.k.c")   \
+    X(cuda_wide, "cuda/wide.h")                         \
     X(cuda_attention_group, "cuda/attention_group.k.c") \
     X(cuda_attention_split, "cuda/attention_split.k.c")
 

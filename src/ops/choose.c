@@ -69,12 +69,14 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     }
     if (op == PL_OP_linear) {
         out[n++] = PL_IMPL_CUBLASLT;
+        out[n++] = PL_IMPL_CHAIN;
         out[n++] = PL_IMPL_STREAM;
         out[n++] = PL_IMPL_MMA;
         out[n++] = PL_IMPL_FMA;
         out[n++] = PL_IMPL_GEMV;
     }
     if (op == PL_OP_attention) {
+        out[n++] = PL_IMPL_WIDE;
         out[n++] = PL_IMPL_TILES;
         out[n++] = PL_IMPL_SPLIT;
         n = add_planned_forms(out, n);

@@ -14,9 +14,9 @@
 /* clang-format off */
 #define PL_IMPL_LIST(X) \
     X(PORTABLE, "portable") X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(MMA, "mma") X(STREAM, "stream") X(SPLIT, "split") \
-    X(TILES, "tiles") \
+    X(TILES, "tiles") X(WIDE, "wide") \
     X(COPY, "copy") X(WIDENED, "widened") X(V1, "v1") X(V2, "v2") X(CASCADE, "cascade") X(GATHER, "gather") \
-    X(BY_SLOT, "by_slot") X(BY_EXPERT, "by_expert") X(DENSE, "dense") X(FMA, "fma")
+    X(BY_SLOT, "by_slot") X(BY_EXPERT, "by_expert") X(DENSE, "dense") X(FMA, "fma") X(CHAIN, "chain")
 /* clang-format on */
 enum pl_impl {
 #define PL_IMPL_ENUM(id, text) PL_IMPL_##id,

@@ -46,6 +46,7 @@ const char *pl_whole_declines(const struct pl_kernels *ks, struct pl_rope_kind k
                               bool exact);
 enum pl_status pl_kernel_whole(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
                                struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+enum { PL_WHOLE_TOKENS = 1024 }; /* up to so many cached tokens it is taken for one row (docs/perf/h200.md) */
 struct pl_launch_whole {
     const struct pl_launch_attention *a;
     const struct pl_launch_rope *rope; /* of the same q, pages and step; q stays as it is */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 /* As kernels/cuda/stream.k.c has them. */
-enum { GROUP = 288, WARPS = 8, HOLD = 16, CHUNK = 2048, ZEROS = 576, RESERVED = 1024, DEPTH_LEAST = 3 };
+enum { GROUP = 288, WARPS = 8, HOLD = 16, CHUNK = 2048, RESERVED = 1024, DEPTH_LEAST = 3 };
 
 static bool is_half(const struct pl_device_weight *w) { return w->dtype == PL_BF16 || w->dtype == PL_F16; }
 /* Bytes of a block of 32 of the types that are taken as the file has them, else 0. */
@@ -25,7 +25,7 @@ static struct layout layout_of(const struct pl_kernels *ks, const struct pl_devi
     if (block_bytes(w) > 0) l.unit = 8 * (64 * block_bytes(w) + 48);
     uint32_t stage = l.unit + 2 * (uint32_t)sizeof(uint64_t);
     if (chunks > most / input) return l;
-    l.fixed = chunks * input + ZEROS + HOLD * WARPS * l.together * (uint32_t)sizeof(float);
+    l.fixed = chunks * input + HOLD * WARPS * l.together * (uint32_t)sizeof(float);
     if (l.fixed + DEPTH_LEAST * stage <= half) {
         l.depth = (half - l.fixed) / stage;
     } else if (l.fixed + DEPTH_LEAST * stage <= most) {

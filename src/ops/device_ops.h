@@ -3,6 +3,7 @@
 #define PL_OPS_DEVICE_OPS_H
 
 #include "device/stage.h"
+#include "ops/cuda_chain.h"
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 #include "ops/cuda_mma.h"
@@ -22,7 +23,7 @@ struct dev_format {
     struct dev_format *next;
     struct pl_device_weight w; /* no data: dtype, bits, group, scales' type */
     struct pl_kernel linear[PL_TILE_COUNT], embed, gemv[PL_GEMV_ROWS_MAX], unpack, retile, mma[PL_MMA_SIZES],
-        stream[PL_STREAM_KINDS];
+        stream[PL_STREAM_KINDS], chain[2];
     struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2];       /* in order, by slot */
     struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][3]; /* in order, by slot, in order by bulk copies */
     struct pl_kernel moe_unpack, moe_routed, moe_one[PL_MOE_ONE_COUNT];
@@ -52,7 +53,7 @@ struct dev_kv {
     size_t state_count;
     struct pl_kernel attention, attention_sinks, rope[16], whole[16]; /* by which norms and which rotation: dev_rope_index */
     struct pl_split_attention split;                                  /* made when first used */
-    struct pl_kernel tiles;                                           /* likewise */
+    struct pl_kernel tiles[2];                                        /* likewise; the second by four warps together */
     struct pl_paged paged[2];                                         /* by number of query heads; heads 0: not made yet */
 };
 /* Attention by plan for one (window, heads): planned at the first layer of a step that asks, reused by the others. */
@@ -106,6 +107,28 @@ struct dev_rope_waits {
 struct dev_ssm_kernel {
     struct pl_kernel kernel;
     struct pl_ssm_kind kind;
+};
+/* What waits to become one launch (device_chain.c), up to and with what `at` names. */
+struct dev_chain {
+    enum dev_chain_at {
+        DEV_CHAIN_EMPTY,
+        DEV_CHAIN_O,
+        DEV_CHAIN_NORM,
+        DEV_CHAIN_GATED,
+        DEV_CHAIN_DOWN,
+        DEV_CHAIN_NEXT_NORM
+    } at;
+    const struct pl_weight *o, *gate_up[2], *down, *next[PL_STREAM_MATRICES_MAX], *bias[PL_STREAM_MATRICES_MAX];
+    const struct pl_activation *from;
+    struct pl_activation *x, *g[2], *y[PL_STREAM_MATRICES_MAX];
+    struct dev_norm norm[2];
+    size_t count;
+    bool gelu;
+    bool fits;       /* the product being decided continues it */
+    bool replaying;  /* what waited is launched one by one */
+    bool off;        /* layers of this model are no chains */
+    uint64_t widest; /* input of a weight */
+    struct pl_device_buffer meet;
 };
 struct dev_ops {
     struct pl_ops base;
@@ -171,6 +194,7 @@ struct dev_ops {
         bool halves;
     } latent;
     struct dev_norm norm_waits;
+    struct dev_chain chain;
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
 
@@ -271,6 +295,21 @@ bool dev_prepares(const struct dev_ops *d, size_t rows, size_t cols);
 enum pl_status dev_prepare(struct pl_ops *o, enum pl_op op, enum pl_prepare which, const struct pl_launch_prepare *p,
                            const struct pl_activation *y);
 
+/* device_chain.c: all between two attentions. */
+bool dev_chain_wanted(const struct dev_ops *d);                  /* asked for, or by default, and the device can */
+enum pl_status dev_chain_begin(struct dev_ops *d) PL_MUST_CHECK; /* before a step is collected */
+void dev_chain_deinit(struct dev_ops *d);
+/* Whether this product, or with op glu these two gated, is what comes next in a chain, or begins one; dev_chain_take takes
+ * it. */
+bool dev_chain_fits(const struct dev_ops *d, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                    const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y);
+enum pl_status dev_chain_take(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                              const struct pl_weight *const *bias, const struct pl_activation *x,
+                              struct pl_activation *const *y, bool gelu) PL_MUST_CHECK;
+bool dev_chain_norm(struct dev_ops *d, const struct dev_norm *n); /* likewise, taken when it fits */
+enum pl_status dev_chain_settle(struct pl_ops *o) PL_MUST_CHECK;  /* launches what waits; its last norm may still wait */
+enum pl_status dev_norm(struct pl_ops *o, const struct dev_norm *n) PL_MUST_CHECK; /* launches it on its own */
+
 /* device_stream.c: products of one row, and the norm before them. */
 /* Whether the norm was put off. */
 bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n);
@@ -278,6 +317,9 @@ bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n);
 enum pl_status dev_settle(struct pl_ops *o) PL_MUST_CHECK;
 /* Whether rearranged weights meet one row in cuda_stream: asked for, or faster. */
 bool dev_streams_strips(const struct dev_ops *d);
+/* Ends the question that is open for a product. */
+enum pl_status dev_decide(struct dev_ops *d, enum pl_op op, const struct dev_weight *w, size_t rows,
+                          enum pl_impl *taken) PL_MUST_CHECK;
 /* What a product of so many rows would be given to. */
 enum pl_impl dev_product(const struct dev_ops *d, const struct dev_weight *w, size_t rows);
 enum pl_status dev_stream(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,

@@ -14,7 +14,8 @@ static bool asked(const struct dev_ops *d, enum pl_op op) {
 
 bool dev_streams_strips(const struct dev_ops *d) {
     bool narrow = d->mma_cols > 0 && d->mma_cols <= PL_STREAM_NARROW;
-    return PL_STREAM_STRIPS || narrow || d->base.choice.forced[PL_OP_linear] == PL_IMPL_STREAM;
+    return PL_STREAM_STRIPS || narrow || d->base.choice.forced[PL_OP_linear] == PL_IMPL_STREAM ||
+           (dev_chain_wanted(d) && !d->chain.off);
 }
 static bool streams(const struct dev_ops *d) { return d->streams > 0 || (d->strip_streams > 0 && dev_streams_strips(d)); }
 
@@ -99,13 +100,23 @@ bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, c
     const struct dev_ops *d = (const struct dev_ops *)o;
     const struct dev_weight *gate = weight_of(w[0]), *up = weight_of(w[1]);
     if (!streams(d) || gate->format != up->format || gate->w.rows != up->w.rows || asked(d, PL_OP_glu)) return false;
-    return dev_product(d, gate, x->rows) == PL_IMPL_STREAM && dev_product(d, up, x->rows) == PL_IMPL_STREAM;
+    enum pl_impl taken = dev_product(d, gate, x->rows);
+    return (taken == PL_IMPL_STREAM || taken == PL_IMPL_CHAIN) && dev_product(d, up, x->rows) == taken;
 }
 
 enum pl_status dev_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
                          enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) {
     struct dev_ops *d = dev_of(o);
     struct pl_launch_stream l = {0};
+    enum pl_impl taken[2];
+    bool chained = dev_chain_fits(d, PL_OP_glu, 2, w, bias, x, y);
+    d->chain.fits = chained;
+    if (!d->chain.replaying) {
+        for (size_t i = 0; i < 2; i++) PL_TRY(dev_decide(d, PL_OP_linear, weight_of(w[i]), x->rows, &taken[i]));
+    }
+    d->chain.fits = false;
+    if (chained) return dev_chain_take(o, PL_OP_glu, 2, w, bias, x, y, act == PL_OPS_GELU_TANH);
+    PL_TRY(dev_chain_settle(o));
     uint64_t bytes = fill(&l, 2, w, bias, y);
     struct pl_stream_kind kind = {.norm = dev_takes_norm(d, 2, x, y), .glu = true, .gelu = act == PL_OPS_GELU_TANH};
     if (!kind.norm) PL_TRY(dev_settle(o));

@@ -152,6 +152,7 @@ enum pl_status pl_kernel_make(struct pl_kernels *ks, const struct pl_jit_spec *s
     struct pl_jit_spec s = *spec;
     snprintf(k.name, sizeof k.name, "%s/%s", pl_device_kind_name(pl_device_info(ks->device)->kind), name);
     if (ks->uncounted) pl_jit_set(&s, "PL_UNCOUNTED", "1");
+    if (ks->every_lane) pl_jit_set(&s, "EVERY_LANE", "1");
     if (ks->planning) {
         PL_TRY(want(ks, &s, err));
         *out = k;

@@ -50,7 +50,9 @@ struct pl_kernels {
     uint32_t head;                     /* of rope and attention */
     uint32_t team, linear;             /* threads that share an output, group size of products */
     bool recording, graphs, uncounted; /* uncounted: kernels made from now on do not count on the device */
-    bool planning;                     /* kernels are only noted in `wanted`, launches do not happen */
+    bool every_lane; /* tests: kernels made from now on have each lane tell what one tells for its warp, which racecheck
+                        needs */
+    bool planning;   /* kernels are only noted in `wanted`, launches do not happen */
     struct pl_jit_spec *wanted;
     size_t wanted_count, wanted_cap;
     struct pl_kernel_record *records;

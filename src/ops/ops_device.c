@@ -139,6 +139,7 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
         d->mma_outputs = PL_MAX(d->mma_outputs, PL_MMA_MATRICES_MAX * w->w.rows);
     }
     d->routers += !d->exact && pl_router_declines(&d->ks, &w->w) == NULL;
+    d->chain.widest = PL_MAX(d->chain.widest, w->w.cols);
     if (pl_stream_declines(&d->ks, &w->w, 1) == NULL) w->w.strips ? d->strip_streams++ : d->streams++;
     PL_TRY(dev_format_of(d, &w->w, &w->format, err));
     return w->w.strips ? dev_load_strips(d, t->data, t->bytes, w, err) : PL_OK;
@@ -197,13 +198,15 @@ static uint32_t tile_of(const struct dev_ops *d, size_t rows, uint32_t *tile_row
     return pl_tile_of(d->base.invariant ? SIZE_MAX : rows, tile_rows);
 }
 
-enum { PRODUCT_IMPLS = 6 };
+enum { PRODUCT_IMPLS = 7 };
 /* In rank order; rows > 0. */
 static size_t product_candidates(const struct dev_ops *d, const struct dev_weight *w, size_t rows,
                                  struct pl_candidate out[PRODUCT_IMPLS]) {
     size_t n = 0;
     if (pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA && !d->base.invariant) {
         out[n++] = dense_candidate(d, w, rows);
+        const char *not_chain = d->chain.fits ? NULL : rows > 1 ? "more than one row" : "not between two attentions";
+        out[n++] = (struct pl_candidate){PL_IMPL_CHAIN, not_chain == NULL, not_chain};
         const char *not_stream = pl_stream_declines(&d->ks, &w->w, rows);
         bool streams = rows == 1 && (dev_streams_strips(d) || !w->w.strips) && not_stream == NULL;
         out[n++] = (struct pl_candidate){PL_IMPL_STREAM, streams, not_stream};
@@ -218,8 +221,7 @@ static size_t product_candidates(const struct dev_ops *d, const struct dev_weigh
     out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, w->w.strips ? "rearranged weights" : NULL};
     return n;
 }
-static enum pl_status decide_product(struct dev_ops *d, enum pl_op op, const struct dev_weight *w, size_t rows,
-                                     enum pl_impl *taken) {
+enum pl_status dev_decide(struct dev_ops *d, enum pl_op op, const struct dev_weight *w, size_t rows, enum pl_impl *taken) {
     struct pl_candidate list[PRODUCT_IMPLS];
     char shape[96];
     size_t n = product_candidates(d, w, rows, list);
@@ -247,7 +249,7 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     enum pl_impl taken = dev_product(d, dw, rows);
     if (taken == PL_IMPL_NONE) return "refused";
     if (taken == PL_IMPL_CUBLASLT) return DENSE_NAME;
-    if (taken == PL_IMPL_STREAM) return dev_stream_name(f);
+    if (taken == PL_IMPL_STREAM || taken == PL_IMPL_CHAIN) return dev_stream_name(f);
     if (taken == PL_IMPL_MMA) return dev_mma_name(d, f, rows);
     if (taken == PL_IMPL_FMA) return pl_fma_name(rows);
     if (taken == PL_IMPL_GEMV) {
@@ -310,7 +312,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->whole[i]);
     pl_kernel_free(ks, &kv->attention);
     pl_kernel_free(ks, &kv->attention_sinks);
-    pl_kernel_free(ks, &kv->tiles);
+    for (size_t i = 0; i < PL_COUNT_OF(kv->tiles); i++) pl_kernel_free(ks, &kv->tiles[i]);
     pl_kernel_free(ks, &kv->split.split);
     pl_kernel_free(ks, &kv->split.merge);
     for (size_t i = 0; i < PL_COUNT_OF(kv->paged); i++) pl_paged_free(ks, &kv->paged[i]);
@@ -456,6 +458,7 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     d->rope_waits = (struct dev_rope_waits){0};
     st = dev_ternary_begin(d);
     if (st == PL_OK) st = dev_mma_begin(d);
+    if (st == PL_OK) st = dev_chain_begin(d);
     if (st == PL_OK) st = dev_choice_begin(d);
     if (st != PL_OK) return report(d, st);
     d->steps++;
@@ -501,7 +504,11 @@ static enum pl_status launch_norm(struct pl_ops *o, struct pl_activation *x, con
                 pl_launch_norm(&d->ks, &d->norm, data_of(x), NULL, &weight_of(w)->w.data, data_of(y), x->rows, x->cols, eps,
                                offset));
 }
+enum pl_status dev_norm(struct pl_ops *o, const struct dev_norm *n) {
+    return launch_norm(o, n->x, n->w, n->eps, n->offset, n->y);
+}
 enum pl_status dev_settle(struct pl_ops *o) {
+    PL_TRY(dev_chain_settle(o));
     struct dev_norm n = dev_of(o)->norm_waits;
     struct dev_rope_waits w = dev_of(o)->rope_waits;
     if (w.r.q != NULL) {
@@ -515,6 +522,7 @@ enum pl_status dev_settle(struct pl_ops *o) {
 static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
                            struct pl_activation *y) {
     const struct dev_norm n = {x, y, w, eps, offset};
+    if (dev_chain_norm(dev_of(o), &n)) return PL_OK;
     PL_TRY(dev_settle(o));
     return dev_norm_waits(dev_of(o), &n) ? PL_OK : launch_norm(o, x, w, eps, offset, y);
 }
@@ -648,8 +656,13 @@ static enum pl_status dense(struct pl_ops *o, enum pl_op op, size_t count, const
 static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
                                const struct pl_weight *const *bias, const struct pl_activation *x,
                                struct pl_activation *const *y) {
-    enum pl_impl taken[PL_OPS_LINEAR_MAX];
-    for (size_t i = 0; i < count; i++) PL_TRY(decide_product(dev_of(o), op, weight_of(w[i]), x->rows, &taken[i]));
+    enum pl_impl taken[PL_OPS_LINEAR_MAX] = {PL_IMPL_NONE};
+    bool chained = dev_chain_fits(dev_of(o), op, count, w, bias, x, y);
+    if (!chained) PL_TRY(dev_chain_settle(o));
+    dev_of(o)->chain.fits = chained;
+    for (size_t i = 0; i < count; i++) PL_TRY(dev_decide(dev_of(o), op, weight_of(w[i]), x->rows, &taken[i]));
+    dev_of(o)->chain.fits = false;
+    if (chained && taken[0] == PL_IMPL_CHAIN) return dev_chain_take(o, op, count, w, bias, x, y, false);
     for (size_t i = 0, n; i < count; i += n) {
         const struct pl_weight *const *b = bias != NULL ? bias + i : NULL;
         n = run_of(count, w, taken, i);
@@ -828,6 +841,7 @@ static bool cache_state(const struct pl_ops *o, struct pl_ops_cache *out) {
 static void destroy(struct pl_ops *o) {
     struct dev_ops *d = dev_of(o);
     struct pl_device *dev = d->ks.device;
+    if (o->impl->backend == PL_BACKEND_CUDA) pl_chain_backend(-1);
     if (dev != NULL) {
         pl_device_settle(dev);
         pl_stage_destroy(d->stage);
@@ -839,6 +853,7 @@ static void destroy(struct pl_ops *o) {
         dev_attention_deinit(d);
         pl_dense_deinit(&d->ks, &d->dense);
         dev_mma_deinit(d);
+        dev_chain_deinit(d);
         dev_moe_deinit(d);
         dev_ternary_deinit(d);
         dev_latent_deinit(d);
@@ -859,6 +874,7 @@ static void destroy(struct pl_ops *o) {
             pl_kernel_free(&d->ks, &f->retile);
             for (int i = 0; i < PL_MMA_SIZES; i++) pl_kernel_free(&d->ks, &f->mma[i]);
             for (int i = 0; i < PL_STREAM_KINDS; i++) pl_kernel_free(&d->ks, &f->stream[i]);
+            for (int i = 0; i < 2; i++) pl_kernel_free(&d->ks, &f->chain[i]);
             pl_free(f);
         }
         pl_kernels_close(&d->ks);
@@ -923,6 +939,7 @@ static enum pl_status create(enum pl_device_kind kind, const struct pl_ops_optio
     pl_ops_init(&d->base, &impls[kind]);
     d->base.failure = d->ks.err.text;
     d->exact = opt->exact || opt->invariant;
+    if (kind == PL_DEVICE_CUDA) pl_chain_backend(1);
     enum pl_status st = open_device(d, kind, opt, err);
     if (st != PL_OK) {
         pl_ops_destroy(&d->base);

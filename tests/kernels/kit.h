@@ -120,6 +120,7 @@ static inline void kit_each(void (*fn)(void)) {
         if (index < 0) continue;
         struct pl_jit_options jit = {.mode = PL_JIT_ON, .dir = "build/test-jit"};
         CHECK(pl_kernels_open((enum pl_device_kind)kind, index, &jit, &ks, &err));
+        ks.every_lane = getenv("PLUMB_TEST_RACECHECK") != NULL;
         fn();
         pl_kernels_close(&ks);
         ran++;

@@ -1,0 +1,117 @@
+#include "ops/cuda_chain.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+/* As kernels/cuda/chain.k.c has them. APART: shared memory left to the attention that runs beside it. */
+enum { GROUP = 320, WARPS = 8, HOLD = 16, CHUNK = 2048, STAGE = 192, APART = 12 * 1024, DEPTH_LEAST = 4 };
+
+static atomic_int backends;
+void pl_chain_backend(int step) { atomic_fetch_add(&backends, step); }
+
+uint64_t pl_chain_meet_bytes(uint64_t in, uint64_t mid) { return 256 + 8 * (in + mid); }
+
+static bool is_half(const struct pl_device_weight *w) { return w->dtype == PL_BF16 || w->dtype == PL_F16; }
+
+struct layout {
+    uint32_t together, unit, fixed, depth;
+};
+static uint32_t together_of(const struct pl_device_weight *w) { return is_half(w) ? 4 : w->strips ? 16 : 8; }
+static struct layout layout_of(const struct pl_kernels *ks, const struct pl_launch_chain *l) {
+    const struct pl_device_weight *w = l->o;
+    struct layout at = {.together = together_of(w)};
+    uint64_t widest = PL_MAX(PL_MAX(l->o->cols, l->o->rows), l->down->cols), input = is_half(w) ? 8192 : 4608;
+    uint32_t most = pl_device_info(ks->device)->shared_optin_bytes - APART;
+    at.unit = is_half(w) ? 16384 : 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
+    if (!is_half(w) && !w->strips) at.unit = 8 * (64 * (uint32_t)pl_dtype_info(w->dtype)->block_bytes + 48);
+    uint64_t fixed = (widest + CHUNK - 1) / CHUNK * input + HOLD * WARPS * at.together * sizeof(float) + 4 * STAGE +
+                     (WARPS + 8) * sizeof(float);
+    uint32_t stage = at.unit + 2 * (uint32_t)sizeof(uint64_t);
+    if (fixed + DEPTH_LEAST * stage > most) return at;
+    at.fixed = (uint32_t)fixed;
+    at.depth = (most - at.fixed) / stage;
+    return at;
+}
+
+static bool alike(const struct pl_device_weight *a, const struct pl_device_weight *b) {
+    return a->dtype == b->dtype && a->strips == b->strips;
+}
+
+const char *pl_chain_declines(const struct pl_kernels *ks, const struct pl_launch_chain *l) {
+    const struct pl_device_weight *all[] = {l->o, l->gate, l->up, l->down, l->next[0], l->next[1], l->next[2]};
+    if (atomic_load(&backends) > 1) return "another CUDA backend of this process may run beside it";
+    for (size_t i = 0; i < 4 + l->count; i++) {
+        const char *why = pl_stream_declines(ks, all[i], 1);
+        if (why != NULL) return why;
+        if (!alike(all[i], l->o)) return "weights of several types";
+        if (all[i]->rows % together_of(l->o) != 0) return "outputs are no multiple of a unit's";
+        if (all[i]->cols % 32 != 0) return "inputs are no multiple of 32";
+    }
+    bool fits = l->gate->cols == l->o->rows && l->up->cols == l->o->rows && l->up->rows == l->gate->rows &&
+                l->down->cols == l->gate->rows && l->down->rows == l->o->rows;
+    for (size_t i = 0; i < l->count; i++) fits = fits && l->next[i]->cols == l->o->rows;
+    if (!fits) return "shapes do not follow each other";
+    if (l->meet != NULL && l->meet->bytes < pl_chain_meet_bytes(l->o->rows, l->down->cols)) return "room for its results";
+    return layout_of(ks, l).depth == 0 ? "input too wide for shared memory" : NULL;
+}
+
+static void short_name(const struct pl_device_weight *w, bool gelu, char *out, size_t size) {
+    snprintf(out, size, "chain/%s/%s", pl_dtype_name(w->dtype), gelu ? "gelu_tanh" : "silu");
+}
+void pl_kernel_chain_name(const struct pl_device_weight *w, bool gelu, char out[48]) {
+    char name[40];
+    short_name(w, gelu, name, sizeof name);
+    snprintf(out, 48, "cuda/%s", name);
+}
+
+enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_weight *w, bool gelu, struct pl_kernel *out,
+                               struct pl_err *err) {
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/chain.k.c", .entry = "pk_chain"};
+    pl_jit_set_u32(&s, "GROUP", GROUP);
+    if (gelu) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    pl_jit_set_weight(&s, w);
+    short_name(w, gelu, name, sizeof name);
+    return pl_kernel_make(ks, &s, GROUP, name, out, err);
+}
+
+enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_chain *l) {
+    static const struct pl_device_buffer none;
+    const struct pl_device_weight *first[] = {l->o, l->gate, l->up, l->down};
+    struct layout at = layout_of(ks, l);
+    struct pl_device_arg args[22];
+    uint32_t out[PL_STREAM_MATRICES_MAX] = {0};
+    PL_ASSERT(at.depth > 0 && l->count <= PL_STREAM_MATRICES_MAX);
+    for (size_t i = 0; i < PL_COUNT_OF(first); i++) args[i] = PL_ARG_BUFFER(&first[i]->data);
+    for (size_t i = 0; i < PL_STREAM_MATRICES_MAX; i++) {
+        bool here = i < l->count;
+        args[4 + i] = PL_ARG_BUFFER(here ? &l->next[i]->data : &none);
+        args[7 + i] = PL_ARG_BUFFER(here && l->bias[i] != NULL ? l->bias[i] : &none);
+        args[16 + i] = PL_ARG_BUFFER(here ? l->y[i] : &none);
+        out[i] = here ? (uint32_t)l->next[i]->rows : 0;
+    }
+    struct pl_args_chain a = {.heads = (u32)l->o->cols,
+                              .in = (u32)l->o->rows,
+                              .mid = (u32)l->down->cols,
+                              .out0 = out[0],
+                              .out1 = out[1],
+                              .out2 = out[2],
+                              .stages = l->count > 0 ? PL_CHAIN_STAGES : PL_CHAIN_STAGES - 1u,
+                              .depth = at.depth,
+                              .grid = pl_device_info(ks->device)->units,
+                              .value0 = l->eps,
+                              .offset0 = l->offset,
+                              .value1 = l->next_eps,
+                              .offset1 = l->next_offset};
+    args[10] = PL_ARG_BUFFER(l->norm);
+    args[11] = PL_ARG_BUFFER(l->count > 0 ? l->next_norm : &none);
+    args[12] = PL_ARG_BUFFER(l->from);
+    args[13] = PL_ARG_BUFFER(l->x);
+    args[14] = PL_ARG_BUFFER(l->h);
+    args[15] = PL_ARG_BUFFER(l->g);
+    args[19] = PL_ARG_BUFFER(l->meet);
+    args[20] = PL_ARG_BUFFER(&k->counter);
+    args[21] = PL_ARG_VALUE(a);
+    uint32_t shared = at.fixed + at.depth * (at.unit + 2 * (uint32_t)sizeof(uint64_t));
+    return pl_kernel_launch(ks, k, a.grid, 1, shared, args, PL_COUNT_OF(args));
+}

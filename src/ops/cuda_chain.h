@@ -1,0 +1,31 @@
+/* cuda_chain - what one row meets between two attentions as one launch on sm_90 and up (kernels/cuda/chain.k.c): the
+ * attention's output product, norm, gate and up, down, and the norm and products before the next attention. */
+#ifndef PL_OPS_CUDA_CHAIN_H
+#define PL_OPS_CUDA_CHAIN_H
+
+#include "ops/cuda_stream.h"
+
+/* Taken by itself, or on request alone (docs/perf/h200.md). */
+enum { PL_CHAIN_DEFAULT = false };
+/* Its groups wait for each other, so that two of them may not share the device: every CUDA backend of the process says when
+ * it begins and ends, and none takes chains while there are several. */
+void pl_chain_backend(int step);
+
+struct pl_launch_chain {
+    const struct pl_device_weight *o, *gate, *up, *down, *next[PL_STREAM_MATRICES_MAX]; /* of one format */
+    size_t count;                                                                       /* of next; 0: nothing follows */
+    pl_buffer_in *bias[PL_STREAM_MATRICES_MAX], *y[PL_STREAM_MATRICES_MAX];             /* of next */
+    pl_buffer_in *from, *x, *h, *g; /* h: where both norms leave their result */
+    pl_buffer_in *norm, *next_norm;
+    float eps, offset, next_eps, next_offset;
+    pl_buffer_in *meet; /* pl_chain_meet_bytes, zeros when it was made, for chains of one stream only */
+};
+uint64_t pl_chain_meet_bytes(uint64_t in, uint64_t mid); /* widths of the residual and between gate and down */
+/* Whether three products of these shapes (and what is next, may be NULL) can be one launch; NULL or why not. */
+const char *pl_chain_declines(const struct pl_kernels *ks, const struct pl_launch_chain *l);
+void pl_kernel_chain_name(const struct pl_device_weight *w, bool gelu, char out[48]);
+enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_weight *w, bool gelu, struct pl_kernel *out,
+                               struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_chain *l) PL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,241 @@
+/* What one row meets between two attentions as one launch (kernels/cuda/chain.k.c) against src/ref: every output, twice and
+ * bit for bit, with one launch counted each time. Runs on sm_90 and up; elsewhere it is declined, which is checked.
+ *
+ * test-variants: release
+ * test-timeout: 300 */
+#include "made.h"
+
+#include "ops/cuda_chain.h"
+#include "ops/cuda_mma.h"
+
+enum { WEIGHTS = 7 };
+struct shape {
+    size_t heads, in, mid, out[3];
+    bool gelu, next;
+};
+struct chain {
+    struct made m[WEIGHTS];
+    struct pl_device_weight w[WEIGHTS];
+    float *from, *x, *norm[2], *bias[2];
+};
+struct results {
+    float *x, *h, *g, *y[3];
+};
+
+static void rearrange(struct pl_device_weight *w) {
+    struct pl_kernel retile = {0};
+    struct pl_device_weight file = *w;
+    CHECK(pl_kernel_retile(&ks, &file, &retile, &err));
+    w->data = kit_out(pl_strips_bytes(&file));
+    CHECK(pl_launch_retile(&ks, &retile, &file, &w->data));
+    w->strips = true;
+    kit_drop(&file.data);
+    pl_kernel_free(&ks, &retile);
+}
+
+static void chain_make(struct chain *c, enum pl_dtype dtype, const struct shape *s) {
+    const size_t in[WEIGHTS] = {s->heads, s->in, s->in, s->mid, s->in, s->in, s->in};
+    const size_t out[WEIGHTS] = {s->in, s->mid, s->mid, s->in, s->out[0], s->out[1], s->out[2]};
+    for (int i = 0; i < WEIGHTS; i++) {
+        c->m[i] = make_tensor(dtype, out[i], in[i], 0, 0, PL_F32);
+        c->w[i] = upload(&c->m[i]);
+        if (dtype == PL_Q4_K || dtype == PL_Q6_K) rearrange(&c->w[i]);
+    }
+    c->from = kit_random(s->heads, 1);
+    c->x = kit_random(s->in, 1);
+    for (int i = 0; i < 2; i++) c->norm[i] = kit_random(s->in, 1), c->bias[i] = kit_random(s->out[i], 1);
+}
+static void chain_drop(struct chain *c) {
+    for (int i = 0; i < WEIGHTS; i++) kit_drop(&c->w[i].data), free(c->m[i].data);
+    free(c->from), free(c->x);
+    for (int i = 0; i < 2; i++) free(c->norm[i]), free(c->bias[i]);
+}
+
+static void run(struct chain *c, const struct shape *s, struct pl_kernel *k, const struct pl_device_buffer *meet,
+                struct results *r) {
+    struct pl_device_buffer from = kit_up(c->from, s->heads * 4), x = kit_up(c->x, s->in * 4), h = kit_out(s->in * 4),
+                            g = kit_out(s->mid * 4), y[3], norm[2], bias[2];
+    for (int i = 0; i < 3; i++) y[i] = kit_out(s->out[i] * 4);
+    for (int i = 0; i < 2; i++) norm[i] = kit_up(c->norm[i], s->in * 4), bias[i] = kit_up(c->bias[i], s->out[i] * 4);
+    struct pl_launch_chain l = {.o = &c->w[0],
+                                .gate = &c->w[1],
+                                .up = &c->w[2],
+                                .down = &c->w[3],
+                                .next = {&c->w[4], &c->w[5], &c->w[6]},
+                                .count = s->next ? 3 : 0,
+                                .bias = {&bias[0], &bias[1], NULL},
+                                .y = {&y[0], &y[1], &y[2]},
+                                .from = &from,
+                                .x = &x,
+                                .h = &h,
+                                .g = &g,
+                                .norm = &norm[0],
+                                .next_norm = &norm[1],
+                                .eps = 1e-5f,
+                                .offset = 0.5f,
+                                .next_eps = 1e-5f,
+                                .next_offset = 0.5f,
+                                .meet = meet};
+    uint64_t before = 0, counted = 0;
+    assert_null(pl_chain_declines(&ks, &l));
+    CHECK(pl_kernel_counted(&ks, k, &before, &err));
+    CHECK(pl_launch_chain(&ks, k, &l));
+    CHECK(pl_kernel_counted(&ks, k, &counted, &err));
+    assert_int_equal(counted, before + 1);
+    r->x = kit_down(&x), r->h = kit_down(&h), r->g = kit_down(&g);
+    for (int i = 0; i < 3; i++) r->y[i] = kit_down(&y[i]);
+    for (int i = 0; i < 2; i++) kit_drop(&norm[i]), kit_drop(&bias[i]);
+    kit_drop(&from);
+}
+
+struct product {
+    double *v, *size;
+};
+/* y = w x, and the sum of magnitudes. */
+static struct product multiply(const struct made *m, const double *x) {
+    size_t out = m->t.shape[0], in = m->t.shape[1];
+    struct product p = {malloc((out + 1) * sizeof(double)), malloc((out + 1) * sizeof(double))};
+    float *row = malloc(in * 4 + 4);
+    for (size_t o = 0; o < out; o++) {
+        CHECK(pl_dequant_row(&m->t, o, row));
+        p.v[o] = p.size[o] = 0;
+        for (size_t i = 0; i < in; i++) p.v[o] += row[i] * x[i], p.size[o] += fabs(row[i] * x[i]);
+    }
+    free(row);
+    return p;
+}
+static void product_free(struct product *p) { free(p->v), free(p->size); }
+static double *wide(const float *x, size_t n) {
+    double *v = malloc((n + 1) * sizeof *v);
+    for (size_t i = 0; i < n; i++) v[i] = x[i];
+    return v;
+}
+static double *normed(const double *x, const float *w, size_t n) {
+    double square = 0, *h = malloc((n + 1) * sizeof *h);
+    for (size_t i = 0; i < n; i++) square += x[i] * x[i];
+    for (size_t i = 0; i < n; i++) h[i] = x[i] / sqrt(square / (double)n + 1e-5) * (0.5 + (double)w[i]);
+    return h;
+}
+static double act(double v, bool gelu) {
+    return gelu ? 0.5 * v * (1 + tanh(0.7978845608028654 * v * (1 + 0.044715 * v * v))) : v / (1 + exp(-v));
+}
+static void near(const char *what, const float *got, const double *want, const double *size, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (fabs((double)got[i] - want[i]) <= 1e-4 * (size[i] + fabs(want[i]) + 1e-9)) continue;
+        print_message("# %s: element %zu of %zu is %.9g, expected %.9g\n", what, i, n, (double)got[i], want[i]);
+        fail();
+    }
+}
+
+/* g and x of the results are what the products after them are held to: errors do not add up in the comparison. */
+static void compare(const struct chain *c, const struct shape *s, const struct results *r) {
+    double *from = wide(c->from, s->heads), *g = wide(r->g, s->mid), *x = wide(r->x, s->in);
+    struct product o = multiply(&c->m[0], from);
+    for (size_t i = 0; i < s->in; i++) o.v[i] += (double)c->x[i], o.size[i] += fabs((double)c->x[i]);
+    double *h = normed(o.v, c->norm[0], s->in);
+    struct product gate = multiply(&c->m[1], h), up = multiply(&c->m[2], h), down = multiply(&c->m[3], g);
+    for (size_t i = 0; i < s->mid; i++) {
+        double v = act(gate.v[i], s->gelu) * up.v[i];
+        gate.size[i] = (gate.size[i] * (fabs(up.v[i]) + 1) + up.size[i] * (fabs(gate.v[i]) + 1)) * 2;
+        gate.v[i] = v;
+    }
+    near("gated", r->g, gate.v, gate.size, s->mid);
+    for (size_t i = 0; i < s->in; i++) down.v[i] += o.v[i], down.size[i] += o.size[i];
+    near("x", r->x, down.v, down.size, s->in);
+    double *last = s->next ? normed(x, c->norm[1], s->in) : h, *ones = malloc((s->in + 1) * sizeof *ones);
+    double square = 0;
+    for (size_t i = 0; i < s->in; i++) square += o.v[i] * o.v[i];
+    for (size_t i = 0; i < s->in; i++) ones[i] = s->next ? 1 : o.size[i] / sqrt(square / (double)s->in);
+    near("what the norm left", r->h, last, ones, s->in);
+    for (int i = 0; i < 3 && s->next; i++) {
+        struct product y = multiply(&c->m[4 + i], last);
+        for (size_t e = 0; e < s->out[i] && i < 2; e++) y.v[e] += (double)c->bias[i][e];
+        near("next", r->y[i], y.v, y.size, s->out[i]);
+        product_free(&y);
+    }
+    if (s->next) free(last);
+    product_free(&o), product_free(&gate), product_free(&up), product_free(&down);
+    free(from), free(g), free(x), free(h), free(ones);
+}
+static void same(struct results *a, struct results *b, const struct shape *s) {
+    assert_memory_equal(a->x, b->x, s->in * 4);
+    assert_memory_equal(a->h, b->h, s->in * 4);
+    assert_memory_equal(a->g, b->g, s->mid * 4);
+    for (int i = 0; i < 3 && s->next; i++) assert_memory_equal(a->y[i], b->y[i], s->out[i] * 4);
+}
+static void results_free(struct results *r) {
+    free(r->x), free(r->h), free(r->g);
+    for (int i = 0; i < 3; i++) free(r->y[i]);
+}
+
+static void one(enum pl_dtype dtype, const struct shape *s, const struct pl_device_buffer *meet) {
+    struct chain c;
+    struct pl_kernel k = {0};
+    struct results first, again;
+    chain_make(&c, dtype, s);
+    CHECK(pl_kernel_chain(&ks, &c.w[0], s->gelu, &k, &err));
+    print_message("# %s %zu -> %zu -> %zu\n", k.name, s->heads, s->in, s->mid);
+    run(&c, s, &k, meet, &first);
+    compare(&c, s, &first);
+    run(&c, s, &k, meet, &again);
+    same(&first, &again, s);
+    results_free(&first), results_free(&again);
+    pl_kernel_free(&ks, &k);
+    chain_drop(&c);
+}
+
+static void chains(void) {
+    static const enum pl_dtype types[] = {PL_Q4_K, PL_BF16, PL_Q6_K, PL_F16, PL_Q8_0, PL_Q4_0, PL_Q4_1, PL_Q5_0};
+    static const struct shape shapes[] = {{2304, 512, 2560, {256, 64, 64}, false, true},
+                                          {256, 256, 256, {16, 16, 16}, true, true},
+                                          {1024, 4096, 768, {48, 16, 16}, false, false},
+                                          {4096, 4096, 6144, {4096, 1024, 1024}, false, true},
+                                          {256, 2304, 14336, {1024, 256, 256}, true, true}};
+    struct pl_device_weight probe = {.dtype = PL_BF16, .rows = 48, .cols = 512, .row_bytes = 1024};
+    if (pl_stream_declines(&ks, &probe, 1) != NULL) return;
+    struct pl_device_buffer meet;
+    pl_chain_backend(1);
+    CHECK(pl_device_alloc(ks.device, pl_chain_meet_bytes(4096, 14336), &meet, &err));
+    CHECK(pl_device_fill(ks.device, ks.stream, &meet, 0, &err));
+    for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
+        for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
+            if (test_small() ? i < 2 && t < 3 : i < 3 || t < 2) one(types[t], &shapes[i], &meet);
+        }
+    }
+    pl_device_free(ks.device, &meet);
+    pl_chain_backend(-1);
+}
+static void test_chain(void **state) {
+    (void)state;
+    kit_each(chains);
+}
+
+/* What cannot be one launch says why. */
+static void declined(void) {
+    struct pl_device_weight w = {.dtype = PL_BF16, .rows = 512, .cols = 512, .row_bytes = 1024}, odd = w;
+    struct pl_launch_chain l = {.o = &w, .gate = &w, .up = &w, .down = &w};
+    if (pl_stream_declines(&ks, &w, 1) != NULL) {
+        assert_non_null(pl_chain_declines(&ks, &l));
+        return;
+    }
+    assert_null(pl_chain_declines(&ks, &l));
+    odd.cols = 1024, odd.row_bytes = 2048;
+    l.down = &odd;
+    assert_string_equal(pl_chain_declines(&ks, &l), "shapes do not follow each other");
+    odd = w;
+    odd.dtype = PL_F16;
+    assert_string_equal(pl_chain_declines(&ks, &l), "weights of several types");
+    l.down = &w;
+    pl_chain_backend(2);
+    assert_non_null(strstr(pl_chain_declines(&ks, &l), "another CUDA backend"));
+    pl_chain_backend(-2);
+}
+static void test_declined(void **state) {
+    (void)state;
+    kit_each(declined);
+}
+
+int main(void) {
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_declined), cmocka_unit_test(test_chain)};
+    return TEST_RUN("chains", tests);
+}
