@@ -209,6 +209,16 @@ CASES = {
                             mamba_d_head="auto", mamba_d_state=12, mamba_n_groups=2, mamba_d_conv=4, mamba_expand=2,
                             mamba_chunk_size=16, mamba_conv_bias=True, mamba_proj_bias=False, mamba_norm_before_gate=True,
                             mamba_rms_norm=True, rope_theta=10000.0, tie_word_embeddings=True), None),
+    "jamba": (dict(TINY, architectures=["JambaForCausalLM"], model_type="jamba", hidden_act="silu", head_dim=None,
+                   num_hidden_layers=4, attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
+                   num_experts=4, num_experts_per_tok=2, intermediate_size=24, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2,
+                   mamba_dt_rank=5, mamba_conv_bias=True, mamba_proj_bias=False, tie_word_embeddings=False), "jamba"),
+    "nemotron-h": (dict(architectures=["NemotronHForCausalLM"], model_type="nemotron_h", vocab_size=96, hidden_size=32,
+                        intermediate_size=40, num_hidden_layers=5, hybrid_override_pattern="M-*M-", num_attention_heads=4,
+                        num_key_value_heads=2, head_dim=8, max_position_embeddings=128, layer_norm_epsilon=1e-5, mlp_hidden_act="relu2",
+                        mamba_hidden_act="silu", ssm_state_size=16, mamba_num_heads=6, mamba_head_dim=8, n_groups=2, conv_kernel=4,
+                        expand=2, use_conv_bias=True, use_bias=False, mamba_proj_bias=False, attention_bias=False, mlp_bias=False,
+                        chunk_size=16, time_step_min=0.001, tie_word_embeddings=False, torch_dtype="bfloat16"), "nemotron_h"),
     "falcon-mamba": (dict(architectures=["FalconMambaForCausalLM"], model_type="falcon_mamba", vocab_size=96, hidden_size=48,
                           num_hidden_layers=2, state_size=12, conv_kernel=3, expand=2, intermediate_size=96,
                           time_step_rank="auto", layer_norm_epsilon=1e-5, mixer_rms_eps=1e-5, use_bias=False,
@@ -342,6 +352,8 @@ def one_by_one(config, weights):
         moe = {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight",
                "router.weight": "router.layer.weight"}
         return {re.sub(r"(?<=block_sparse_moe\.)(.*)", lambda m: moe[m.group(1)], k): v for k, v in weights.items()}
+    if config["model_type"] == "nemotron_h":
+        return {k.replace("model.", "backbone.", 1): v for k, v in weights.items()}
     kinds = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral else {k: k + "_proj" for k in ("gate", "up", "down")}
     out = {}
     for name, t in weights.items():
@@ -547,7 +559,10 @@ HYBRID_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
                 "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out", "mamba.A_log": "ssm_a", "mamba.D": "ssm_d",
                 "mamba.dt_bias": "ssm_dt.bias", "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
                 "feed_forward.down_proj": "ffn_down", "pre_ff_layernorm": "ffn_norm",
-                "block_sparse_moe.router": "ffn_gate_inp"}
+                "block_sparse_moe.router": "ffn_gate_inp", "feed_forward.router": "ffn_gate_inp", "mamba.x_proj": "ssm_x",
+                "mamba.dt_proj": "ssm_dt", "mamba.dt_layernorm": "ssm_dt_norm", "mamba.b_layernorm": "ssm_b_norm",
+                "mamba.c_layernorm": "ssm_c_norm", "model.embeddings": "token_embd", "model.norm_f": "output_norm",
+                "norm": "attn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 
 
 def falcon_h1_scale(c, rest, a):
@@ -574,18 +589,22 @@ def hybrid_tensors(c, name, a, arch):
     block = f"blk.{layer}."
     if arch == "falcon-h1":
         a = falcon_h1_scale(c, rest, a)
+    if arch == "nemotron_h":  # one mixer a layer, whatever it is
+        part = rest.removeprefix("mixer.")
+        rest = ({"q_proj": "self_attn.", "k_proj": "self_attn.", "v_proj": "self_attn.", "o_proj": "self_attn.",
+                 "up_proj": "mlp.", "down_proj": "mlp."}.get(part, "mamba.") + part) if part != rest else rest
     if rest == "mamba.A_log":
         a = -np.exp(a)
-    if rest in ("mamba.A_log", "mamba.D"):
+    if rest in ("mamba.A_log", "mamba.D") and arch != "jamba":
         a = a.reshape(-1, 1)
     if rest == "mamba.conv1d" and kind == "weight":
         a = a.squeeze(1)
     if rest == "mamba.norm":
-        a = a.reshape(c["mamba_n_groups"], -1)
+        a = a.reshape(c["n_groups"] if arch == "nemotron_h" else c["mamba_n_groups"], -1)
     if arch == "granitehybrid" and rest in ("self_attn.q_proj", "self_attn.k_proj"):
         a = permute(a, c["num_attention_heads"] if "q_proj" in rest else c["num_key_value_heads"])
     small = a.ndim == 1 or arch == "falcon-h1" or rest in ("mamba.A_log", "mamba.D", "mamba.conv1d", "mamba.norm",
-                                                           "block_sparse_moe.router")
+                                                           "block_sparse_moe.router", "feed_forward.router")
     a = a.astype(np.float32 if small else np.float16)
     shared = "_shexp" if c.get("num_local_experts") else ""
     if rest == "shared_mlp.input_linear":
@@ -593,34 +612,43 @@ def hybrid_tensors(c, name, a, arch):
         return [(f"{block}ffn_gate{shared}.weight", a[:half]), (f"{block}ffn_up{shared}.weight", a[half:])]
     if rest == "shared_mlp.output_linear":
         return [(f"{block}ffn_down{shared}.weight", a)]
-    if rest == "block_sparse_moe.experts.gate_up_proj":
+    if rest.endswith(".experts.gate_up_proj"):
         half = a.shape[1] // 2
         return [(f"{block}ffn_gate_exps.weight", a[:, :half].copy()), (f"{block}ffn_up_exps.weight", a[:, half:].copy())]
-    if rest == "block_sparse_moe.experts.down_proj":
+    if rest.endswith(".experts.down_proj"):
         return [(f"{block}ffn_down_exps.weight", a)]
     target = top or block + HYBRID_NAMES[rest]
-    bare = rest == "pre_ff_layernorm"  # Falcon-H1's converter leaves the suffix out
+    bare = rest == "pre_ff_layernorm" and arch == "falcon-h1"  # Falcon-H1's converter leaves the suffix out
     return [(target + (f".{kind}" if kind and not bare else ""), a)]
 
 
 def write_gguf_hybrid(name, c, weights, arch):
     import gguf
     w = gguf.GGUFWriter(str(ROOT / f"{name}.gguf"), arch)
-    mamba = [t == "mamba" for t in c.get("layer_types", [])]
+    pattern = c.get("hybrid_override_pattern", "")
+    mamba = [t == "mamba" for t in c.get("layer_types", [])] or [t != "*" for t in pattern]
+    if arch == "jamba":
+        mamba = [i % c["attn_layer_period"] != c["attn_layer_offset"] for i in range(c["num_hidden_layers"])]
     w.add_block_count(c["num_hidden_layers"])
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
-    w.add_feed_forward_length(c["intermediate_size"])
+    ff = c["intermediate_size"]
+    w.add_feed_forward_length([ff if t == "-" else 0 for t in pattern] if pattern else ff)
     w.add_head_count(c["num_attention_heads"])
     w.add_head_count_kv([0 if m else c["num_key_value_heads"] for m in mamba] if mamba else c["num_key_value_heads"])
-    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    w.add_rope_freq_base(c["rope_theta"])
-    w.add_ssm_conv_kernel(c["mamba_d_conv"])
-    w.add_ssm_state_size(c["mamba_d_state"])
-    w.add_ssm_group_count(c["mamba_n_groups"])
-    w.add_ssm_inner_size(c.get("mamba_d_ssm") or c["mamba_expand"] * c["hidden_size"])
-    w.add_ssm_time_step_rank(c["mamba_n_heads"])
-    if arch == "falcon-h1":
+    w.add_layer_norm_rms_eps(c.get("rms_norm_eps") or c["layer_norm_epsilon"])
+    w.add_rope_freq_base(c.get("rope_theta", 10000.0))
+    w.add_ssm_conv_kernel(c.get("mamba_d_conv") or c["conv_kernel"])
+    w.add_ssm_state_size(c.get("mamba_d_state") or c["ssm_state_size"])
+    if arch != "jamba":
+        w.add_ssm_group_count(c.get("mamba_n_groups") or c["n_groups"])
+    inner = c["mamba_num_heads"] * c["mamba_head_dim"] if pattern else c.get("mamba_expand", 2) * c["hidden_size"]
+    w.add_ssm_inner_size(c.get("mamba_d_ssm") or inner)
+    w.add_ssm_time_step_rank(c.get("mamba_n_heads") or c.get("mamba_num_heads") or c["mamba_dt_rank"])
+    if arch == "jamba":
+        w.add_expert_count(c["num_experts"])
+        w.add_expert_used_count(c["num_experts_per_tok"])
+    elif arch in ("falcon-h1", "nemotron_h"):
         w.add_key_length(c["head_dim"])
         w.add_value_length(c["head_dim"])
     else:
@@ -644,7 +672,7 @@ def write_gguf_hybrid(name, c, weights, arch):
 def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
     import gguf
     c = text_config(config)
-    if arch in ("granitehybrid", "falcon-h1"):
+    if arch in ("granitehybrid", "falcon-h1", "jamba", "nemotron_h"):
         return write_gguf_hybrid(name, c, weights, arch)
     if arch in ("mamba", "mamba2"):
         return write_gguf_mamba(name, c, weights, arch)

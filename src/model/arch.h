@@ -90,6 +90,7 @@ enum pl_need {
     PL_NEED_NO_QUERY_RANK,
     PL_NEED_SSM,
     PL_NEED_SSM_NORM,
+    PL_NEED_ALONE, /* neither attention nor state: an MLP is all the layer has */
     PL_NEED_CONV_BIAS
 };
 
@@ -146,7 +147,7 @@ struct pl_arch_bias {
 };
 
 /* SmolLM3: every fourth, or as no_rope_layers says; Cohere 2: those without a window. */
-enum pl_nope { PL_NOPE_NONE, PL_NOPE_FOURTH, PL_NOPE_GLOBAL };
+enum pl_nope { PL_NOPE_NONE, PL_NOPE_FOURTH, PL_NOPE_GLOBAL, PL_NOPE_ALL };
 
 struct pl_arch_def {
     /* What no file says. */
@@ -193,7 +194,8 @@ struct pl_arch_def {
                              struct pl_activation *x);
 };
 extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
-extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def, pl_granite_hybrid_def, pl_falcon_h1_def;
+extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def, pl_granite_hybrid_def, pl_falcon_h1_def,
+    pl_jamba_def, pl_nemotron_h_def;
 extern const struct pl_arch_def pl_bitnet_def, pl_bitnet_silu_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
@@ -304,6 +306,12 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
     {                                                                                                  \
         .gguf = gguf_name, .hf = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
         .use = PL_WEIGHT_VECTOR, .cols = PL_DIM_##COLS, .need = PL_NEED_##NEED, .made = PL_MADE_##MADE \
+    }
+/* Its name has no suffix in files of some converters. */
+#define PL_BIND_PRE_FF_NORM                                                                                      \
+    {                                                                                                            \
+        .gguf = "ffn_norm", .gguf_fused = "ffn_norm.weight", .hf = "pre_ff_layernorm.weight", .per_layer = true, \
+        .slot = offsetof(struct pl_layer, mlp_norm), .use = PL_WEIGHT_VECTOR, .cols = PL_DIM_E                   \
     }
 /* block: "mixer", ... */
 #define PL_BIND_SSM_COMMON(block)                                                                   \

@@ -34,6 +34,8 @@ static const struct {
     {"mamba2", PL_ARCH_MAMBA2},
     {"granitehybrid", PL_ARCH_GRANITE_HYBRID},
     {"falcon-h1", PL_ARCH_FALCON_H1},
+    {"jamba", PL_ARCH_JAMBA},
+    {"nemotron_h", PL_ARCH_NEMOTRON_H},
     {"bitnet", PL_ARCH_BITNET_SILU},
     {"bitnet-b1.58", PL_ARCH_BITNET},
 };
@@ -144,9 +146,30 @@ static enum pl_status read_kv_heads(struct reader *r, struct pl_model_config *c)
                     "metadata key %s says %lld for layer %u: 0, or one number up to %u for all, was expected", r->key,
                     (long long)n, l, c->heads);
         if (n > 0) c->kv_heads = (uint32_t)n;
-        c->layer_ssm[l] = c->layer_no_attention[l] = n == 0;
+        c->layer_no_attention[l] = n == 0;
+        c->layer_ssm[l] = n == 0 && !c->layer_moe[l];
+        c->layer_moe[l] = false;
     }
     if (c->kv_heads == 0) c->kv_heads = c->heads;
+    return PL_OK;
+}
+
+/* One number; or of Nemotron-H one for each layer, 0 where it has no MLP. */
+static enum pl_status read_mlp_width(struct reader *r, struct pl_model_config *c) {
+    const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "feed_forward_length"));
+    if (v == NULL || v->type != PL_GGUF_ARRAY || c->arch != PL_ARCH_NEMOTRON_H)
+        return read_u32(r, "feed_forward_length", 1, PL_MLP_MAX, &c->mlp_width, NULL);
+    if (v->elem_type == PL_GGUF_STRING || v->count != c->layers)
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
+                (unsigned long long)v->count, c->layers);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        int64_t n = pl_gguf_elem_i64(v, l);
+        if (n < 0 || n > (int64_t)PL_MLP_MAX || (n > 0 && c->mlp_width > 0 && n != c->mlp_width))
+            PL_FAIL(r->err, PL_FORMAT, "metadata key %s says %lld for layer %u: 0, or one number for all, was expected",
+                    r->key, (long long)n, l);
+        if (n > 0) c->mlp_width = (uint32_t)n;
+        c->layer_moe[l] = n > 0; /* for the moment: read_kv_heads turns it into what the layer is */
+    }
     return PL_OK;
 }
 
@@ -154,7 +177,7 @@ static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, "block_count", 1, PL_MODEL_LAYERS_MAX, &c->layers, NULL));
     PL_TRY(read_u32(r, "embedding_length", 1, PL_WIDTH_MAX, &c->width, NULL));
     if (r->def->no_attention) return read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL);
-    PL_TRY(read_u32(r, "feed_forward_length", 1, PL_MLP_MAX, &c->mlp_width, NULL));
+    PL_TRY(read_mlp_width(r, c));
     PL_TRY(read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL));
     PL_TRY(read_u32(r, "attention.head_count", 1, PL_HEADS_MAX, &c->heads, NULL));
     if (r->def->latent) return read_latent(r, c);
@@ -264,7 +287,11 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     if ((scale != 0 && scale != 1) || gating > 1)
         PL_FAIL(r->err, PL_UNSUPPORTED, "experts weighted by %g with gating function %u: a plain softmax is implemented",
                 (double)scale, gating);
-    for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = true;
+    for (uint32_t l = c->layers; l-- > 0;) { /* Jamba: some layers */
+        char router[64];
+        snprintf(router, sizeof router, "blk.%u.ffn_gate_inp.weight", l);
+        c->layer_moe[l] = !r->def->moe_optional || has(r->f, router);
+    }
     return PL_OK;
 }
 
@@ -385,6 +412,7 @@ static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) 
     c->norm_eps = -1;
     c->layer_norm = d->layer_norm;
     PL_TRY(read_f32(r, d->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", &c->norm_eps));
+    if (c->norm_eps < 0 && d->ssm != PL_SSM_NONE) PL_TRY(read_f32(r, "attention.layer_norm_epsilon", &c->norm_eps));
     if (c->norm_eps < 0) PL_FAIL(r->err, PL_FORMAT, "metadata key %s is missing or negative", r->key);
     c->latent_eps = c->norm_eps;
     c->rope_base = d->rope_base_gguf > 0 ? d->rope_base_gguf : 1e4f;
@@ -424,7 +452,8 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
     enum pl_status st = pl_gguf_bool(f, key_of(&r, "rope.scaling.finetuned"), &rotates, err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
     for (uint32_t l = 0; l < c->layers; l++)
-        c->layer_nope[l] = r.def->moe_optional             ? !rotates
+        c->layer_nope[l] = r.def->nope == PL_NOPE_ALL      ? true
+                           : r.def->moe_optional           ? !rotates
                            : r.def->nope == PL_NOPE_FOURTH ? (l + 1) % 4 == 0
                            : r.def->nope == PL_NOPE_GLOBAL ? !c->layer_windowed[l]
                                                            : false;

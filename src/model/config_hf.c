@@ -43,6 +43,8 @@ static const struct hf_arch {
     {"mamba2", PL_ARCH_MAMBA2, 32768, 4096, 0, 64, 0, 0, 0, 1 << 20, 1e-5, 1e4, false, false},
     {"granitemoehybrid", PL_ARCH_GRANITE_HYBRID, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
     {"falcon_h1", PL_ARCH_FALCON_H1, 128000, 4096, 14336, 32, 32, 8, 0, 8192, 1e-5, 1e4, false, false},
+    {"jamba", PL_ARCH_JAMBA, 65536, 4096, 14336, 32, 32, 8, 0, 262144, 1e-6, 1e4, false, false},
+    {"nemotron_h", PL_ARCH_NEMOTRON_H, 131072, 4096, 21504, 52, 32, 8, 128, 4096, 1e-5, 1e4, false, false},
     {"falcon_mamba", PL_ARCH_FALCON_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
     {"bitnet", PL_ARCH_BITNET, 128256, 2560, 6912, 30, 20, 5, 0, 2048, 1e-5, 5e5, false, false},
@@ -354,6 +356,19 @@ static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_co
     return read_router(r, c);
 }
 
+/* Jamba: experts at every period-th layer; one expert is none. */
+static enum pl_status read_jamba_experts(struct reader *r, struct pl_model_config *c) {
+    uint32_t period, offset;
+    PL_TRY(read_u32(r, r->root, "num_experts", 0, PL_EXPERTS_MAX, 16, &c->experts));
+    PL_TRY(read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, 2, &c->experts_used));
+    PL_TRY(read_u32(r, r->root, "expert_layer_period", 1, UINT32_MAX, 2, &period));
+    PL_TRY(read_u32(r, r->root, "expert_layer_offset", 0, UINT32_MAX, 1, &offset));
+    if (c->experts <= 1) c->experts = c->experts_used = 0;
+    c->expert_width = c->mlp_width;
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = c->experts > 0 && l % period == offset;
+    return PL_OK;
+}
+
 /* Granite 4: an expert that always counts, and others or none; without them it is the MLP. */
 static enum pl_status read_granite_experts(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, r->root, "num_local_experts", 0, PL_EXPERTS_MAX, 8, &c->experts));
@@ -374,6 +389,7 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     if (d->latent) return read_deepseek_experts(r, c);
     bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
     if (!d->moe) return PL_OK;
+    if (c->arch == PL_ARCH_JAMBA) return read_jamba_experts(r, c);
     if (d->moe_optional) return read_granite_experts(r, c);
     bool local = c->arch == PL_ARCH_MIXTRAL || c->arch == PL_ARCH_GPT_OSS;
     uint32_t count = c->arch == PL_ARCH_MIXTRAL     ? 8
@@ -619,6 +635,8 @@ static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
 
 static enum pl_status read_nope(struct reader *r, struct pl_model_config *c) {
     if (r->def->nope == PL_NOPE_NONE) return PL_OK;
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_nope[l] = true;
+    if (r->def->nope == PL_NOPE_ALL) return PL_OK;
     const json_t *list = r->def->nope == PL_NOPE_FOURTH ? field(r->root, "no_rope_layers") : NULL;
     uint32_t interval = 4;
     PL_TRY(read_u32(r, r->root, "no_rope_layer_interval", 1, UINT32_MAX, 4, &interval));

@@ -46,10 +46,32 @@ static const struct names hybrid_names = {.heads = "mamba_n_heads",
                                           .groups_missing = 1,
                                           .state_missing = 256};
 
+static const struct names jamba_names = {.state = "mamba_d_state",
+                                         .conv = "mamba_d_conv",
+                                         .expand = "mamba_expand",
+                                         .rank = "mamba_dt_rank",
+                                         .conv_bias = "mamba_conv_bias",
+                                         .proj_bias = "mamba_proj_bias",
+                                         .state_missing = 16};
+static const struct names nemotron_names = {.heads = "mamba_num_heads",
+                                            .head_dim = "mamba_head_dim",
+                                            .groups = "n_groups",
+                                            .state = "ssm_state_size",
+                                            .conv = "conv_kernel",
+                                            .expand = "expand",
+                                            .conv_bias = "use_conv_bias",
+                                            .proj_bias = "use_bias",
+                                            .heads_missing = 128,
+                                            .head_dim_missing = 64,
+                                            .groups_missing = 8,
+                                            .state_missing = 128};
+
 static const struct names *names_of(enum pl_arch a) {
-    return a == PL_ARCH_GRANITE_HYBRID || a == PL_ARCH_FALCON_H1 ? &hybrid_names
-           : a == PL_ARCH_MAMBA2                                 ? &mamba2_names
-                                                                 : &mamba_names;
+    return a == PL_ARCH_JAMBA                                      ? &jamba_names
+           : a == PL_ARCH_NEMOTRON_H                               ? &nemotron_names
+           : a == PL_ARCH_GRANITE_HYBRID || a == PL_ARCH_FALCON_H1 ? &hybrid_names
+           : a == PL_ARCH_MAMBA2                                   ? &mamba2_names
+                                                                   : &mamba_names;
 }
 
 /* Infinity is 1e308 by now, or an object that names it (newer files). */
@@ -100,8 +122,10 @@ static enum pl_status read_widths(const json_t *o, const struct names *n, struct
     }
     PL_TRY(pl_hf_u32(o, n->heads, 1, PL_HEADS_MAX, n->heads_missing, &s->heads, err));
     PL_TRY(pl_hf_u32(o, n->groups, 1, PL_HEADS_MAX, n->groups_missing, &s->groups, err));
-    return u32_or_auto(o, n->head_dim, INNER_MAX, n->head_dim_missing > 0 ? n->head_dim_missing : s->inner / s->heads,
-                       &s->head_dim, err);
+    PL_TRY(u32_or_auto(o, n->head_dim, INNER_MAX, n->head_dim_missing > 0 ? n->head_dim_missing : s->inner / s->heads,
+                       &s->head_dim, err));
+    if (c->arch == PL_ARCH_NEMOTRON_H) s->inner = (uint32_t)PL_MIN((uint64_t)s->heads * s->head_dim, (uint64_t)INNER_MAX);
+    return PL_OK;
 }
 
 enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
@@ -116,7 +140,7 @@ enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, stru
     PL_TRY(pl_hf_bool(o, n->proj_bias, false, &proj_bias, err));
     if (proj_bias) PL_FAIL(err, PL_UNSUPPORTED, "config.json: %s is true, which is not implemented", n->proj_bias);
     PL_TRY(read_limits(o, c, err));
-    s->bcdt_norm = c->arch == PL_ARCH_FALCON_MAMBA;
+    s->bcdt_norm = c->arch == PL_ARCH_FALCON_MAMBA || c->arch == PL_ARCH_JAMBA;
     s->norm = s->kind == PL_SSM_MAMBA2;
     return pl_hf_f32(o, "mixer_rms_eps", 1e-6, &s->bcdt_eps, err);
 }
@@ -170,8 +194,53 @@ static enum pl_status read_granite(const json_t *o, struct pl_model_config *c, s
     return PL_OK;
 }
 
+static enum pl_status read_jamba(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    uint32_t period, offset;
+    PL_TRY(pl_hf_u32(o, "attn_layer_period", 1, UINT32_MAX, 8, &period, err));
+    PL_TRY(pl_hf_u32(o, "attn_layer_offset", 0, UINT32_MAX, 4, &offset, err));
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_ssm[l] = c->layer_no_attention[l] = l % period != offset;
+    c->ssm.bcdt_eps = c->norm_eps;
+    return PL_OK;
+}
+
+/* What layer l is: a letter of hybrid_override_pattern, or a word of layers_block_type; 0: neither is there. */
+static char nemotron_layer(const json_t *o, uint32_t l) {
+    const json_t *pattern = json_object_get(o, "hybrid_override_pattern"), *types = json_object_get(o, "layers_block_type");
+    if (json_is_string(pattern)) return l < json_string_length(pattern) ? json_string_value(pattern)[l] : 0;
+    const json_t *v = json_array_get(types, l);
+    const char *s = json_is_string(v) ? json_string_value(v) : "";
+    return strcmp(s, "mamba") == 0 || strcmp(s, "linear_attention") == 0     ? 'M'
+           : strcmp(s, "attention") == 0 || strcmp(s, "full_attention") == 0 ? '*'
+           : strcmp(s, "mlp") == 0                                           ? '-'
+           : strcmp(s, "moe") == 0                                           ? 'E'
+                                                                             : 0;
+}
+
+static enum pl_status read_nemotron(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    const json_t *act = json_object_get(o, "mlp_hidden_act");
+    if (json_is_string(act) && strcmp(json_string_value(act), "relu2") != 0)
+        PL_FAIL(err, PL_UNSUPPORTED, "config.json: mlp_hidden_act '%.32s' is not implemented for nemotron_h; relu2 is",
+                json_string_value(act));
+    PL_TRY(pl_hf_f32(o, "time_step_min", 0.001, &c->ssm.dt_min, err));
+    c->ssm.dt_max = 3e38f;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        char kind = nemotron_layer(o, l);
+        if (kind == 'E')
+            PL_FAIL(err, PL_UNSUPPORTED,
+                    "config.json: layer %u is a mixture of experts without gates, which is not implemented", l);
+        if (kind != 'M' && kind != '*' && kind != '-')
+            PL_FAIL(err, PL_FORMAT,
+                    "config.json: neither hybrid_override_pattern nor layers_block_type says what layer %u is", l);
+        c->layer_ssm[l] = kind == 'M';
+        c->layer_no_attention[l] = kind != '*';
+    }
+    return PL_OK;
+}
+
 enum pl_status pl_config_ssm_layers(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
     if (c->arch == PL_ARCH_GRANITE_HYBRID) return read_granite(o, c, err);
+    if (c->arch == PL_ARCH_JAMBA) return read_jamba(o, c, err);
+    if (c->arch == PL_ARCH_NEMOTRON_H) return read_nemotron(o, c, err);
     for (uint32_t l = 0; l < c->layers; l++) {
         c->layer_ssm[l] = true;
         c->layer_no_attention[l] = pl_arch_def(c->arch)->no_attention;
@@ -197,12 +266,14 @@ enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, str
     }
     s->dt_max = 3e38f;
     s->bcdt_eps = c->norm_eps;
-    bool granite = c->arch == PL_ARCH_GRANITE_HYBRID;
+    s->bcdt_norm |= c->arch == PL_ARCH_JAMBA;
+    /* Of these the layers were read before, by their numbers of KV heads. */
+    bool listed = c->arch == PL_ARCH_GRANITE_HYBRID || c->arch == PL_ARCH_JAMBA || c->arch == PL_ARCH_NEMOTRON_H;
     for (uint32_t l = c->layers; l-- > 0;) {
         char name[64];
         snprintf(name, sizeof name, "blk.%u.ssm_conv1d.bias", l);
-        if (!granite) c->layer_ssm[l] = true; /* Granite: those without KV heads, read before */
-        if (!granite) c->layer_no_attention[l] = pl_arch_def(c->arch)->no_attention;
+        if (!listed) c->layer_ssm[l] = true;
+        if (!listed) c->layer_no_attention[l] = pl_arch_def(c->arch)->no_attention;
         if (c->layer_ssm[l]) s->conv_bias = pl_file_tensor(f, name) != NULL;
     }
     return PL_OK;

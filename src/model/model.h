@@ -39,6 +39,8 @@ enum pl_arch {
     PL_ARCH_MAMBA2,
     PL_ARCH_GRANITE_HYBRID,
     PL_ARCH_FALCON_H1,
+    PL_ARCH_JAMBA,
+    PL_ARCH_NEMOTRON_H,
     PL_ARCH_BITNET,
     PL_ARCH_BITNET_SILU,
     PL_ARCH_COUNT /* the last: one line each */

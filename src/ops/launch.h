@@ -112,6 +112,7 @@ enum pl_elementwise {
     PL_EW_RELU2,
     PL_EW_SILU_ALONE, /* not gated */
     PL_EW_GELU_TANH_ALONE,
+    PL_EW_RELU2_ALONE,
     PL_EW_SCALE,
     PL_EW_GATE_ROWS,
     PL_EW_SOFTCAP,

@@ -251,7 +251,7 @@ struct pl_attention {
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out);
 /* Clamped: gpt-oss's, of experts alone: gate is held below 7, up within 7, y = (up + 1) * gate * sigmoid(1.702 gate).
- * Relu2, the square of what is above zero: of glu with up alone. */
+ * Relu2, the square of what is above zero: of glu alone. */
 enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED, PL_OPS_RELU2 };
 /* y = act(gate) * up; up NULL: y = act(gate). */
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,

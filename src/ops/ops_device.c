@@ -753,8 +753,9 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
     struct dev_ops *d = dev_of(o);
     PL_TRY(dev_settle(o));
     if (up == NULL) {
-        PL_ASSERT(act != PL_OPS_RELU2);
-        struct pl_kernel *alone = &d->elementwise[act == PL_OPS_SILU ? PL_EW_SILU_ALONE : PL_EW_GELU_TANH_ALONE];
+        struct pl_kernel *alone = &d->elementwise[act == PL_OPS_SILU    ? PL_EW_SILU_ALONE
+                                                  : act == PL_OPS_RELU2 ? PL_EW_RELU2_ALONE
+                                                                        : PL_EW_GELU_TANH_ALONE];
         return done(o, PL_OP_glu, alone, 0, pl_launch_act(&d->ks, alone, data_of(gate), data_of(y), gate->rows, gate->cols));
     }
     struct pl_launch_prepare p = {

@@ -58,6 +58,8 @@ static const struct {
     {"granite-hybrid-moe.gguf", "granite-hybrid-moe", false, true},
     {"falcon-h1", "falcon-h1", false, false},
     {"falcon-h1-norm", "falcon-h1-norm", false, false},
+    {"jamba", "jamba", false, true},
+    {"nemotron-h", "nemotron-h", false, false},
     {"deepseek2-lite", "deepseek2-lite", false, true},
     {"deepseek2.gguf", "deepseek2", false, true},
     {"deepseek2-lite-mlx4", "deepseek2-lite-mlx4", true, true},
