@@ -319,6 +319,24 @@ static void bed_rows(const struct pl_verify_options *o, struct report *r) {
     pl_buf_deinit(&said);
 }
 
+/* Why steps did not read a shared beginning once, each reason by itself. */
+static void decline_rows(struct report *r) {
+    static const char *const reasons[] = {"nothing shared", "below floor", "slower by cost"};
+    for (size_t i = 0; i < PL_COUNT_OF(reasons); i++) {
+        const json_t *list = r->seen[PLANNED].declined;
+        char route[80];
+        double n = 0;
+        for (size_t k = 0; k < json_array_size(list); k++) {
+            const json_t *row = json_array_get(list, k);
+            const char *why = json_string_value(json_object_get(row, "reason"));
+            if (why != NULL && strcmp(why, reasons[i]) == 0) n += json_number_value(json_object_get(row, "layer_steps"));
+        }
+        snprintf(route, sizeof route, "cascade declined: %s", reasons[i]);
+        add_row(r, route, ways[PLANNED].name, n, "",
+                r->cpu ? "the CPU has one form of attention" : "no step was declined for it");
+    }
+}
+
 /* A prompt beside rows of decoding: no form of decode attention, or with them in one launch where a device has tiles. */
 static void mixed_row(struct report *r) {
     static const char route[] = "declined before the pool: prompts beside rows of decoding";
@@ -353,6 +371,7 @@ static void attention_rows(struct report *r) {
         add_row(r, "merge of latent attention's chunks", "a model with latent attention", 0, "",
                 "this model has no latent attention");
     form_row(r, "cascade over a shared beginning", FORCED_CASCADE, "cascade", NULL);
+    decline_rows(r);
     form_row(r, "gather, asked for", FORCED_GATHER, "gather", NULL);
     form_row(r, "gather, because all else is switched off", SWITCHED_OFF, "gather", NULL);
     form_row(r, "declined before the pool: a step of several tokens", FORCED_V2, NULL, "multi-token");
