@@ -531,6 +531,16 @@ static enum pl_status run_attention(struct pl_ops *o, enum pl_impl form, const s
     }
 }
 
+/* Why decode attention was not asked: one kind of step must not hide the other. */
+static const char *step_kind(const struct pl_batch *b) {
+    bool decode = false, prompt = false;
+    for (uint32_t i = 0; i < b->seq_count; i++) {
+        decode |= b->seqs[i].rows == 1;
+        prompt |= b->seqs[i].rows > 1;
+    }
+    return decode && prompt ? "mixed batch" : "multi-token step";
+}
+
 enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                              struct pl_activation *out) {
     struct dev_ops *d = dev_of(o);
@@ -570,6 +580,6 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
     o->attention_totals.rows += a.rows;
     o->attention_totals.tokens += tokens;
     bool rows = !what.decode && (what.plan == NULL || what.mixed) && pick.reason[0] == 0; /* not a question for the plan */
-    pl_ops_count_attention(o, pl_impl_name(pick.taken), rows ? "multi-token step" : pick.reason, bytes);
+    pl_ops_count_attention(o, pl_impl_name(pick.taken), rows ? step_kind(o->batch) : pick.reason, bytes);
     return PL_OK;
 }

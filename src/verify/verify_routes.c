@@ -337,18 +337,6 @@ static void decline_rows(struct report *r) {
     }
 }
 
-/* A prompt beside rows of decoding: no form of decode attention, or with them in one launch where a device has tiles. */
-static void mixed_row(struct report *r) {
-    static const char route[] = "declined before the pool: prompts beside rows of decoding";
-    char instead[400] = "", why[480];
-    if (!r->seen[FORCED_V2].driven || form_steps(&r->seen[FORCED_V2], "tiles", NULL, instead, sizeof instead) <= 0) {
-        form_row(r, route, FORCED_V2, NULL, "mixed");
-        return;
-    }
-    snprintf(why, sizeof why, "nothing is declined here: such a step goes through in one launch (%s)", instead);
-    add_row(r, route, ways[FORCED_V2].name, 0, "", why);
-}
-
 static void attention_rows(struct report *r) {
     static const char *const merge[] = {"merge", NULL};
     char names[300] = "", instead[400] = "";
@@ -375,7 +363,7 @@ static void attention_rows(struct report *r) {
     form_row(r, "gather, asked for", FORCED_GATHER, "gather", NULL);
     form_row(r, "gather, because all else is switched off", SWITCHED_OFF, "gather", NULL);
     form_row(r, "declined before the pool: a step of several tokens", FORCED_V2, NULL, "multi-token");
-    mixed_row(r);
+    form_row(r, "declined before the pool: prompts beside rows of decoding", PLANNED, NULL, "mixed");
 }
 
 static void other_rows(struct report *r) {
