@@ -166,7 +166,7 @@ def a_killed_run_goes_on_and_leaves_nothing_behind():
 @case
 def items_run_beside_each_other():
     """The same report in the plan's order, whoever is ready first; a context goes to every command."""
-    out, only = os.path.join(WORK, "beside"), "build,backend,operations,forced,outputs,accuracy,counters,bench"
+    out, only = os.path.join(WORK, "jobs"), "build,backend,operations,forced,outputs,accuracy,counters,bench"
     verify("-m", tiny(), "--quick", "--backend", "cpu", "-c", 192, "--jobs", 5, "--only", only, "--report", out, code=0)
     r = report(out)
     assert [i["name"] for i in r["items"]] == only.split(",") and all(i["status"] == "pass" for i in r["items"])
