@@ -2,10 +2,8 @@
  * heads, whose first VALUE_DIM numbers are its value. Contract, parts and their weights: kernels/paged.k.c.
  *
  * A group takes one chunk for HEADS query heads, a multiple of 16. Keys stream through STAGES tiles of TILE tokens in shared
- * memory, each read once for scores and values. A warp multiplies one half of the key's numbers for a part of heads and
- * tokens, the two halves are added where the softmax is taken, then a warp weighs an eighth of the values for all heads. The
- * three are done for three tiles in a row between two barriers, half of the warps beginning with another one than the others:
- * so matrix units have work while others take softmaxes.
+ * memory, each read once for scores and values. Per tile: a warp multiplies one half of the key's numbers for a part of heads
+ * and tokens, the two halves are added where the softmax is taken, then a warp weighs an eighth of the values for all heads.
  * q and weights are rounded to the cache's type. mla_merge joins the parts of a row: 128 numbers of one head a group.
  * Orders are fixed: bitwise repeatable. Requires: HEAD_DIM % 64 == 0, VALUE_DIM % 128 == 0, PAGE_TOKENS % 16 == 0, one KV
  * head, f16 or bf16 pages, GROUP 256. Relative error to src/ref <= 6e-3 (f16).
@@ -98,11 +96,9 @@ KERNEL(mla_merge)(const f32 *parts, const f32 *lse_log2, const u32 *__restrict__
 #define P_PITCH 80u                     /* bytes */
 #define SHARE   (GROUP / HEADS)         /* threads that take the softmax of a head */
 #define EACH    (TILE / SHARE)
-#define S_SIZE  (2u * HEADS * S_PITCH * 4u) /* both halves; two of each, for tiles in turn */
-#define P_SIZE  (HEADS * P_PITCH)
 #define S_AT    (STAGES * STAGE)
-#define P_AT    (S_AT + 2u * S_SIZE)
-#define KEEP_AT (P_AT + 2u * P_SIZE)
+#define P_AT    (S_AT + 2u * HEADS * S_PITCH * 4u)
+#define KEEP_AT (P_AT + HEADS * P_PITCH)
 
 extern __shared__ __align__(128) u8 shared[];
 
@@ -177,7 +173,7 @@ FN void scores(f32 *to, u32 qf[STEPS][4], u32 k, u32 n, u32 half) {
 }
 
 /* EACH tokens of one head: scores become weights. */
-FN void soften(const f32 *s, u32 p, f32 *kept, f32 *m, f32 *l, u32 live, f32 softcap) {
+FN void soften(const f32 *s, f32 *m, f32 *l, u32 live, f32 softcap) {
     u32 head = LOCAL_X / SHARE, first = LOCAL_X % SHARE * EACH;
     const f32 *x = s + head * S_PITCH + first;
     f32 e[EACH], top = *m;
@@ -196,13 +192,14 @@ FN void soften(const f32 *s, u32 p, f32 *kept, f32 *m, f32 *l, u32 live, f32 sof
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) *l += e[i] = power2(e[i] - from);
 #pragma unroll
-    for (u32 i = 0; i < EACH; i += 2u) shared_put4(p + head * P_PITCH + 2u * (first + i), two(e[i], e[i + 1u]));
-    if (first == 0u) kept[head] = keep;
+    for (u32 i = 0; i < EACH; i += 2u) shared_put4(shared_at(shared) + P_AT + head * P_PITCH + 2u * (first + i), two(e[i], e[i + 1u]));
+    if (first == 0u) ((f32 *)(shared + KEEP_AT))[head] = keep;
 }
 
 /* o += weights times this warp's values. */
-FN void weigh(f32 o[MT][PARTS][4], u32 p, const f32 *keep, u32 v) {
+FN void weigh(f32 o[MT][PARTS][4], u32 v) {
     u32 warp = LOCAL_X / 32u, lane = LOCAL_X % 32u, g = lane / 4u;
+    const f32 *keep = (const f32 *)(shared + KEEP_AT);
     f32 by[MT][2];
     bool any = false;
 #pragma unroll
@@ -224,7 +221,7 @@ FN void weigh(f32 o[MT][PARTS][4], u32 p, const f32 *keep, u32 v) {
     for (u32 s = 0; s < TILE / 16u; s++) {
         u32 f[MT][4];
 #pragma unroll
-        for (u32 m = 0; m < MT; m++) factors(f[m], p + (16u * m + (lane & 15u)) * P_PITCH + 16u * (2u * s + (lane >> 4)));
+        for (u32 m = 0; m < MT; m++) factors(f[m], shared_at(shared) + P_AT + (16u * m + (lane & 15u)) * P_PITCH + 16u * (2u * s + (lane >> 4)));
 #pragma unroll
         for (u32 i = 0; i < PARTS / 2u; i++) {
             u32 b[4];
@@ -271,14 +268,15 @@ KERNEL(mla)(const f32 *q, const KV_TYPE *pages, const u32 *__restrict__ plan, f3
     u32 warp = LOCAL_X / 32u, half = warp & 1u, tile = (warp >> 1) / BESIDE, n = (warp >> 1) % BESIDE * MT;
     count_launch(witness);
     if (c1.y == 0u) return; /* the grid is larger than the plan */
+    u32 stage = 0, last = STAGES - 1u;
     if (w.tokens > 0u) look_up(page, &w, 0);
 #pragma unroll 1
-    for (u32 s = 0; s < STAGES - 2u; s++) {
+    for (u32 s = 0; s < STAGES - 1u; s++) {
         if (s * TILE < w.tokens) fetch(base + s * STAGE, pages, &w, s * TILE, page);
         copies_close();
         if (w.tokens > 0u) look_up(page, &w, (s + 1u) * TILE);
     }
-    bool direct = c1.z == PL_PLAN_DIRECT, early = warp < WARPS / 2u;
+    bool direct = c1.z == PL_PLAN_DIRECT;
     u64 mine = (u64)c2.y * a.heads + y * HEADS, at = direct ? mine : (u64)c1.z * a.heads + y * HEADS;
     u32 qf[STEPS][4];
     load_q(qf, q + mine * HEAD_DIM, tile, half, a.softcap > 0.0f ? a.scale : a.scale * LOG2E);
@@ -287,29 +285,23 @@ KERNEL(mla)(const f32 *q, const KV_TYPE *pages, const u32 *__restrict__ plan, f3
     for (u32 k = 0; k < MT; k++)
 #pragma unroll
         for (u32 i = 0; i < PARTS; i++) o[k][i][0] = o[k][i][1] = o[k][i][2] = o[k][i][3] = 0.0f;
-    f32 *s = (f32 *)(shared + S_AT), *kept = (f32 *)(shared + KEEP_AT);
-    u32 mine_at = (half * HEADS + 16u * tile) * S_PITCH, p = base + P_AT, room = STAGES - 2u, old = STAGES - 1u, now = 0u, odd = 0u;
-    COPIES_WAIT(STAGES - 3);
+    f32 *s = (f32 *)(shared + S_AT);
+    COPIES_WAIT(STAGES - 2);
     BARRIER();
-    if (w.tokens > 0u) scores(s + mine_at, qf, base, n, half);
-    /* Tile t0's softmax, with the scores of the next one and the values of the one before. */
 #pragma unroll 1
-    for (u32 t0 = 0; t0 < w.tokens + TILE && w.tokens > 0u; t0 += TILE) {
-        u32 next = now + 1u == STAGES ? 0u : now + 1u, ahead = t0 + (STAGES - 2u) * TILE;
-        COPIES_WAIT(STAGES - 4);
-        BARRIER(); /* scores of this tile and weights of the one before stand, the next has come, the last but one is free */
-        if (ahead < w.tokens) fetch(base + room * STAGE, pages, &w, ahead, page);
+    for (u32 t0 = 0; t0 < w.tokens; t0 += TILE) {
+        u32 k = base + stage * STAGE, next = t0 + (STAGES - 1u) * TILE;
+        scores(s + (half * HEADS + 16u * tile) * S_PITCH, qf, k, n, half);
+        BARRIER(); /* scores stand; the tile before this one is free */
+        if (next < w.tokens) fetch(base + last * STAGE, pages, &w, next, page);
         copies_close();
-        look_up(page, &w, ahead + TILE);
-        bool more = t0 + TILE < w.tokens;
-        if (early && more) scores(s + (odd ^ 1u) * (S_SIZE / 4u) + mine_at, qf, base + next * STAGE, n, half);
-        if (t0 < w.tokens) soften(s + odd * (S_SIZE / 4u), p + odd * P_SIZE, kept + odd * HEADS, &m, &l, w.tokens - t0, a.softcap);
-        if (t0 > 0u) weigh(o, p + (odd ^ 1u) * P_SIZE, kept + (odd ^ 1u) * HEADS, base + old * STAGE);
-        if (!early && more) scores(s + (odd ^ 1u) * (S_SIZE / 4u) + mine_at, qf, base + next * STAGE, n, half);
-        room = room + 1u == STAGES ? 0u : room + 1u;
-        old = now;
-        now = next;
-        odd ^= 1u;
+        look_up(page, &w, next + TILE);
+        soften(s, &m, &l, w.tokens - t0, a.softcap);
+        COPIES_WAIT(STAGES - 2);
+        BARRIER(); /* weights stand, and the next tile */
+        weigh(o, k);
+        stage = stage + 1u == STAGES ? 0u : stage + 1u;
+        last = last + 1u == STAGES ? 0u : last + 1u;
     }
     put(o, m, l, (direct ? out : parts) + at * VALUE_DIM, direct ? 0 : lse_log2 + at);
 }

@@ -69,17 +69,17 @@ static bool is_latent(const struct pl_paged_shape *s) {
     return s->value_dim > 0 && s->value_dim < s->head_dim && s->value_stride == s->head_dim && s->kv_heads == 1;
 }
 static uint32_t mla_shared_bytes(const struct pl_paged_shape *s, uint32_t heads, uint32_t stages) {
-    return stages * MLA_TILE * ((s->head_dim / 8) | 1) * 16 + 2 * heads * (2 * 40 * 4 + 80 + 4); /* as in the kernel */
+    return stages * MLA_TILE * ((s->head_dim / 8) | 1) * 16 + heads * (2 * 40 * 4 + 80 + 4); /* as in the kernel */
 }
 /* q, four tiles, weights of two; from a multiple of 1024 on. */
 static uint32_t mla_wide_shared_bytes(const struct pl_paged_shape *s) {
     return 1024 + 64 * s->head_dim * 2 + 4 * MLA_TILE * s->head_dim * 2 + 64 * 128;
 }
-/* The most heads of a group that leave room for four tiles of tokens, five where there is room; false: there is none. */
+/* The most heads of a group that leave room for three tiles of tokens, five where there is room; false: there is none. */
 static bool mla_fit(const struct pl_kernels *ks, const struct pl_paged_shape *s, uint32_t *heads, uint32_t *stages) {
     uint32_t room = ks != NULL ? pl_device_info(ks->device)->shared_optin_bytes - 1024 : 2 * MMA_PAIR_BYTES;
     for (*heads = 64; *heads >= 16; *heads /= 2)
-        for (*stages = 5; *stages >= 4 && s->heads % *heads == 0; --*stages)
+        for (*stages = 5; *stages >= 3 && s->heads % *heads == 0; --*stages)
             if (mla_shared_bytes(s, *heads, *stages) <= room) return true;
     return false;
 }
@@ -142,6 +142,7 @@ void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const s
         p->latent = true;
         (void)mla_fit(ks, s, &p->heads_together, &p->stages);
         p->rows = p->heads_together;
+        if (ks != NULL && strcmp(pl_device_info(ks->device)->target, "sm_90a") == 0) pl_paged_widen_latent(p);
         return;
     }
     uint32_t stage = mma_stage_bytes(s->head_dim), room = mma_room(ks) - 16 * (s->head_dim / 8 + 1) * 16;
