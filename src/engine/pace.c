@@ -19,7 +19,7 @@ void pl_pace_note(struct pl_pace *p, uint32_t rows, uint64_t ns) {
         p->first++;
         return;
     }
-    if (p->n > 0 && p->x > 0) y = fmin(y, 2 * (pl_pace_fixed(p) + slope(p) * x)); /* one that was held up is no rule */
+    if (p->n > 0 && p->x > 0) y = fmin(y, 2 * (p->y + slope(p) * (x * p->n - p->x)) / p->n); /* one held up is no rule */
     p->n = p->n * KEEP + 1;
     p->x = p->x * KEEP + x;
     p->y = p->y * KEEP + y;
@@ -28,8 +28,6 @@ void pl_pace_note(struct pl_pace *p, uint32_t rows, uint64_t ns) {
     double mean = p->x / p->n, spread = p->xx / p->n - mean * mean;
     if (spread > 0.01 * mean * mean) p->slope = (p->xy / p->n - mean * (p->y / p->n)) / spread;
 }
-
-double pl_pace_fixed(const struct pl_pace *p) { return p->n == 0 || p->x <= 0 ? 0 : (p->y - slope(p) * p->x) / p->n; }
 
 uint32_t pl_pace_rows(const struct pl_pace *p, double ns) {
     if (p->n == 0 || p->x <= 0 || p->y <= 0) return 0;

@@ -17,7 +17,4 @@ void pl_pace_note(struct pl_pace *p, uint32_t rows, uint64_t ns);
 /* 0: nothing was noted yet. At most four times the rows that steps had lately: what is far away is not known. */
 uint32_t pl_pace_rows(const struct pl_pace *p, double ns);
 
-/* a: what a step costs anyway, in ns; 0 as long as steps were alike. */
-double pl_pace_fixed(const struct pl_pace *p);
-
 #endif

@@ -31,7 +31,8 @@ struct pl_service_options {
     uint32_t step_tokens;    /* rows of one step; 0 = the engine's batch rows */
     uint32_t prefill_tokens; /* of them for prompts; 0 = what decoding rows leave */
     uint32_t gap_ms;         /* a step that also decodes prefills about as much as takes this long; 0: no such bound */
-    uint32_t gap_least_ms;   /* and as little as this where what a step costs anyway is less than a fifth; 0: gap_ms */
+    uint32_t
+        gap_least_ms; /* five steps that only decode, where they take less than gap_ms, but no less than this; 0: gap_ms */
     bool no_prefix_cache;
     uint64_t fail_step; /* drill: this step (the first is 1) fails as if the device had; 0: none */
 };

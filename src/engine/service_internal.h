@@ -107,7 +107,6 @@ struct pl_service {
     enum pl_host_part part;
     double decode_ns;    /* measured: a step that only decodes */
     struct pl_pace pace; /* of the others */
-    uint32_t paced;      /* steps that did both */
     pthread_t engine_thread, delivery_thread;
     struct pl_state_pool kept;     /* copies of states after prefixes; count 0: none */
     uint32_t *states, state_count; /* slots of recurrent state by the scheduler's slot; NULL where the model has none */

@@ -83,17 +83,15 @@ enum phase { DECODE, PREFILL, MIXED };
 /* Products take rows in tiles: full ones cost no more than begun ones, and few sizes mean few plans. */
 static uint32_t even(uint32_t rows) { return rows >= 512 ? rows / 128 * 128 : rows >= 128 ? rows / 32 * 32 : rows; }
 
-/* How many rows a step with running sequences may have, from what steps took until now: as few as keep what a step costs
- * anyway below a fifth, between the two bounds. Which rows share a step changes no result, only when it comes. */
+/* How many rows a step with running sequences may have, from what steps took until now: it takes about as long as five that
+ * only decode, between the two bounds. Which rows share a step changes no result, only when it comes. */
 static void bound_gap(struct pl_service *s, const struct flight *f, enum phase phase, uint64_t ns) {
-    enum { LEAST = 16, PROBE = 8 };
+    enum { LEAST = 16 };
     if (s->gap_ns == 0) return;
     if (phase == DECODE) smooth(&s->decode_ns, (double)ns);
     if (phase != DECODE && f->rows >= LEAST) pl_pace_note(&s->pace, f->rows, ns);
-    double gap = PL_MIN(PL_MAX(5 * pl_pace_fixed(&s->pace), (double)s->gap_least_ns), (double)s->gap_ns);
+    double gap = PL_MIN(PL_MAX(5 * s->decode_ns, (double)s->gap_least_ns), (double)s->gap_ns);
     uint32_t rows = even(pl_pace_rows(&s->pace, PL_MAX(gap, 2 * s->decode_ns)));
-    /* Steps that are all alike do not tell what a step costs anyway: now and then one is half as long. */
-    if (s->gap_least_ns < s->gap_ns && phase == MIXED && ++s->paced % PROBE == 0) rows = even(rows / 2);
     if (rows > 0) pl_sched_limit_mixed(s->sched, PL_MAX(rows, f->decoding + LEAST));
 }
 

@@ -32,20 +32,7 @@ static void steps_take_what_was_asked(void **state) {
         }
 }
 
-/* Once steps of different sizes were seen. */
-static void the_fixed_part_is_found(void **state) {
-    (void)state;
-    struct pl_pace p = {0};
-    for (uint32_t i = 0; i < 8; i++) pl_pace_note(&p, 400 + 100 * i, cost(7000, 28, 400 + 100 * i));
-    assert_true(pl_pace_fixed(&p) > 6.9e6 && pl_pace_fixed(&p) < 7.1e6);
-    for (uint32_t i = 0; i < 50; i++) pl_pace_note(&p, 1000, cost(7000, 28, 1000)); /* alike: it is not forgotten */
-    assert_true(pl_pace_fixed(&p) > 6.9e6 && pl_pace_fixed(&p) < 7.1e6);
-    struct pl_pace free_steps = {0};
-    for (uint32_t i = 0; i < 8; i++) pl_pace_note(&free_steps, 400 + 100 * i, cost(0, 30, 400 + 100 * i));
-    assert_true(pl_pace_fixed(&free_steps) < 1e5);
-}
-
-/* The first steps load code; one that was held up is no rule; texts of steps that are alike leave the fixed part alone. */
+/* The first steps load code; one that was held up is no rule. */
 static void outliers_do_little(void **state) {
     (void)state;
     struct pl_pace p = {0};
@@ -62,7 +49,6 @@ static void nothing_is_known_before_the_first_step(void **state) {
     (void)state;
     struct pl_pace p = {0};
     assert_int_equal(pl_pace_rows(&p, 1e6), 0);
-    assert_true(pl_pace_fixed(&p) == 0);
     for (int i = 0; i < 4; i++) pl_pace_note(&p, 0, 1000);
     assert_int_equal(pl_pace_rows(&p, 1e6), 0);
 }
@@ -95,9 +81,11 @@ static void it_follows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_take_what_was_asked), cmocka_unit_test(the_fixed_part_is_found),
-        cmocka_unit_test(outliers_do_little),        cmocka_unit_test(nothing_is_known_before_the_first_step),
-        cmocka_unit_test(far_away_is_not_guessed),   cmocka_unit_test(it_follows),
+        cmocka_unit_test(steps_take_what_was_asked),
+        cmocka_unit_test(outliers_do_little),
+        cmocka_unit_test(nothing_is_known_before_the_first_step),
+        cmocka_unit_test(far_away_is_not_guessed),
+        cmocka_unit_test(it_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
