@@ -247,6 +247,8 @@ MLX_CASES = {
     "cohere-mlx8": ("cohere", 8, 32, torch.float16, {}),
     "cohere2-mlx4": ("cohere2", 4, 32, torch.bfloat16, {}),
     "glm-mlx4": ("glm", 4, 32, torch.bfloat16, {}),
+    "mamba-mlx4": ("mamba", 4, 32, torch.bfloat16, {}),
+    "mamba2-mlx4": ("mamba2", 4, 32, torch.float16, {}),
     "glm4-mlx3": ("glm4", 3, 32, torch.float16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }

@@ -311,6 +311,57 @@ static void deepseek(void **state) {
     ASSERT_NEAR(c.attn_scale, 0.1352337);
 }
 
+static void state_space(void **state) {
+    (void)state;
+    struct pl_model_config c = must_read(
+        "{\"architectures\":[\"MambaForCausalLM\"],\"model_type\":\"mamba\",\"bos_token_id\":0,\"conv_kernel\":4,"
+        "\"d_inner\":1536,\"d_model\":768,\"expand\":2,\"fused_add_norm\":true,\"hidden_act\":\"silu\",\"hidden_size\":768,"
+        "\"intermediate_size\":1536,\"layer_norm_epsilon\":1e-05,\"n_layer\":24,\"num_hidden_layers\":24,"
+        "\"residual_in_fp32\":true,\"rms_norm\":true,\"ssm_cfg\":{},\"state_size\":16,\"time_step_rank\":48,"
+        "\"use_bias\":false,\"use_conv_bias\":true,\"vocab_size\":50280}");
+    assert_true(c.state_layers == 24 && c.kv_layers == 0 && c.heads == 0 && c.mlp_width == 0 && c.tied_embeddings);
+    assert_true(c.ssm.inner == 1536 && c.ssm.heads == 1536 && c.ssm.head_dim == 1 && c.ssm.dt_rank == 48 && c.ssm.conv_bias);
+    c = must_read(
+        "{\"architectures\":[\"Mamba2ForCausalLM\"],\"model_type\":\"mamba2\",\"hidden_size\":2560,\"num_heads\":80,"
+        "\"num_hidden_layers\":64,\"n_groups\":1,\"norm_before_gate\":true,\"state_size\":128,\"time_step_limit\":[0.0,"
+        "{\"__float__\":\"Infinity\"}],\"vocab_size\":50288,\"chunk_size\":256}");
+    assert_true(c.ssm.inner == 5120 && c.ssm.head_dim == 64 && c.ssm.groups == 1 && c.ssm.norm && !c.ssm.norm_first);
+    assert_true(c.ssm.dt_min >= 0 && c.ssm.dt_min <= 0 && c.ssm.dt_max > 1e38f && c.context_train == 1u << 20);
+    c = must_read(
+        "{\"architectures\":[\"GraniteMoeHybridForCausalLM\"],\"model_type\":\"granitemoehybrid\",\"attention_multiplier\":"
+        "0.0078125,\"embedding_multiplier\":12,\"hidden_size\":1536,\"intermediate_size\":512,\"layer_types\":[\"mamba\","
+        "\"mamba\",\"attention\",\"mamba\"],\"logits_scaling\":6,\"mamba_chunk_size\":256,\"mamba_conv_bias\":true,"
+        "\"mamba_d_conv\":4,\"mamba_d_head\":64,\"mamba_d_state\":128,\"mamba_expand\":2,\"mamba_n_groups\":1,"
+        "\"mamba_n_heads\":48,\"mamba_proj_bias\":false,\"max_position_embeddings\":131072,\"num_attention_heads\":12,"
+        "\"num_experts_per_tok\":6,\"num_hidden_layers\":4,\"num_key_value_heads\":4,\"num_local_experts\":64,"
+        "\"position_embedding_type\":\"nope\",\"residual_multiplier\":0.22,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,"
+        "\"rope_theta\":10000,\"shared_intermediate_size\":1024,\"tie_word_embeddings\":true,\"vocab_size\":100352}");
+    assert_true(c.state_layers == 3 && c.kv_layers == 1 && c.layer_kv[2] == 0 && c.layer_state[3] == 2 && c.layer_nope[2]);
+    assert_true(c.experts == 64 && c.expert_width == 512 && c.shared_width == 1024 && c.experts_renormalise &&
+                c.layer_moe[0]);
+    ASSERT_NEAR(c.experts_scale, 0.22);
+    c = must_read(
+        "{\"architectures\":[\"FalconH1ForCausalLM\"],\"model_type\":\"falcon_h1\",\"attention_in_multiplier\":0.5,"
+        "\"attention_out_multiplier\":0.25,\"head_dim\":64,\"hidden_size\":1024,\"intermediate_size\":2048,"
+        "\"key_multiplier\":0.375,\"lm_head_multiplier\":0.0195,\"mamba_d_ssm\":1536,\"mamba_d_state\":128,"
+        "\"mamba_n_groups\":1,\"mamba_n_heads\":24,\"mamba_d_head\":64,\"mamba_norm_before_gate\":false,"
+        "\"mamba_rms_norm\":false,\"mlp_multipliers\":[0.88,0.3],\"num_attention_heads\":8,\"num_hidden_layers\":36,"
+        "\"num_key_value_heads\":2,\"rope_theta\":100000000000.0,\"ssm_in_multiplier\":2,\"ssm_multipliers\":[0.5,0.25,"
+        "0.125,0.5,0.3],\"ssm_out_multiplier\":0.2,\"vocab_size\":32784}");
+    assert_true(c.state_layers == 36 && c.kv_layers == 36 && !c.ssm.norm && c.ssm.inner == 1536);
+    ASSERT_NEAR(c.attn_scale, 0.125 * 0.25 * 0.375);
+    ASSERT_NEAR(c.attn_out_scale, 0.125);
+    ASSERT_NEAR(c.ssm.scale[0], 1);
+    c = must_read(
+        "{\"architectures\":[\"NemotronHForCausalLM\"],\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"M-M*-\","
+        "\"num_hidden_layers\":5,\"attention_head_dim\":128,\"layer_norm_epsilon\":1e-5,\"mlp_hidden_act\":\"relu2\"}");
+    assert_true(c.state_layers == 2 && c.kv_layers == 1 && c.layer_no_attention[1] && !c.layer_ssm[1] &&
+                c.ssm.inner == 8192);
+    c = must_read("{\"architectures\":[\"JambaForCausalLM\"],\"model_type\":\"jamba\",\"num_experts\":16}");
+    assert_true(c.kv_layers == 4 && c.state_layers == 28 && !c.layer_no_attention[4] && c.layer_moe[1] && !c.layer_moe[2]);
+    assert_true(c.ssm.dt_rank == 256 && c.ssm.inner == 8192 && !c.experts_renormalise);
+}
+
 /* --- refusals: one change to a sound configuration each --- */
 
 #define SOUND \
@@ -390,6 +441,25 @@ static const struct {
     {"{\"model_type\":\"gemma3_text\",\"layer_types\":[\"full_attention\",\"chunked_attention\"]," SOUND "}",
      "chunked_attention", PL_UNSUPPORTED},
     {"{\"model_type\":\"gemma3\"," SOUND "}", "text_config", PL_FORMAT},
+    {"{\"model_type\":\"mamba\",\"use_bias\":true," SOUND "}", "use_bias", PL_UNSUPPORTED},
+    {"{\"model_type\":\"mamba\",\"state_size\":4096," SOUND "}", "state_size", PL_FORMAT},
+    {"{\"model_type\":\"mamba\",\"conv_kernel\":1," SOUND "}", "conv_kernel", PL_FORMAT},
+    {"{\"model_type\":\"mamba\",\"expand\":1e9," SOUND "}", "expand", PL_FORMAT},
+    {"{\"model_type\":\"mamba2\",\"num_heads\":3," SOUND "}", "heads times their size", PL_FORMAT},
+    {"{\"model_type\":\"mamba2\",\"time_step_limit\":[0.5]," SOUND "}", "time_step_limit", PL_FORMAT},
+    {"{\"model_type\":\"mamba2\",\"num_heads\":2,\"head_dim\":64,\"n_groups\":1,\"time_step_limit\":[2,1]," SOUND "}",
+     "time steps from 2 to 1", PL_FORMAT},
+    {"{\"model_type\":\"granitemoehybrid\",\"num_local_experts\":0,\"layer_types\":[\"mamba\"]," SOUND "}", "one per layer",
+     PL_FORMAT},
+    {"{\"model_type\":\"granitemoehybrid\",\"num_local_experts\":0,\"layer_types\":[\"mamba\",\"rwkv\"]," SOUND "}", "rwkv",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"falcon_h1\",\"projectors_bias\":true," SOUND "}", "projectors_bias", PL_UNSUPPORTED},
+    {"{\"model_type\":\"falcon_h1\",\"ssm_multipliers\":[1,2]," SOUND "}", "ssm_multipliers has 2", PL_FORMAT},
+    {"{\"model_type\":\"falcon_h1\",\"mamba_d_ssm\":512,\"mamba_n_heads\":1," SOUND "}", "up to 256", PL_UNSUPPORTED},
+    {"{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"ME\"," SOUND "}", "experts without gates",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"M\"," SOUND "}", "layer 1", PL_FORMAT},
+    {"{\"model_type\":\"nemotron_h\",\"mlp_hidden_act\":\"silu\"," SOUND "}", "relu2 is", PL_UNSUPPORTED},
 };
 
 static void refusals_name_the_field(void **state) {
@@ -414,6 +484,7 @@ int main(void) {
         cmocka_unit_test(families_of_2024_and_2025),
         cmocka_unit_test(gemma_3),
         cmocka_unit_test(deepseek),
+        cmocka_unit_test(state_space),
         cmocka_unit_test(refusals_name_the_field),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -83,6 +83,8 @@ static const struct golden_case cases[] = {
     {"jamba.gguf", "jamba", false, true},
     {"nemotron-h", "nemotron-h", false, false},
     {"nemotron-h.gguf", "nemotron-h", false, false},
+    {"mamba-mlx4", "mamba-mlx4", true, false},
+    {"mamba2-mlx4", "mamba2-mlx4", true, false},
     {"falcon-mamba", "falcon-mamba", false, false},
     {"falcon-mamba.gguf", "falcon-mamba", false, false},
     {"gpt-oss", "gpt-oss", true, true},
