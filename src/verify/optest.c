@@ -235,13 +235,14 @@ enum row_op {
     ROW_GATHER,
     ROW_LAYER_NORM,
     ROW_SCALE,
+    ROW_GATED_NORM,
     ROW_OPS
 };
 static const char *const row_names[ROW_OPS][2] = {
-    {"embed", "f32 table"}, {"norm", "rms, weight"}, {"add_norm", "in one"},
-    {"add", "residual"},    {"glu", "silu"},         {"glu", "gelu tanh"},
-    {"softcap", "0.5"},     {"gather", "every row"}, {"layer_norm", "weight, bias"},
-    {"scale", "0.5"}};
+    {"embed", "f32 table"}, {"norm", "rms, weight"},   {"add_norm", "in one"},
+    {"add", "residual"},    {"glu", "silu"},           {"glu", "gelu tanh"},
+    {"softcap", "0.5"},     {"gather", "every row"},   {"layer_norm", "weight, bias"},
+    {"scale", "0.5"},       {"gated_norm", "2 groups"}};
 
 static enum pl_status row_op(struct bench *b, enum row_op op, struct pl_activation *x, struct pl_activation *y,
                              const struct pl_weight *w) {
@@ -256,6 +257,10 @@ static enum pl_status row_op(struct bench *b, enum row_op op, struct pl_activati
     case ROW_GATHER: return pl_ops_gather_logit_rows(b->o, x, y);
     case ROW_LAYER_NORM: return pl_ops_layer_norm(b->o, x, w, w, 1e-5f, y);
     case ROW_SCALE: return pl_ops_scale(b->o, y, 0.5f);
+    case ROW_GATED_NORM: {
+        struct pl_gated_norm p = {.groups = 2, .eps = 1e-5f, .w = w};
+        return pl_ops_gated_norm(b->o, &p, y, x, y);
+    }
     case ROW_OPS: break;
     }
     return PL_INVALID;
@@ -272,6 +277,7 @@ static void row_reference(enum row_op op, const float *x, const float *w, size_t
         if (op == ROW_SILU || op == ROW_GELU) pl_ref_glu(op == ROW_SILU ? PL_REF_SILU : PL_REF_GELU_TANH, x, y, y, WIDE);
         if (op == ROW_LAYER_NORM) pl_ref_layernorm(x, w, w, WIDE, 1e-5, y);
         for (size_t i = 0; op == ROW_SCALE && i < WIDE; i++) y[i] *= 0.5f;
+        if (op == ROW_GATED_NORM) pl_ref_gated_norm(y, x, w, WIDE, 2, 1e-5, false, y);
         if (op == ROW_SOFTCAP) pl_ref_softcap(y, WIDE, 0.5);
         if (op == ROW_GATHER || op == ROW_EMBED) memcpy(y, x, WIDE * sizeof *y);
     }

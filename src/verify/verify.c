@@ -23,7 +23,7 @@ const struct pl_verify_item pl_verify_items[] = {
     {"backend", "the backend line names what should run", 1, true, false, true, false, pl_verify_backend},
     {"routing", "operation x implementation x why", 5, true, false, false, false, pl_verify_routing},
     {"tests", "the test suite's own results", 3, true, false, false, false, pl_verify_tests},
-    {"operations", "every operation against the oracle", 3, true, false, false, false, pl_verify_operations},
+    {"operations", "operations against the oracle", 3, true, false, false, false, pl_verify_operations},
     {"order", "the same cases shuffled, and each alone", 8, true, false, false, false, pl_verify_order},
     {"jit", "the cache of compiled kernels, with negative controls", 7, true, false, false, false, pl_verify_jit},
     {"forced", "every implementation by force: reached, and the same answer", 5, true, false, true, false, pl_verify_forced},

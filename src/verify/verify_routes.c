@@ -384,10 +384,9 @@ static void other_rows(struct report *r) {
     add_row(r, "sampling", "a request with a temperature", draws > 0 ? draws : r->seen[PLANNED].ok,
             draws > 0 ? drawn : "on the host, from logits that were read", "failed");
     kernel_row(r, "mixture of experts", "moe", NULL, "a model with experts", "this model has no experts");
-    static const char *const ternary[] = {"tq1_0", "tq2_0", "i2_s", "bitnet", NULL};
     kernel_row(r, "state update", "ssm_update", NULL, "a recurrent model, decode", "this model has no recurrent layers");
     kernel_row(r, "scan over states", "ssm_scan", NULL, "a recurrent model, prompts", "this model has no recurrent layers");
-    kernel_row(r, "ternary product", "linear", ternary, "a model with ternary weights", "this model has no ternary weights");
+    kernel_row(r, "ternary product", "ternary", NULL, "a model with ternary weights", "this model has no ternary weights");
     add_row(r, "FFT", "a model that takes sound", 0, "", "this model takes no sound (the transform: tests/audio)");
 }
 
