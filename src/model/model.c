@@ -92,7 +92,7 @@ static enum pl_status reserve_experts(struct pl_model *m, struct pl_err *err) {
     for (uint32_t l = 0; l < m->cfg.layers; l++) {
         if (!m->cfg.layer_moe[l]) continue;
         const struct pl_moe moe = pl_layer_moe(m, &m->layers[l]);
-        return pl_ops_moe_reserve(m->ops, &moe, m->max_rows, err); /* all layers have the same shape */
+        PL_TRY(pl_ops_moe_reserve(m->ops, &moe, m->max_rows, err));
     }
     return PL_OK;
 }

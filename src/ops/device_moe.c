@@ -51,8 +51,6 @@ static enum pl_status fill(struct dev_ops *d, const struct pl_tensor *experts, s
                                      .group = t->group,
                                      .scale_dtype = t->scale_dtype};
     w->bytes = t->bytes + 2 * scales; /* of one */
-    w->w.strips = dev_moe_wants_strips(d, &w->w, count);
-    if (w->w.strips) return dev_moe_load_strips(d, experts, count, w, err);
     PL_TRY(pl_device_alloc(d->ks.device, bytes, &w->w.data, err));
     if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.scales, err));
     if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.biases, err));
@@ -91,7 +89,7 @@ enum pl_status dev_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t 
     struct dev_ops *d = dev_of(o);
     size_t slots;
     if (!pl_mul_size(rows, p->used, &slots)) PL_FAIL(err, PL_LIMIT, "%zu rows of %zu experts", rows, p->used);
-    PL_TRY(dev_moe_fits_together(p, err));
+    PL_TRY(dev_moe_rearrange(d, p, err));
     PL_TRY(pl_moe_ready(&d->ks, &d->moe.room, slots, p->gate->experts, (size_t)p->gate->rows, (size_t)p->down->rows, err));
     return dev_moe_cuda_reserve(d, p, rows, err);
 }

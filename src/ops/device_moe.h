@@ -17,12 +17,8 @@ enum pl_status dev_moe_combine(struct pl_ops *o, struct pl_moe_route *k, struct 
 bool dev_moe_chooses(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p);
 enum pl_status dev_moe_choose(struct pl_ops *o, struct pl_moe_route *k, const struct pl_launch_route *r,
                               const struct pl_moe *p, uint32_t tile) PL_MUST_CHECK;
-/* Whether w, of all experts and not yet on the device, will be rearranged; then the second does it. */
-bool dev_moe_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w, size_t experts);
-enum pl_status dev_moe_load_strips(struct dev_ops *d, const struct pl_tensor *experts, size_t count, struct dev_weight *w,
-                                   struct pl_err *err) PL_MUST_CHECK;
-/* PL_UNSUPPORTED where some matrices of p are rearranged and the others cannot go with them. */
-enum pl_status dev_moe_fits_together(const struct pl_moe *p, struct pl_err *err) PL_MUST_CHECK;
+/* The matrices of a layer, loaded as the file has them, into strips where all of them can go together. */
+enum pl_status dev_moe_rearrange(struct dev_ops *d, const struct pl_moe *p, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, size_t rows,
                                     struct pl_err *err) PL_MUST_CHECK;
 size_t dev_moe_cuda_candidates(const struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_candidate *out);

@@ -25,48 +25,49 @@ static bool is_strips(const struct pl_weight *w) { return weight_of(w)->w.strips
 
 /* --- weights --- */
 
-bool dev_moe_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w, size_t experts) {
+/* Whether the layer's experts are to stand in strips: all three matrices can, and the kernels have no biases. */
+static bool wants_strips(const struct dev_ops *d, const struct pl_moe *p) {
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_moe];
+    const struct pl_weight *all[] = {p->gate, p->up, p->down};
     if (d->exact || (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_DENSE)) return false;
     if (!BY_DEFAULT && forced == PL_IMPL_NONE) return false;
-    if ((c->disabled[PL_OP_moe] >> PL_IMPL_MMA & 1u) != 0) return false;
-    return pl_moe_strips_decline(&d->ks, w, experts) == NULL;
+    if ((c->disabled[PL_OP_moe] >> PL_IMPL_MMA & 1u) != 0 || p->gate_bias != NULL || p->down_bias != NULL) return false;
+    if (weight_of(p->gate)->format != weight_of(p->up)->format || p->act == PL_OPS_SWIGLU_CLAMPED) return false;
+    for (size_t i = 0; i < PL_COUNT_OF(all); i++)
+        if (pl_moe_strips_decline(&d->ks, &weight_of(all[i])->w, all[i]->experts) != NULL) return false;
+    return true;
 }
 
-/* One expert after the other through the loading buffer. */
-enum pl_status dev_moe_load_strips(struct dev_ops *d, const struct pl_tensor *experts, size_t count, struct dev_weight *w,
-                                   struct pl_err *err) {
-    uint64_t each = experts[0].bytes, strips = pl_strips_bytes(&w->w) / count;
-    PL_TRY(dev_format_of(d, &w->w, &w->format, err));
-    struct pl_kernel *k = &w->format->retile;
-    if (k->jit == NULL) PL_TRY(pl_kernel_retile(&d->ks, &w->format->w, k, err));
-    if (d->loading.bytes < each * count) {
-        PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, err));
-        pl_device_free(d->ks.device, &d->loading);
-        PL_TRY(pl_device_alloc(d->ks.device, each * count, &d->loading, err));
+static enum pl_status rearrange(struct dev_ops *d, struct dev_weight *w, struct pl_err *err) {
+    struct pl_device_weight to = w->w;
+    struct dev_format *format = NULL;
+    to.strips = true;
+    to.data = (struct pl_device_buffer){0};
+    PL_TRY(dev_format_of(d, &to, &format, err));
+    if (format->retile.jit == NULL) PL_TRY(pl_kernel_retile(&d->ks, &format->w, &format->retile, err));
+    PL_TRY(pl_device_alloc(d->ks.device, pl_strips_bytes(&to), &to.data, err));
+    enum pl_status st = pl_launch_retile(&d->ks, &format->retile, &w->w, &to.data);
+    if (st == PL_OK) st = pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err);
+    if (st != PL_OK) {
+        *err = d->ks.err;
+        pl_device_settle(d->ks.device);
+        pl_device_free(d->ks.device, &to.data);
+        return st;
     }
-    PL_TRY(pl_device_alloc(d->ks.device, strips * count, &w->w.data, err));
-    for (size_t i = 0; i < count; i++)
-        PL_TRY(pl_device_upload(d->ks.device, d->ks.stream, &d->loading, i * each, experts[i].data, each, err));
-    struct pl_device_weight from = w->w;
-    from.data = d->loading;
-    enum pl_status st = pl_launch_retile(&d->ks, k, &from, &w->w.data);
-    if (st != PL_OK) *err = d->ks.err;
+    pl_device_free(d->ks.device, &w->w.data);
+    w->w = to;
+    w->format = format;
     d->strips = true;
-    d->mma_cols = PL_MAX(d->mma_cols, w->w.cols); /* norms make their rows ready for these as well */
-    return st;
+    d->mma_cols = PL_MAX(d->mma_cols, to.cols); /* norms make their rows ready for these as well */
+    return PL_OK;
 }
 
-enum pl_status dev_moe_fits_together(const struct pl_moe *p, struct pl_err *err) {
-    bool any = is_strips(p->gate) || is_strips(p->up) || is_strips(p->down);
-    bool all = is_strips(p->gate) && is_strips(p->up) && is_strips(p->down);
-    bool pair = weight_of(p->gate)->format == weight_of(p->up)->format;
-    if (!any || (all && pair && p->gate_bias == NULL && p->down_bias == NULL)) return PL_OK;
-    PL_FAIL(err, PL_UNSUPPORTED,
-            "experts of %s, %s and %s%s have no common kernel when they are rearranged: give --disable-kernel moe=mma",
-            pl_dtype_name(weight_of(p->gate)->w.dtype), pl_dtype_name(weight_of(p->up)->w.dtype),
-            pl_dtype_name(weight_of(p->down)->w.dtype), p->gate_bias != NULL ? " with biases" : "");
+enum pl_status dev_moe_rearrange(struct dev_ops *d, const struct pl_moe *p, struct pl_err *err) {
+    struct pl_weight *const all[] = {(struct pl_weight *)p->gate, (struct pl_weight *)p->up, (struct pl_weight *)p->down};
+    if (is_strips(p->gate) || !wants_strips(d, p)) return PL_OK;
+    for (size_t i = 0; i < PL_COUNT_OF(all); i++) PL_TRY(rearrange(d, (struct dev_weight *)all[i], err));
+    return PL_OK;
 }
 
 static uint64_t unpacked_bytes(const struct pl_weight *w) {

@@ -289,7 +289,7 @@ struct pl_moe {
     const struct pl_weight *gate_bias, *up_bias, *down_bias; /* vectors [experts * outputs] or NULL, all or none */
 };
 /* The matrices and the shape of p are what counts here. What steps of up to `rows` rows need. Before the first step, for
- * every distinct shape. */
+ * every layer: a backend may rearrange its matrices now that it knows all three. */
 enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err) PL_MUST_CHECK;
 /* y += sum of weight * down(act(gate x) * up x) over the row's experts. logits: [rows, experts]. */
 enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
