@@ -5,8 +5,9 @@
 
 #include "ops/cuda_fast.h"
 
-/* Rearranged weights are faster through cuda_mma so far (docs/perf/h200.md): only what is asked for. */
-enum { PL_STREAM_STRIPS = false, PL_STREAM_NARROW = 0 }; /* the second: rearranged weights of models that are no wider */
+/* Rearranged weights are faster through cuda_mma (docs/perf/h200.md) but in models whose products have no wider inputs than
+ * PL_STREAM_NARROW: otherwise only what is asked for. */
+enum { PL_STREAM_STRIPS = false, PL_STREAM_NARROW = 4096 };
 enum { PL_STREAM_MATRICES_MAX = 3, PL_STREAM_GATES = 3 };
 struct pl_stream_kind {
     bool norm;      /* the input is normed first */

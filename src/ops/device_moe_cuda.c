@@ -5,15 +5,15 @@
 #include "ops/device_moe.h"
 
 enum {
-    MMA_ROWS_MAX = 1024,     /* made ready at once */
-    DENSE_ROWS_STRIPS = 512, /* from so many rows on unpacking pays: rearranged weights, */
-    DENSE_ROWS = 9           /* and others, which the portable kernel takes up to then */
+    MMA_ROWS_MAX = 1024,                  /* made ready at once */
+    DENSE_ROWS_STRIPS = MMA_ROWS_MAX + 1, /* from so many rows on unpacking pays: rearranged weights, */
+    DENSE_ROWS = 9                        /* and others, which the portable kernel takes up to then */
 };
 
-/* These forms agree with a reference in an emulator. On a card they ran, and tests/kernels/test_moe stopped at a control of
- * its own, so its comparisons there are not complete: they are taken when asked for (--force-kernel moe=mma, moe=dense). */
-#define BY_DEFAULT      false
-#define WIDE_BY_DEFAULT false
+/* Right on a card, and slower there than what is taken (docs/perf/h200.md): all strips of a group asked for at once from the
+ * copy engine, for one row (moe_one) and for more (bulk). */
+#define ONE_BY_COPIES false
+#define BULK_COPIES   false
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
 static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
@@ -31,7 +31,6 @@ static bool wants_strips(const struct dev_ops *d, const struct pl_moe *p) {
     enum pl_impl forced = c->forced[PL_OP_moe];
     const struct pl_weight *all[] = {p->gate, p->up, p->down};
     if (d->exact || (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_DENSE)) return false;
-    if (!BY_DEFAULT && forced == PL_IMPL_NONE) return false;
     if ((c->disabled[PL_OP_moe] >> PL_IMPL_MMA & 1u) != 0 || p->gate_bias != NULL || p->down_bias != NULL) return false;
     if (weight_of(p->gate)->format != weight_of(p->up)->format || p->act == PL_OPS_SWIGLU_CLAMPED) return false;
     for (size_t i = 0; i < PL_COUNT_OF(all); i++)
@@ -80,7 +79,6 @@ static const char *dense_declines(const struct dev_ops *d, const struct pl_moe *
         const char *why = pl_moe_dense_declines(&d->ks, &weight_of(all[i])->w, all[i]->experts);
         if (why != NULL) return why;
     }
-    if (!BY_DEFAULT && d->base.choice.forced[PL_OP_moe] == PL_IMPL_NONE) return "not proven on this device";
     return d->exact ? "exact products were asked for" : NULL;
 }
 static size_t dense_from(const struct pl_moe *p) { return is_strips(p->gate) ? DENSE_ROWS_STRIPS : DENSE_ROWS; }
@@ -117,7 +115,6 @@ size_t dev_moe_cuda_candidates(const struct dev_ops *d, const struct pl_moe *p, 
 /* --- choice --- */
 
 bool dev_moe_chooses(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p) {
-    if (!BY_DEFAULT && d->base.choice.forced[PL_OP_moe] == PL_IMPL_NONE) return false;
     return pl_cuda_capability(&d->ks) >= 80 && pl_moe_routed_declines(r, p->gate->experts, p->used) == NULL;
 }
 enum pl_status dev_moe_choose(struct pl_ops *o, struct pl_moe_route *k, const struct pl_launch_route *r,
@@ -142,7 +139,7 @@ static enum pl_status product(struct pl_ops *o, const struct pl_weight *weight, 
                               struct pl_launch_moe_mma *m) {
     struct dev_ops *d = dev_of(o);
     const struct dev_weight *w = weight_of(weight);
-    m->bulk = which != PL_MOE_MMA_MIX && pl_moe_bulk(&d->ks, &w->w, which, m->direct);
+    m->bulk = BULK_COPIES && which != PL_MOE_MMA_MIX && pl_moe_bulk(&d->ks, &w->w, which, m->direct);
     struct pl_kernel *k = &w->format->moe_mma[which][act][m->bulk ? 2 : m->direct];
     enum pl_status st = PL_OK;
     if (k->jit == NULL) st = pl_kernel_moe_mma(&d->ks, &w->w, which, act, m->direct, m->bulk, k, &d->ks.err);
@@ -165,7 +162,8 @@ static enum pl_status make_ready(struct pl_ops *o, const struct pl_activation *x
 
 /* Both products in a launch of their own that chooses: true where they can. */
 static bool takes_one(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p) {
-    return pl_moe_one_declines(&d->ks, &weight_of(p->gate)->w, &weight_of(p->down)->w, r, p->gate->experts, p->used) == NULL;
+    return ONE_BY_COPIES &&
+           pl_moe_one_declines(&d->ks, &weight_of(p->gate)->w, &weight_of(p->down)->w, r, p->gate->experts, p->used) == NULL;
 }
 /* Steps that are planned have one row or many; others come later. */
 static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
@@ -173,8 +171,8 @@ static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
     const struct pl_device_weight *up = &weight_of(p->gate)->w, *down = &weight_of(p->down)->w;
     const struct pl_launch_route r = {
         .bias = bias_of(p->choice_bias), .sigmoid = p->router == PL_ROUTER_SIGMOID, .groups = p->groups};
-    bool bulk_up = pl_moe_bulk(&d->ks, up, PL_MOE_MMA_UP, false),
-         bulk_down = pl_moe_bulk(&d->ks, down, PL_MOE_MMA_DOWN, false);
+    bool bulk_up = BULK_COPIES && pl_moe_bulk(&d->ks, up, PL_MOE_MMA_UP, false),
+         bulk_down = BULK_COPIES && pl_moe_bulk(&d->ks, down, PL_MOE_MMA_DOWN, false);
     uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
     PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, false, bulk_up, &noted, &d->ks.err));
     PL_TRY(pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_DOWN, 0, false, bulk_down, &noted, &d->ks.err));
@@ -185,7 +183,12 @@ static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
         PL_TRY(pl_kernel_moe_one(&d->ks, up, PL_MOE_ONE_UP, (int)p->act, experts, used, &noted, &d->ks.err));
         return pl_kernel_moe_one(&d->ks, down, PL_MOE_ONE_MIX, 0, experts, used, &noted, &d->ks.err);
     }
-    PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, true, false, &noted, &d->ks.err));
+    if (pl_moe_routed_declines(&r, experts, used) == NULL) {
+        PL_TRY(pl_kernel_router(&d->ks, &noted, &d->ks.err));
+        PL_TRY(pl_kernel_moe_routed(&d->ks, up, (int)p->act, experts, used, &noted, &d->ks.err));
+    } else {
+        PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, true, false, &noted, &d->ks.err));
+    }
     return pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_MIX, 0, true, false, &noted, &d->ks.err);
 }
 
@@ -285,7 +288,6 @@ enum pl_status dev_moe_routed(struct pl_ops *o, const struct pl_launch_route *r,
 
 bool dev_takes_router(const struct dev_ops *d, const struct pl_weight *w, const struct pl_activation *x,
                       struct pl_activation *y) {
-    if (!BY_DEFAULT && d->base.choice.forced[PL_OP_moe] == PL_IMPL_NONE) return false;
     return x->rows == 1 && pl_router_declines(&d->ks, &weight_of(w)->w) == NULL && dev_takes_norm(d, 1, x, &y);
 }
 enum pl_status dev_router(struct pl_ops *o, const struct pl_weight *w, const struct pl_weight *bias,
@@ -333,7 +335,7 @@ static enum pl_status unpacked(struct pl_ops *o, const struct pl_weight *weight,
 
 static enum pl_status grouped(struct pl_ops *o, struct pl_kernel *k, int act, struct pl_launch_moe_dense *m) {
     struct dev_ops *d = dev_of(o);
-    bool wide = WIDE_BY_DEFAULT && pl_moe_dense_wide(&d->ks);
+    bool wide = pl_moe_dense_wide(&d->ks);
     enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_moe_dense(&d->ks, m->pair, act, wide, k, &d->ks.err);
     if (st != PL_OK) return dev_report(d, st);
     return dev_done(o, PL_OP_moe, k, 0, pl_launch_moe_dense(&d->ks, &d->moe.dense, k, &d->moe.room, m));
