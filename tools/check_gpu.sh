@@ -60,7 +60,7 @@ if ! grep -qE '^cuda +[0-9]' "$W/devices"; then
 fi
 CL=$(awk '$1 == "opencl" && /NVIDIA/ { print $2; exit }' "$W/devices")
 KERNELS=$(cd "$B/tests" && find kernels -name 'test_*' -type f -perm -u+x ! -name '*.*' ! -name test_gates | sort)
-OTHERS="device/test_device jit/test_jit ops/test_witness model/test_device model/test_attention model/test_device_faults model/test_families"
+OTHERS="device/test_device jit/test_jit ops/test_witness model/test_device model/test_attention model/test_device_faults"
 name() { local n=${1//test_/} && echo "${n//\//-}"; }
 
 for t in $KERNELS $OTHERS; do
