@@ -57,7 +57,7 @@ struct plumb_engine_options {
     uint32_t context;      /* tokens a session may hold; 0 = the smaller of the model's own and 4096 */
     uint32_t max_sessions; /* 0 = 1 */
     uint32_t batch_rows;   /* rows of one prefill step; 0 = 512 */
-    const char *kv_dtype;  /* "f16" (NULL), "bf16", "f32" */
+    const char *kv_dtype;  /* "f16" (NULL), "bf16", "f32", "int8", "fp8" */
     uint32_t page_tokens;  /* 0 = 32 */
     bool strict;           /* any kernel that is not the planned one is an error */
     uint64_t memory_limit; /* bytes; 0 = what the machine has */

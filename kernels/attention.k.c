@@ -16,7 +16,7 @@
 FN f32 score(LOCAL_PTR const f32 *q, GLOBAL const KV_TYPE *k, f32 scale, f32 cap) {
     f32 s = 0.0f;
     for (u32 i = 0; i < HEAD_DIM; i++) s += q[i] * kv_load(k + i);
-    s *= scale;
+    s = kv_scaled(k, s) * scale;
     if (cap > 0.0f) s = cap * TANH(s / cap);
     return s * 1.4426950408889634f;
 }
@@ -48,9 +48,10 @@ KERNEL(attention)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL con
         BARRIER();
         for (u32 j = 0; j < count; j++) {
             GLOBAL const KV_TYPE *v = v_pages + kv_offset(table, t0 + j, g, a.kv_heads);
+            f32 w = kv_scaled(v, p[j]);
             for (u32 c = 0; c < SHARE; c++) {
                 u32 i = c * GROUP + LOCAL_X;
-                if (i < VALUE_DIM) acc[c] += p[j] * kv_load(v + i);
+                if (i < VALUE_DIM) acc[c] += w * kv_load(v + i);
             }
         }
         BARRIER();

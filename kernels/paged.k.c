@@ -73,18 +73,19 @@ KERNEL(paged_dense)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL c
     for (u32 t0 = 0; t0 < tokens; t0 += TEAMS) { /* the same number of rounds for every thread */
         bool live = t0 + team < tokens;
         u64 at = PLACE(live ? t0 + team : tokens - 1u) * a.kv_heads + g;
-        GLOBAL const KV_TYPE *k = k_pages + at * HEAD_DIM;
+        GLOBAL const KV_TYPE *k = k_pages + at * KV_VECTOR;
         GLOBAL const KV_TYPE *v = v_pages + at * VALUE_STRIDE;
         f32 s = 0.0f;
         ROLLED for (u32 c = 0; c < K_SHARE; c++) {
             u32 i = c * TEAM + lane;
             if (i < HEAD_DIM) s += qs[i] * kv_load(k + i);
         }
-        s = capped(team_sum(s, scratch), a.scale, a.softcap);
+        s = capped(kv_scaled(k, team_sum(s, scratch)), a.scale, a.softcap);
         if (live) {
             f32 m_new = FMAX(m, s), keep = weight_of(m, m_new), e = weight_of(s, m_new);
             m = m_new;
             l = l * keep + e;
+            e = kv_scaled(v, e);
             ROLLED for (u32 c = 0; c < V_SHARE; c++) {
                 u32 i = c * TEAM + lane;
                 if (i < VALUE_DIM) acc[c] = acc[c] * keep + e * kv_load(v + i);
@@ -178,7 +179,7 @@ KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL cons
     for (u32 t0 = 0; t0 < tokens; t0 += GROUP) {
         u32 count = PL_MIN((u32)GROUP, tokens - t0);
         if (LOCAL_X < count) {
-            GLOBAL const KV_TYPE *k = k_pages + (slot_of(pages, skip + t0 + LOCAL_X) * a.kv_heads + g) * HEAD_DIM;
+            GLOBAL const KV_TYPE *k = k_pages + (slot_of(pages, skip + t0 + LOCAL_X) * a.kv_heads + g) * KV_VECTOR;
             f32 s[ROWS];
             ROLLED for (u32 r = 0; r < ROWS; r++) s[r] = 0.0f;
             ROLLED for (u32 i = 0; i < K_PAD; i += 16u) {
@@ -194,7 +195,7 @@ KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL cons
                 }
             }
             ROLLED for (u32 r = 0; r < ROWS; r++) {
-                if (r < used) p[r * GROUP + LOCAL_X] = capped(s[r], a.scale, a.softcap);
+                if (r < used) p[r * GROUP + LOCAL_X] = capped(kv_scaled(k, s[r]), a.scale, a.softcap);
             }
         }
         BARRIER();
@@ -209,7 +210,7 @@ KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL cons
             GLOBAL const KV_TYPE *v = v_pages + (slot_of(pages, skip + t0 + j) * a.kv_heads + g) * VALUE_STRIDE;
             ROLLED for (u32 c = 0; c < V_SHARE; c++) {
                 u32 i = c * GROUP + LOCAL_X;
-                f32 x = i < VALUE_DIM ? kv_load(v + i) : 0.0f;
+                f32 x = i < VALUE_DIM ? kv_scaled(v, kv_load(v + i)) : 0.0f;
                 EACH_MEMBER {
                     ROLLED for (u32 h = 0; n < count_m && h < HEADS; h++) acc[n * HEADS + h][c] +=
                         p[(n * HEADS + h) * GROUP + j] * x;
@@ -279,7 +280,7 @@ KERNEL(paged_gather)(GLOBAL const KV_TYPE *k_pages, GLOBAL const KV_TYPE *v_page
         u64 page = plan[plan[PL_PLAN_PAGE_INDEX] + plan[plan[PL_PLAN_PAGE_START] + row] + GROUP_X];
         u64 source = page * PAGE_TOKENS + (from - begin),
             target = (u64)plan[plan[PL_PLAN_DENSE_START] + row] + (from - skip);
-        u64 keys = (u64)a.kv_heads * HEAD_DIM, values = (u64)a.kv_heads * VALUE_STRIDE;
+        u64 keys = (u64)a.kv_heads * KV_VECTOR, values = (u64)a.kv_heads * VALUE_STRIDE;
         for (u64 i = LOCAL_X; i < (to - from) * keys; i += GROUP) k[target * keys + i] = k_pages[source * keys + i];
         for (u64 i = LOCAL_X; i < (to - from) * values; i += GROUP) v[target * values + i] = v_pages[source * values + i];
     }

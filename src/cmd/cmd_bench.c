@@ -162,11 +162,12 @@ static json_t *result_json(struct bench *b) {
     json_t *kernels = json_array();
     add_stage(kernels, b->prefill_kernels, "prefill");
     add_stage(kernels, b->decode_kernels, "decode");
-    json_t *o = json_pack(
-        "{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:I, s:I, s:I}", "model", b->engine->model_path, "architecture",
-        pl_arch_name(b->engine->config.arch), "backend", pl_ops_describe(b->engine->ops), "build_id", plumb_build_id(),
-        "threads", b->threads, "kv_dtype", pl_dtype_name(b->engine->kv_shape.dtype), "prompt_tokens", (json_int_t)b->prompt,
-        "generated_tokens", (json_int_t)b->generate, "depth", (json_int_t)b->depth, "repeats", (json_int_t)b->repeats);
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:I, s:I, s:I}", "model", b->engine->model_path, "architecture",
+                  pl_arch_name(b->engine->config.arch), "backend", pl_ops_describe(b->engine->ops), "build_id",
+                  plumb_build_id(), "threads", b->threads, "kv_dtype", pl_kv_type_name(b->engine->kv_shape.dtype),
+                  "prompt_tokens", (json_int_t)b->prompt, "generated_tokens", (json_int_t)b->generate, "depth",
+                  (json_int_t)b->depth, "repeats", (json_int_t)b->repeats);
     if (o == NULL) return NULL;
     json_object_set_new(o, "load_s", json_real(b->load_s));
     json_object_set_new(o, "file_bytes", json_integer((json_int_t)pl_file_bytes(b->engine->file)));

@@ -110,7 +110,7 @@ enum pl_status eval_local_prepare(struct eval *v, struct pl_err *err) {
     snprintf(v->backend, sizeof v->backend, "%s", pl_ops_describe(v->engine->ops));
     v->origin = json_pack("{s:s, s:s, s:s, s:s, s:s}", "model", v->engine->model_path, "fingerprint",
                           pl_file_fingerprint(v->engine->file), "build", plumb_build_id(), "backend", v->backend, "kv_dtype",
-                          pl_dtype_name(v->engine->kv_shape.dtype));
+                          pl_kv_type_name(v->engine->kv_shape.dtype));
     return PL_OK;
 }
 

@@ -26,9 +26,13 @@ static struct attn_scratch attn_split(void *scratch, size_t d_pad) {
     return s;
 }
 
-static void widen(const void *src, enum pl_dtype dtype, size_t at, float *dst, size_t d, size_t d_pad) {
+/* at: elements from the pool's start to a vector of `whole`; the first d of it. */
+static void widen(const void *src, enum pl_dtype dtype, size_t at, size_t whole, float *dst, size_t d, size_t d_pad) {
     size_t i = 0;
-    if (dtype == PL_F16) {
+    if (pl_is_kv8(dtype)) {
+        pl_kv8_get(dtype, (const uint8_t *)src + at / whole * (whole + sizeof(float)), whole, d, dst);
+        i = d;
+    } else if (dtype == PL_F16) {
         const uint16_t *p = (const uint16_t *)src + at;
         for (; i + VW <= d; i += VW) vf_store(dst + i, vf_load_f16(p + i));
         for (; i < d; i++) dst[i] = pl_f16_to_f32(p[i]);
@@ -53,7 +57,7 @@ static size_t kv_slot(const struct cpu_attn_tile *t, size_t tok) {
 static void load_group(const struct cpu_attn_tile *t, const void *side, size_t t0, size_t begin, size_t end, float *group,
                        size_t d, size_t d_pad) {
     const struct pl_cpu_kv *kv = t->a->kv;
-    const size_t row = kv->head_dim * pl_dtype_info(kv->dtype)->block_bytes;
+    const size_t row = pl_kv_vector_bytes(kv->dtype, kv->head_dim);
     for (size_t i = 0; i < ATTN_GROUP; i++) {
         size_t tok = t0 + i;
         if (tok < begin || tok >= end) {
@@ -66,7 +70,7 @@ static void load_group(const struct cpu_attn_tile *t, const void *side, size_t t
                 (const unsigned char *)side + (kv_slot(t, tok + ATTN_GROUP) * kv->kv_heads + t->kv_head) * row;
             for (size_t b = 0; b < row; b += 64) __builtin_prefetch(next + b);
         }
-        widen(side, kv->dtype, (slot * kv->kv_heads + t->kv_head) * kv->head_dim, group + i * d_pad, d, d_pad);
+        widen(side, kv->dtype, (slot * kv->kv_heads + t->kv_head) * kv->head_dim, kv->head_dim, group + i * d_pad, d, d_pad);
     }
 }
 

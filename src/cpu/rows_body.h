@@ -5,6 +5,7 @@
 
 #include "cpu/table.h"
 #include "cpu/vec.h"
+#include "tensor/kv8.h"
 
 static float sum_squares(const float *x, size_t n) {
     vf a = vf_set1(0), b = vf_set1(0), c = vf_set1(0), d = vf_set1(0);
@@ -163,7 +164,9 @@ static void rotate(float *x, const float *cs, size_t dim, bool halves) {
 }
 
 static void kv_store(void *dst, enum pl_dtype dtype, size_t at, const float *x, size_t n) {
-    if (dtype == PL_F32) {
+    if (pl_is_kv8(dtype)) {
+        pl_kv8_put(dtype, x, n, (uint8_t *)dst + at / n * (n + sizeof(float)));
+    } else if (dtype == PL_F32) {
         memcpy((float *)dst + at, x, n * sizeof *x);
     } else if (dtype == PL_F16) {
         uint16_t *d = (uint16_t *)dst + at;

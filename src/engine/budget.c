@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "engine/engine.h"
+#include "tensor/kv8.h"
 
 static bool read_number(const char *path, uint64_t *out) {
     FILE *f = fopen(path, "re");
@@ -108,8 +110,8 @@ static void choose_kept_states(struct plumb_engine *e) {
 static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     const char *name = e->opt.kv_dtype == NULL ? "f16" : e->opt.kv_dtype;
     enum pl_dtype dtype;
-    if (!pl_dtype_from_name(name, &dtype) || (dtype != PL_F16 && dtype != PL_BF16 && dtype != PL_F32))
-        PL_FAIL(err, PL_INVALID, "kv_dtype is '%.40s' but must be f16, bf16 or f32", name);
+    if (!pl_kv_type_from_name(name, &dtype))
+        PL_FAIL(err, PL_INVALID, "kv_dtype is '%.40s' but must be f16, bf16, f32, int8 or fp8", name);
     uint32_t page = e->opt.page_tokens == 0 ? 32 : e->opt.page_tokens;
     if (page != 16 && page != 32 && page != 64) PL_FAIL(err, PL_INVALID, "page_tokens is %u but must be 16, 32 or 64", page);
     uint64_t pages = ((uint64_t)e->context + page - 1) / page * e->max_sessions;
@@ -118,6 +120,10 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     e->kv_shape =
         (struct pl_kv_shape){.page_count = pages, .page_tokens = page, .dtype = dtype, .state_slots = e->max_sessions};
     pl_model_cache_shape(&e->config, &e->kv_shape);
+    if (pl_is_kv8(dtype) && e->kv_shape.value_dim > 0) { /* whose keys hold the values too: it stays whole */
+        pl_log_always("KV cache: f16, not %s: a latent cache is kept in 16 bits", name);
+        e->kv_shape.dtype = PL_F16;
+    }
     choose_kept_states(e);
     if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");
     PL_TRY(limit_kv(e, err));

@@ -6,6 +6,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "tensor/kv8.h"
 #include "tune/table.h"
 
 /* Options of an older or newer caller: what it does not know is zero, what we do not know must be. */
@@ -162,7 +163,10 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     if (e->kv_shape.layers > 0)
         pl_log_always("KV cache: %s%s, %s, %zu pages of %zu tokens", e->dense ? "dense" : "paged",
                       e->opt.kv_layout == NULL || strcmp(e->opt.kv_layout, "auto") == 0 ? " (auto)" : "",
-                      pl_dtype_name(e->kv_shape.dtype), e->kv_shape.page_count, e->kv_shape.page_tokens);
+                      pl_kv_type_name(e->kv_shape.dtype), e->kv_shape.page_count, e->kv_shape.page_tokens);
+    if (pl_is_kv8(e->kv_shape.dtype) && pl_ops_backend(e->ops) == PL_BACKEND_CUDA)
+        pl_log_always("KV cache: %s is slower than f16 here: its attention runs without tensor cores",
+                      pl_kv_type_name(e->kv_shape.dtype));
     PL_TRY(allocate_step(e, err));
     return plan_kernels(e, err);
 }
@@ -197,7 +201,7 @@ static enum pl_status create(const struct plumb_engine_options *opt, bool loaded
     if (s == PL_OK && loaded) s = open_ops(e, err);
     if (s == PL_OK && loaded) s = load(e, err);
     if (s == PL_OK) {
-        e->opt.kv_dtype = pl_dtype_name(e->kv_shape.dtype); /* the caller's strings may go away now */
+        e->opt.kv_dtype = pl_kv_type_name(e->kv_shape.dtype); /* the caller's strings may go away now */
         e->opt.backend = NULL;
         e->opt.isa = e->isa;
         e->opt.force_kernels = e->opt.disable_kernels = e->opt.jit_cache = NULL; /* read; the caller's */

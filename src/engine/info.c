@@ -28,7 +28,7 @@ json_t *pl_engine_info(struct plumb_engine *e) {
                           pl_arch_name(e->config.arch), "fingerprint", pl_file_fingerprint(e->file), "file_bytes",
                           (json_int_t)pl_file_bytes(e->file), "context", (json_int_t)e->context, "max_sessions",
                           (json_int_t)e->max_sessions, "batch_rows", (json_int_t)e->batch_rows, "kv_dtype",
-                          pl_dtype_name(e->kv_shape.dtype), "page_tokens", (json_int_t)e->kv_shape.page_tokens, "sizes",
+                          pl_kv_type_name(e->kv_shape.dtype), "page_tokens", (json_int_t)e->kv_shape.page_tokens, "sizes",
                           sizes_json(&e->config), "memory", memory_json(e));
     if (o == NULL || e->ops == NULL) return o;
     json_t *kernels = pl_engine_witness(e);

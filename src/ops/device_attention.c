@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ops/device_ops.h"
+#include "tensor/kv8.h"
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
 
@@ -309,7 +310,7 @@ static enum pl_status gathered(struct pl_ops *o, struct dev_plan *p, struct pl_p
                                uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     uint64_t token = (uint64_t)paged->shape.kv_heads * pl_dtype_info(paged->shape.kv)->block_bytes;
-    uint64_t keys = p->plan.tokens * token * paged->shape.head_dim,
+    uint64_t keys = p->plan.tokens * paged->shape.kv_heads * pl_kv_vector_bytes(paged->shape.kv, paged->shape.head_dim),
              values = p->plan.tokens * token * paged->shape.value_stride;
     enum pl_status st = room(d, &p->dense_k, PL_MAX(keys, (uint64_t)1));
     if (st == PL_OK) st = room(d, &p->dense_v, PL_MAX(values, (uint64_t)1));
@@ -565,7 +566,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
     if (st != PL_OK) return dev_report(d, st);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    uint64_t bytes = pl_kv_sides(s) * tokens * s->kv_heads * s->head_dim * pl_dtype_info(s->dtype)->block_bytes;
+    uint64_t bytes = pl_kv_sides(s) * tokens * s->kv_heads * pl_kv_vector_bytes(s->dtype, s->head_dim);
     char shape[96];
     struct pl_pick pick = pl_choose(&o->choice, PL_OP_attention, what.list, what.count);
     shape[0] = 0; /* only a refusal tells it */

@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "ops/impl.h"
+#include "tensor/kv8.h"
 
 /* --- opening a backend --- */
 
@@ -195,9 +196,20 @@ enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activati
     return rows == 0 ? PL_OK : o->impl->activation_read(o, a, first_row, rows, out);
 }
 
+const char *pl_kv_type_name(enum pl_dtype t) { return t == PL_I8 ? "int8" : t == PL_F8 ? "fp8" : pl_dtype_name(t); }
+bool pl_kv_type_from_name(const char *name, enum pl_dtype *out) {
+    static const enum pl_dtype types[] = {PL_F16, PL_BF16, PL_F32, PL_I8, PL_F8};
+    for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
+        if (strcmp(name, pl_kv_type_name(types[i])) != 0) continue;
+        *out = types[i];
+        return true;
+    }
+    return false;
+}
+
 size_t pl_kv_pages_bytes(const struct pl_kv_shape *s) {
-    size_t n = pl_dtype_info(s->dtype)->block_bytes, bytes;
-    bool fits = pl_mul_size(n, s->head_dim, &bytes) && pl_mul_size(bytes, s->kv_heads, &bytes) &&
+    size_t bytes = pl_kv_vector_bytes(s->dtype, s->head_dim);
+    bool fits = s->head_dim <= UINT32_MAX && pl_mul_size(bytes, s->kv_heads, &bytes) &&
                 pl_mul_size(bytes, s->page_tokens, &bytes) && pl_mul_size(bytes, s->page_count, &bytes) &&
                 pl_mul_size(bytes, s->layers, &bytes) && pl_mul_size(bytes, pl_kv_sides(s), &bytes);
     return fits ? bytes : 0;
@@ -218,8 +230,13 @@ size_t pl_kv_shape_bytes(const struct pl_kv_shape *s) {
 
 enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shape, struct pl_kv_store **out,
                                 struct pl_err *err) {
-    if (shape->dtype != PL_F16 && shape->dtype != PL_BF16 && shape->dtype != PL_F32)
-        PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: f16, bf16 and f32 are known", pl_dtype_name(shape->dtype));
+    const bool kv8 = pl_is_kv8(shape->dtype);
+    if (shape->dtype != PL_F16 && shape->dtype != PL_BF16 && shape->dtype != PL_F32 && !kv8)
+        PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: f16, bf16, f32, int8 and fp8 are known",
+                pl_dtype_name(shape->dtype));
+    if (kv8 && (shape->value_dim > 0 || shape->head_dim % 4 != 0))
+        PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: keys and values of a latent cache and heads of %zu have none",
+                pl_kv_type_name(shape->dtype), shape->head_dim);
     if (pl_kv_shape_bytes(shape) == 0 || shape->value_dim > shape->head_dim)
         PL_FAIL(err, PL_INVALID, "KV cache of %zu layers, %zu pages of %zu tokens, %zu heads of %zu: empty, or too large",
                 shape->layers, shape->page_count, shape->page_tokens, shape->kv_heads, shape->head_dim);

@@ -132,12 +132,15 @@ enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activati
 
 struct pl_kv_shape {
     size_t layers, page_count, page_tokens, kv_heads, head_dim;
-    enum pl_dtype dtype; /* f16, bf16, f32 */
+    enum pl_dtype dtype; /* f16, bf16, f32; PL_I8, PL_F8: in 8 bits, each token and head with a scale (tensor/kv8.h) */
     size_t value_dim;    /* not 0: a token has no values of its own, they are the first value_dim numbers of each key */
     /* Recurrent state beside the pages, f32: one slot a sequence, in each slot for every layer that has a state the inputs
      * of its convolution and the state itself. layers, above, may then be 0: no layer has a cache. */
     size_t state_layers, state_slots, state_conv, state_ssm; /* the last two in values of one slot of one layer */
 };
+/* "f16", "bf16", "f32", "int8", "fp8" */
+const char *pl_kv_type_name(enum pl_dtype t);
+bool pl_kv_type_from_name(const char *name, enum pl_dtype *out);
 /* Buffers of a layer: keys and values, or keys that hold their values. */
 static inline size_t pl_kv_sides(const struct pl_kv_shape *s) { return s->value_dim > 0 ? 1 : 2; }
 /* What attention gives for each head. */

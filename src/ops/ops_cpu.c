@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "ops/cpu_ops.h"
+#include "tensor/kv8.h"
 #include "tensor/quant.h"
 
 enum { ALIGN = 64, KERNEL_NAME = 40 };
@@ -496,7 +497,7 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     bool stale = pl_fault("stale-page") && o->batch->seq_count == 1 && o->batch->rows == 1 && o->batch->seqs[0].past > 0 &&
                  o->batch->seqs[0].past % kv.page_tokens == 0;
     if (!stale) pl_cpu_rope_append(cpu_of(o)->cpu, &a);
-    count(o, PL_OP_rope_append, 2 * k->rows * k->cols * pl_dtype_info(kv.dtype)->block_bytes);
+    count(o, PL_OP_rope_append, 2 * k->rows * kv.kv_heads * pl_kv_vector_bytes(kv.dtype, kv.head_dim));
     return PL_OK;
 }
 
@@ -569,7 +570,7 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     pl_cpu_attention(cpu_of(o)->cpu, &a);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    uint64_t bytes = pl_kv_sides(&o->kv->shape) * tokens * kv.kv_heads * kv.head_dim * pl_dtype_info(kv.dtype)->block_bytes;
+    uint64_t bytes = pl_kv_sides(&o->kv->shape) * tokens * kv.kv_heads * pl_kv_vector_bytes(kv.dtype, kv.head_dim);
     if (pl_fault("gathered"))
         pl_ops_count(o, PL_OP_attention, "composed/gather", 1, bytes);
     else

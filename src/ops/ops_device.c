@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ops/device_ops.h"
+#include "tensor/kv8.h"
 #include "tensor/quant.h"
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
@@ -742,7 +743,7 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
                                .stride = d->stride,
                                .norm_eps = p->norm_eps,
                                .norm_offset = p->norm_offset};
-    uint64_t bytes = 2 * k->rows * k->cols * pl_dtype_info(s->dtype)->block_bytes;
+    uint64_t bytes = 2 * k->rows * s->kv_heads * pl_kv_vector_bytes(s->dtype, s->head_dim);
     if (!dev_whole(d, &r, kind)) return dev_rope(o, &r, kind, bytes);
     d->rope_waits = (struct dev_rope_waits){r, kind, bytes};
     return PL_OK;

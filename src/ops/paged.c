@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/cuda_fast.h"
+#include "tensor/kv8.h"
 
 enum { SHARED_ROWS = 16, CPU_V1_GROUP = 8, GPU_V1_GROUP = 256 };
 enum { MLA_WIDE_GROUP = 384 };
@@ -41,7 +42,8 @@ struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu, uint32_t capa
 }
 
 const char *pl_paged_declines(const struct pl_paged_shape *s) {
-    if (s->kv != PL_F16 && s->kv != PL_BF16 && s->kv != PL_F32) return "dtype";
+    if (s->kv != PL_F16 && s->kv != PL_BF16 && s->kv != PL_F32 && !pl_is_kv8(s->kv)) return "dtype";
+    if (pl_is_kv8(s->kv) && (s->head_dim % 4 != 0 || (s->value_dim != 0 && s->value_dim != s->head_dim))) return "geometry";
     if (s->kv_heads == 0 || s->heads == 0 || s->heads % s->kv_heads != 0) return "geometry";
     if (s->head_dim == 0 || s->head_dim > 576 || s->page_tokens == 0 || s->heads > 65535) return "geometry";
     return NULL;
@@ -59,6 +61,7 @@ void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s) {
     *p = (struct pl_paged){.shape = *s};
     if (p->shape.value_dim == 0) p->shape.value_dim = s->head_dim;
     if (p->shape.value_stride == 0) p->shape.value_stride = p->shape.value_dim;
+    if (pl_is_kv8(s->kv)) p->shape.value_stride = (uint32_t)pl_kv_vector_bytes(s->kv, s->head_dim); /* with the scale */
     p->heads_together = heads_together(s->heads / s->kv_heads);
     p->rows = SHARED_ROWS / p->heads_together * p->heads_together;
 }
@@ -123,7 +126,7 @@ const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_p
     if (ks != NULL && pl_cuda_capability(ks) < 80) return "no port";
     if (pl_paged_declines(s) != NULL) return pl_paged_declines(s);
     if (is_latent(s)) return mla_declines(ks, s);
-    if (s->kv == PL_F32) return "dtype";
+    if (s->kv == PL_F32 || pl_is_kv8(s->kv)) return "dtype";
     bool plain =
         (s->value_dim == 0 || s->value_dim == s->head_dim) && (s->value_stride == 0 || s->value_stride == s->head_dim);
     if (!plain || s->head_dim % 16 != 0 || s->head_dim < 32 || s->head_dim > 256 || s->page_tokens % 16 != 0)

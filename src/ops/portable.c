@@ -29,8 +29,10 @@ void pl_jit_set_weight(struct pl_jit_spec *s, const struct pl_device_weight *w) 
 }
 
 enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t head_dim, size_t page_tokens) {
-    if (dtype != PL_F32 && dtype != PL_F16 && dtype != PL_BF16) return PL_UNSUPPORTED;
-    pl_jit_set(s, dtype == PL_F32 ? "KV_F32" : dtype == PL_F16 ? "KV_F16" : "KV_BF16", "1");
+    static const char *const macros[PL_DTYPE_COUNT] = {
+        [PL_F32] = "KV_F32", [PL_F16] = "KV_F16", [PL_BF16] = "KV_BF16", [PL_I8] = "KV_I8", [PL_F8] = "KV_F8"};
+    if (macros[dtype] == NULL) return PL_UNSUPPORTED;
+    pl_jit_set(s, macros[dtype], "1");
     pl_jit_set_u32(s, "HEAD_DIM", (uint32_t)head_dim);
     pl_jit_set_u32(s, "PAGE_TOKENS", (uint32_t)page_tokens);
     return PL_OK;

@@ -43,6 +43,7 @@
     X(PL_I64,    "i64",     1,    8,   27)                                                                                    \
     X(PL_F64,    "f64",     1,    8,   28)                                                                                    \
     X(PL_I2_S,   "i2_s",    128,  32,  36)                                                                                    \
+    X(PL_F8,     "f8_e4m3", 1,    1,   -1)                                                                                    \
     X(PL_TERNARY,"ternary", 32,   8,   -1)
 /* clang-format on */
 
