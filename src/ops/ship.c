@@ -7,6 +7,7 @@
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
 #include "ops/draw.h"
+#include "ops/latent.h"
 #include "ops/moe.h"
 #include "ops/paged.h"
 #include "ops/ssm.h"
@@ -121,6 +122,27 @@ static enum pl_status heads(struct pl_kernels *ks, const struct family *f, enum 
     return PL_OK;
 }
 
+/* Latent attention: products of each head in what kv_b is kept in, the append, and decode for 16, 32 and 64 heads a group.
+ */
+static enum pl_status latents(struct pl_kernels *ks, enum pl_dtype kv, struct pl_err *err) {
+    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_Q8_0, PL_Q4_K, PL_Q6_K};
+    static const uint32_t heads[] = {16, 32, 128};
+    struct pl_kernel k = {0};
+    for (size_t i = 0; i < PL_COUNT_OF(types) && kv == PL_F16; i++) {
+        struct pl_device_weight w = {.dtype = types[i], .rows = 8192, .cols = 512, .row_bytes = 2048};
+        for (uint32_t tile = 0; tile < PL_TILE_COUNT; tile++) PL_TRY(pl_kernel_heads(ks, &w, tile, &k, err));
+    }
+    PL_TRY(pl_kernel_latent_append(ks, kv, 576, 512, SHIP_PAGE, false, &k, err));
+    for (size_t i = 0; i < PL_COUNT_OF(heads); i++) {
+        struct pl_paged paged;
+        const struct pl_paged_shape shape = {kv, 576, 512, 576, SHIP_PAGE, heads[i], 1};
+        pl_paged_init_best(NULL, &paged, &shape);
+        PL_TRY(pl_paged_make(ks, &paged, PL_PAGED_V2, err));
+        PL_TRY(pl_paged_make(ks, &paged, PL_PAGED_MERGE, err));
+    }
+    return PL_OK;
+}
+
 static enum pl_status everything(struct pl_kernels *ks, const struct pl_ship *what, struct pl_err *err) {
     static const struct family families[] = {
         {32, 8, 128, false}, {32, 8, 64, false},  {24, 8, 128, false}, {9, 3, 64, false},   {15, 5, 64, false},
@@ -138,6 +160,7 @@ static enum pl_status everything(struct pl_kernels *ks, const struct pl_ship *wh
         const struct family *f = what->heads > 0 ? &own : &families[i];
         for (size_t c = 0; c < PL_COUNT_OF(caches); c++) PL_TRY(heads(ks, f, caches[c], err));
     }
+    for (size_t c = 0; c < (what->heads > 0 ? 0 : PL_COUNT_OF(caches)); c++) PL_TRY(latents(ks, caches[c], err));
     return pl_kernel_draw(ks, PL_F32, &draw, err);
 }
 
