@@ -1,15 +1,19 @@
 /* verify.c - the plan, the report, and what items share. */
 #include "verify/verify.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/pool.h"
+#include "device/device.h"
 #include "verify/ab.h"
 #include "verify/spawn.h"
 
@@ -159,15 +163,44 @@ void pl_verify_report_finish(json_t *report) {
 
 /* ---------- several at once ---------- */
 
-enum { JOBS_MAX = 16, JOBS_USUAL = 4, CPUS_OF_A_JOB = 4 };
+enum { JOBS_MAX = 16, JOBS_USUAL = 4, CPUS_OF_A_JOB = 4, PROCESSES_MAX = 64 };
 
-/* Most of an item's time its processes start, or wait for a device: where there are CPUs to spare, items run beside each
- * other. */
+/* Bytes of a file, or of the files in a folder. */
+static uint64_t bytes_of(const char *path) {
+    struct stat st;
+    uint64_t sum = 0;
+    if (stat(path, &st) != 0) return 0;
+    if (!S_ISDIR(st.st_mode)) return (uint64_t)st.st_size;
+    DIR *d = opendir(path);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
+        if (fstatat(dirfd(d), e->d_name, &st, 0) == 0 && S_ISREG(st.st_mode)) sum += (uint64_t)st.st_size;
+    if (d != NULL) closedir(d);
+    return sum;
+}
+
+/* How many processes with the model may run at once: three quarters of the memory that the model lies in. */
+uint32_t pl_verify_processes(const struct pl_verify_options *o) {
+    static const enum pl_device_kind kinds[PL_BACKEND_COUNT] = {
+        [PL_BACKEND_CUDA] = PL_DEVICE_CUDA, [PL_BACKEND_ROCM] = PL_DEVICE_ROCM, [PL_BACKEND_OPENCL] = PL_DEVICE_OPENCL};
+    enum pl_backend b = pl_verify_backend_of(o);
+    struct pl_device_info info;
+    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t one = o->model == NULL ? 0 : bytes_of(o->model) + bytes_of(o->model) / 8 + ((uint64_t)1 << 30);
+    bool device = b != PL_BACKEND_CPU && b != PL_BACKEND_METAL;
+    if (device && pl_device_describe(kinds[b], 0, &info, NULL) == PL_OK) memory = PL_MIN(memory, info.memory_bytes);
+    uint64_t n = one == 0 ? PROCESSES_MAX : memory / 4 * 3 / one;
+    return (uint32_t)PL_MIN(PL_MAX(n, (uint64_t)1), (uint64_t)PROCESSES_MAX);
+}
+
+/* Most of an item's time its processes start, or wait for a device: where there are CPUs and memory to spare, items run
+ * beside each other, each with half as many rows at once and two prompts a row. */
 uint32_t pl_verify_jobs(const struct pl_verify_options *o) {
     int spare = pl_cpu_count() / CPUS_OF_A_JOB;
     if (o->url != NULL) return 1; /* somebody's server counts everything that it is asked */
-    uint32_t usual = (uint32_t)PL_MIN(PL_MAX(spare, 1), (int)JOBS_USUAL);
-    return PL_MIN(o->jobs != 0 ? o->jobs : usual, (uint32_t)JOBS_MAX);
+    if (o->jobs != 0) return PL_MIN(o->jobs, (uint32_t)JOBS_MAX);
+    uint32_t usual = (uint32_t)PL_MIN(PL_MAX(spare, 1), (int)JOBS_USUAL), most = usual > 1 ? pl_verify_processes(o) : 1;
+    while (usual > 1 && usual * PL_MAX(usual / 2, 1u) * 2 > most) usual--;
+    return usual;
 }
 
 struct rows {

@@ -62,7 +62,8 @@ void pl_verify_report_markdown(const json_t *report, struct pl_buf *out);
 /* 0 all passed or skipped, 1 something failed, 2 something is inconclusive. */
 int pl_verify_exit_code(const json_t *report);
 
-/* How many items run at once. */
+/* How many processes with the model may run at once, by memory; how many items do. */
+uint32_t pl_verify_processes(const struct pl_verify_options *o);
 uint32_t pl_verify_jobs(const struct pl_verify_options *o);
 
 /* --- for items --- */

@@ -86,7 +86,7 @@ static enum pl_verify_status compare_answers(const struct pl_verify_options *o, 
                                .timeout_s = o->timeout_s,
                                .near_tie = numeric ? NEAR_TIE : 0,
                                /* a process of its own for each prompt: most of the time it starts, or waits for a device */
-                               .at_once = (uint32_t)PL_MAX(pl_cpu_count() / 4, 1),
+                               .at_once = (uint32_t)PL_MIN(PL_MAX(pl_cpu_count() / 4, 1), (int)pl_verify_processes(o)),
                                .same_binary_meant = true,
                                .baseline = baseline};
     enum pl_verify_status s = PL_VERIFY_INCONCLUSIVE;
