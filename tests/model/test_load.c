@@ -148,7 +148,8 @@ static void leftovers_of_a_gguf_are_refused(void **state) {
 
 static void every_failed_allocation_is_survived(void **state) {
     (void)state;
-    static const char *const paths[] = {"tests/golden/model/llama3", "tests/golden/model/gemma3.gguf"};
+    static const char *const paths[] = {"tests/golden/model/llama3", "tests/golden/model/gemma3.gguf",
+                                        "tests/golden/model/bitnet", "tests/golden/model/bitnet.gguf"};
     for (size_t p = 0; p < PL_COUNT_OF(paths); p++) {
         struct pl_err err;
         size_t n = 1, failed = 0;
