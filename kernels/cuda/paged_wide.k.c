@@ -8,8 +8,12 @@
  * q and the softmax's weights are rounded to the cache's type; TWICE (bf16): what that loses is multiplied as well. It is rounded
  * towards zero there, so that what is lost has the sign of what is kept and infinities do not meet their opposites.
  * Tiles lie as the matrix units want them: panels of 64 elements (128 bytes) a token, 16-byte units exchanged by token % 8.
- * Requires: HEAD_DIM 64 or 128, PAGE_TOKENS % 16 == 0, f16 or bf16 pages, GROUP 384, RING even. Parts are merged by paged_mma_merge.
+ * Requires: HEAD_DIM 128 (with 64 the compiler of CUDA 13.0 gives the weights the registers of q, which the next tile needs),
+ * PAGE_TOKENS % 16 == 0, f16 or bf16 pages, GROUP 384, RING even. Parts are merged by paged_mma_merge.
  * Relative error to src/ref <= 2e-3. Bitwise repeatable. */
+#if HEAD_DIM != 128
+#error "paged_wide is for heads of 128"
+#endif
 #include "dialect.h"
 #include "args/args.h"
 #include "kv.h"
@@ -82,7 +86,6 @@ FN void score_low(f32 (*d)[4], u64 a, u64 b) {
 #endif
 /* d += 64 rows x 16 tokens, by HEAD_DIM values */
 FN void weigh(f32 (*d)[4], const u32 *a, u64 b) {
-#if HEAD_DIM == 128
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." WIDE_TYPE " {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
@@ -92,14 +95,6 @@ FN void weigh(f32 (*d)[4], const u32 *a, u64 b) {
                  : OUT4(d, 0), OUT4(d, 1), OUT4(d, 2), OUT4(d, 3), OUT4(d, 4), OUT4(d, 5), OUT4(d, 6), OUT4(d, 7),
                    OUT4(d, 8), OUT4(d, 9), OUT4(d, 10), OUT4(d, 11), OUT4(d, 12), OUT4(d, 13), OUT4(d, 14), OUT4(d, 15)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-#else
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." WIDE_TYPE " {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-                 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
-                 : OUT4(d, 0), OUT4(d, 1), OUT4(d, 2), OUT4(d, 3), OUT4(d, 4), OUT4(d, 5), OUT4(d, 6), OUT4(d, 7)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-#endif
 }
 /* What was written by this thread is seen by the matrix units. */
 FN void units_see(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -115,6 +110,15 @@ FN void signs_ready(void) { asm volatile("fence.mbarrier_init.release.cluster;" 
 #define MANY_REGISTERS() asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")
 #endif
 
+/* A warp says once that it has read; racecheck follows threads, so there each lane says so. */
+#ifdef EVERY_LANE
+#define SAYS      1u
+#define VOICES    32u
+#else
+#define SAYS      (LOCAL_X % 32u == 0u)
+#define VOICES    1u
+#endif
+
 /* --- a shared chunk --- */
 
 struct ring {
@@ -125,13 +129,17 @@ FN u32 phase_of(u32 t) { return t / RING & 1u; }
 /* Where unit `unit` of row `row` stands in panels. */
 FN u32 unit_at(u32 row, u32 unit) { return unit / 8u * PANEL + row * 128u + ((unit ^ row) & 7u) * 16u; }
 
-FN void copy_tile(u32 to, const struct work *w, const struct pools *p, u32 t0) {
+#define RUNS (BLOCK / RUN) /* of a tile's tokens, none across the end of a page */
+FN void look_up_tile(u32 page[RUNS], const struct work *w, u32 t0) {
+#pragma unroll
+    for (u32 i = 0; i < RUNS; i++) page[i] = w->pages[PL_MIN((t0 + RUN * i) / PAGE_TOKENS, w->last_page)];
+}
+FN void copy_tile(u32 to, const struct work *w, const struct pools *p, u32 t0, const u32 page[RUNS]) {
     u32 unit = ME % UNITS, first = ME / UNITS;
 #pragma unroll
     for (u32 i = 0; i < BLOCK * UNITS / TEAM; i++) {
-        u32 row = first + TEAM / UNITS * i, token = t0 + row;
-        u32 page = w->pages[PL_MIN(token / PAGE_TOKENS, w->last_page)], bytes = token < w->tokens ? 16u : 0u;
-        u64 from = (((u64)page * PAGE_TOKENS + token % PAGE_TOKENS) * w->kv_heads + w->g) * HEAD_DIM + 8u * unit;
+        u32 row = first + TEAM / UNITS * i, token = t0 + row, bytes = token < w->tokens ? 16u : 0u;
+        u64 from = (((u64)page[TEAM / UNITS * i / RUN] * PAGE_TOKENS + token % PAGE_TOKENS) * w->kv_heads + w->g) * HEAD_DIM + 8u * unit;
         u32 at = to + unit_at(row, unit);
         copy16(at, p->k + from, bytes);
         copy16(at + ROWS_BYTES, p->v + from, bytes);
@@ -140,14 +148,19 @@ FN void copy_tile(u32 to, const struct work *w, const struct pools *p, u32 t0) {
 }
 /* Team 2. The first tiles, written by no launch of this step, begin before the launch before this one is done. */
 FN void copy_tiles(u32 base, const struct work *w, const struct pools *p, const struct ring *r, bool old, u32 *witness) {
-    u32 early = old ? PL_MIN(r->tiles, BEHIND) : 0u;
-    for (u32 t = 0; t < early; t++) copy_tile(base + t * TILE_BYTES, w, p, t * BLOCK);
+    u32 early = old ? PL_MIN(r->tiles, BEHIND) : 0u, page[RUNS];
+    look_up_tile(page, w, 0u);
+    for (u32 t = 0; t < early; t++) {
+        copy_tile(base + t * TILE_BYTES, w, p, t * BLOCK, page);
+        look_up_tile(page, w, (t + 1u) * BLOCK);
+    }
     count_launch(witness);
     for (u32 t = early; t < r->tiles + BEHIND; t++) {
         u32 slot = t % RING;
         if (t < r->tiles) {
             if (t >= RING) sign_wait(r->empty + 8u * slot, phase_of(t - RING));
-            copy_tile(base + slot * TILE_BYTES, w, p, t * BLOCK);
+            copy_tile(base + slot * TILE_BYTES, w, p, t * BLOCK, page);
+            look_up_tile(page, w, (t + 1u) * BLOCK); /* on its way while others are waited for */
         } else {
             copies_close();
         }
@@ -274,7 +287,7 @@ FN void meet_tiles(struct rows *a, const u32 q[STEPS][4], u32 low, u32 base, con
         wide_wait();
         settle<BLOCK / 8u>(s);
         settle<COLUMNS>(a->o);
-        if (tile != first && LOCAL_X % 32u == 0u) sign_arrive(r->empty + 8u * ((tile - per) % RING)); /* nobody reads its values now */
+        if (tile != first && SAYS) sign_arrive(r->empty + 8u * ((tile - per) % RING)); /* nobody reads its values now */
         soften(a, s, w->tokens - tile * BLOCK, softcap);
 #pragma unroll
         for (u32 i = 0; i < BLOCK / 16u; i++)
@@ -354,7 +367,7 @@ FN void shared_chunk(const f32 *q, const struct pools *pools, const u32 *plan, f
     if (LOCAL_X == 0u) {
         for (u32 i = 0; i < RING; i++) {
             sign_init(r.full + 8u * i, TEAM);
-            sign_init(r.empty + 8u * i, split_tiles ? 4u : 8u);
+            sign_init(r.empty + 8u * i, VOICES * (split_tiles ? 4u : 8u));
         }
         signs_ready();
     }

@@ -157,8 +157,7 @@ void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const s
 }
 
 void pl_paged_widen(struct pl_paged *p) {
-    uint32_t d = p->shape.head_dim;
-    if (p->tiles == 0 || (d != 64 && d != 128)) return;
+    if (p->tiles == 0 || p->shape.head_dim != 128) return; /* why: kernels/cuda/paged_wide.k.c */
     p->ring = PL_MIN((uint32_t)WIDE_RING_MAX, WIDE_RING_BYTES / wide_tile_bytes(&p->shape) / 2 * 2);
     p->rows = WIDE_ROWS / p->heads_together * p->heads_together;
 }

@@ -216,25 +216,8 @@ static bool rows_fill(const struct pl_plan *p) {
     return (uint64_t)p->rows * p->opt.kv_heads >= p->opt.costs.slots && longest_row(p) <= 2 * mean;
 }
 
-/* Groups of rows that fill the device do not all end together: the last rows, half a wave of them, are cut. */
-enum { TAIL_PAGES_MIN = 8 }; /* of a chunk */
-static void cut_tail(struct pl_plan *p) {
-    const struct pl_plan_options *o = &p->opt;
-    uint32_t longest = longest_row(p), rows = PL_MIN(p->rows, o->costs.slots / 2 / o->kv_heads);
-    p->tail_rows = p->tail_pages = 0;
-    if (o->tail_pieces < 2 || !o->split || o->invariant || o->pages_per_chunk > 0 || p->cascade == PL_CASCADE_USED) return;
-    uint32_t pages = (uint32_t)div_up(longest, o->tail_pieces);
-    if (!rows_fill(p) || pages < TAIL_PAGES_MIN || rows == 0) return;
-    if (o->grid_max > 0 && (uint64_t)p->rows + (uint64_t)rows * o->tail_pieces > o->grid_max) return;
-    p->tail_rows = rows;
-    p->tail_pages = pages;
-}
-static uint32_t row_length(const struct pl_plan *p, uint32_t row) {
-    return p->tail_pages > 0 && row >= p->rows - p->tail_rows ? p->tail_pages : p->pages_per_chunk;
-}
-
-/* Lengths with which the longest span falls into 1, 2, ... equal chunks. */
-enum { SPAN_PIECES_MAX = 64 };
+/* Lengths with which the longest span falls into 1, 2, ... equal chunks: they are tried too. */
+enum { PIECES_MAX = 64 };
 static uint32_t span_length(const struct pl_plan *p, uint32_t pieces) {
     uint32_t span = 0, members = 1, most = plan_members_max(p);
     for (uint32_t i = 0; i < p->rows; i++) {
@@ -262,7 +245,7 @@ uint32_t plan_best_length(const struct pl_plan *p, bool shared, double *cost) {
         pages = PL_MIN(n, longest);
         try_length(p, pages, shared, &best, cost);
     }
-    for (uint32_t i = 1; shared && p->opt.costs.wide > 1 && i <= SPAN_PIECES_MAX; i++)
+    for (uint32_t i = 1; shared && i <= PIECES_MAX; i++)
         try_length(p, PL_MIN(PL_MAX(span_length(p, i), 1u), longest), shared, &best, cost);
     return best;
 }
@@ -300,7 +283,7 @@ static uint32_t cut_after(const struct pl_plan *p, uint32_t row, uint32_t at, ui
 static enum pl_status chunk_row(struct pl_plan *p, uint32_t row, uint32_t from, bool direct) {
     uint32_t pages = pages_of(p, row), at = from, index;
     do {
-        uint32_t to = cut_after(p, row, at, row_length(p, row), pages);
+        uint32_t to = cut_after(p, row, at, p->pages_per_chunk, pages);
         bool whole = direct && at == 0 && to == pages;
         struct pl_plan_chunk c = {.page_first = p->page_start[row] + at,
                                   .page_count = to - at,
@@ -413,13 +396,11 @@ static void fill_chunks(struct pl_plan *p) {
 static enum pl_status choose(struct pl_plan *p) {
     double cost = 0;
     p->cascade = plan_find_shared(p);
-    p->tail_rows = p->tail_pages = 0;
     if (p->opt.pages_per_chunk > 0) {
         p->pages_per_chunk = p->opt.pages_per_chunk;
         return fits_grid(p, p->pages_per_chunk, p->cascade == PL_CASCADE_USED) ? PL_OK : PL_LIMIT;
     }
     p->pages_per_chunk = plan_best_length(p, p->cascade == PL_CASCADE_USED, &cost);
-    cut_tail(p);
     return p->pages_per_chunk > 0 ? PL_OK : PL_LIMIT;
 }
 
@@ -427,10 +408,10 @@ static bool same_options(const struct pl_plan_options *a, const struct pl_plan_o
     return a->page_tokens == b->page_tokens && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->window == b->window && a->pages_per_chunk == b->pages_per_chunk && a->grid_max == b->grid_max &&
            a->rows_max == b->rows_max && a->span_min == b->span_min && a->members_min == b->members_min &&
-           a->split == b->split && a->tail_pieces == b->tail_pieces && a->cascade == b->cascade &&
-           a->skip_empty == b->skip_empty && a->cascade_always == b->cascade_always && a->invariant == b->invariant &&
-           a->costs.slots == b->costs.slots && a->costs.chunk == b->costs.chunk && a->costs.merge == b->costs.merge &&
-           a->costs.member == b->costs.member && a->costs.wide == b->costs.wide;
+           a->split == b->split && a->cascade == b->cascade && a->skip_empty == b->skip_empty &&
+           a->cascade_always == b->cascade_always && a->invariant == b->invariant && a->costs.slots == b->costs.slots &&
+           a->costs.chunk == b->costs.chunk && a->costs.merge == b->costs.merge && a->costs.member == b->costs.member &&
+           a->costs.wide == b->costs.wide;
 }
 
 enum pl_status pl_plan_make(struct pl_plan *p, const struct pl_plan_options *opt, const struct pl_plan_row *rows,

@@ -44,7 +44,6 @@ struct pl_plan_options {
     uint32_t rows_max;        /* heads that one group takes at most; bounds the members of a shared chunk */
     uint32_t span_min;        /* least pages worth sharing; 0 counts as 1 */
     uint32_t members_min;     /* least members worth sharing with; 0 counts as 2 */
-    uint32_t tail_pieces;     /* > 1: of rows that fill the device alone the last ones are cut into so many chunks */
     bool split, cascade;      /* allowed */
     bool skip_empty;          /* rows of length 0 get no chunk: nothing is written for them */
     bool cascade_always;      /* tests, forcing: share whatever can be, whatever it costs */
@@ -89,7 +88,6 @@ struct pl_plan {
     struct pl_plan_state *states;
     uint32_t merge_count, state_count;
     /* what was decided */
-    uint32_t tail_rows, tail_pages; /* the last rows have chunks of so many pages (0: of pages_per_chunk like all) */
     uint32_t pages_per_chunk, groups, group_members, span_pages; /* cascade groups, their members, sum of their spans */
     enum pl_plan_cascade cascade;
     uint64_t tokens;      /* visible, summed over rows */

@@ -87,6 +87,26 @@ static void shared_spans(void) {
     finish(&b);
 }
 
+/* Shared chunks of more tiles than are on their way at once, so that every register is used again: 160 rows of heads (a
+ * whole tile of members and a part of one), and few, which two teams share. */
+static void long_spans(void) {
+    static const struct {
+        uint32_t rows, group, dim;
+        enum pl_dtype kv;
+    } all[] = {{40, 4, 128, PL_F16}, {6, 4, 128, PL_BF16}, {6, 4, 64, PL_F16},  {40, 4, 64, PL_BF16},
+               {5, 1, 128, PL_F16},  {9, 8, 128, PL_BF16}, {5, 7, 128, PL_F16}, {9, 16, 128, PL_F16}};
+    for (size_t i = 0; i < (test_small() ? 2 : PL_COUNT_OF(all)); i++) {
+        uint32_t len[40], rows = test_small() ? 6 : all[i].rows, pages = test_small() ? 30 : 50;
+        struct pl_paged_shape s = {
+            .kv = all[i].kv, .head_dim = all[i].dim, .page_tokens = 32, .heads = 2 * all[i].group, .kv_heads = 2};
+        for (uint32_t r = 0; r < rows; r++) len[r] = 32 * pages + 1 + kit_u32() % 100;
+        struct bed b = {0};
+        begin(&b, &s, rows, len, pages, 0);
+        forms(&b, !test_small(), CASCADE);
+        finish(&b);
+    }
+}
+
 static void lengths(void) {
     struct pl_paged_shape s = {.kv = PL_F16, .head_dim = 64, .page_tokens = 16, .heads = 3, .kv_heads = 1};
     uint32_t far[] = {2100, 131072, 77}; /* > 128 pages, and 8,192 */
@@ -137,6 +157,7 @@ WITH_UNITS(head_sizes)
 WITH_UNITS(big_groups)
 WITH_UNITS(latents)
 WITH_UNITS(shared_spans)
+WITH_UNITS(long_spans)
 WITH_UNITS(batch)
 WITH_UNITS(lengths)
 
@@ -145,6 +166,6 @@ int main(void) {
         cmocka_unit_test(test_declines),   cmocka_unit_test(test_controls),     cmocka_unit_test(test_repeatable),
         cmocka_unit_test(test_invariant),  cmocka_unit_test(test_shared_spans), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_head_sizes), cmocka_unit_test(test_big_groups),   cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_latents)};
+        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_latents),      cmocka_unit_test(test_long_spans)};
     return TEST_RUN("decode attention on tensor cores", tests);
 }

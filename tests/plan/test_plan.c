@@ -78,7 +78,6 @@ static void make_options(struct world *w) {
     w->opt.invariant = w->opt.pages_per_chunk > 0 && draw(w, 3) == 0;
     if (draw(w, 4) == 0) w->opt.grid_max = draw(w, 60) + 1;
     w->opt.skip_empty = draw(w, 3) == 0;
-    w->opt.tail_pieces = draw(w, 6);
 }
 
 /* The next token's page and slot that a state's chunk shows to its member. */
