@@ -56,7 +56,7 @@ static void every_ranked_name_can_be_forced(void **state) {
 static void unknown_names_list_the_known(void **state) {
     (void)state;
     refused(PL_BACKEND_CUDA, "lineer=gemv", NULL, "known: embed, norm");
-    refused(PL_BACKEND_CUDA, "linear=gemm", NULL, "known: cublaslt, stream, mma, fma, gemv, portable");
+    refused(PL_BACKEND_CUDA, "linear=gemm", NULL, "known: cublaslt, chain, stream, mma, fma, gemv, portable");
     refused(PL_BACKEND_OPENCL, "linear=gemv", NULL, "known: portable");
     refused(PL_BACKEND_CPU, "attention=portable", NULL, "scalar");
     refused(PL_BACKEND_CUDA, "linear", NULL, "OPERATION=IMPLEMENTATION");
