@@ -75,7 +75,7 @@ def main():
                 name = "".join(", " + m[4:].lower() for m in more)
                 rows.append((f"stream {w.lower()}{name}", resources("cuda/stream.k.c", v, "pk_stream")))
         for w in ("Q4_K", "Q6_K", "BF16", "F16"):
-            rows.append((f"chain {w.lower()}", resources("cuda/chain.k.c", {"GROUP": "320u", f"WTYPE_{w}": 1}, "pk_chain")))
+            rows.append((f"chain {w.lower()}", resources("cuda/chain.k.c", {"GROUP": "288u", f"WTYPE_{w}": 1}, "pk_chain")))
     for kind in ("COPY", "NORM", "GLU", "MERGE"):
         v = {"GROUP": "512u" if kind == "NORM" else "256u", f"PREPARE_{kind}": 1}
         rows.append((f"prepare, {kind.lower()}", resources("cuda/prepare.k.c", v, "pk_prepare")))

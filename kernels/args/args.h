@@ -102,14 +102,14 @@ PL_ARGS_CHECK(pl_args_stream, row_bytes, 40);
 PL_ARGS_SIZE(pl_args_stream, 48);
 
 /* What one row meets between two attentions, in one launch: heads * D -> in (added) -> 2 x mid (gated) -> in (added), then, with
- * four stages, up to three matrices more. A ring of `depth` units, `ahead` more of them asked into the L2. */
+ * four stages, up to three matrices more. A ring of `depth` units. */
 struct pl_args_chain {
-    u32 heads, in, mid, out0, out1, out2, stages, depth, ahead, grid;
+    u32 heads, in, mid, out0, out1, out2, stages, depth, grid;
     f32 value0, offset0, value1, offset1; /* of the two norms */
-    u64 pad;
+    u32 pad[3];
 };
 #define PL_CHAIN_STAGES 4u
-PL_ARGS_CHECK(pl_args_chain, offset1, 52);
+PL_ARGS_CHECK(pl_args_chain, offset1, 48);
 PL_ARGS_SIZE(pl_args_chain, 64);
 
 /* Inputs made ready for it: rows of one width, in `pieces` pieces of eight rows. */

@@ -6,16 +6,15 @@
  * through the ring in the order of all stages without a stop: while a stage ends everywhere (a counter in global memory, meet[0],
  * that all groups add one to), the ring fills with the next one's. Counters are never reset: meet[32] says where they stood when
  * the launch began, and wrap around together.
- * Warps 0 to 7 multiply, one thread of the ninth brings the weights, one of the tenth asks for those behind the ring to come into
- * the L2. Each warp makes ready the inputs that it multiplies itself; a norm's factor is applied to the sums. Fixed order: bitwise repeatable.
- * Requires: what stream.k.c does; a grid that fits on the device at once beside anything else that may wait for it. GROUP 320. */
+ * Warps 0 to 7 multiply, one thread of the ninth brings the weights. Each warp makes ready the inputs that it multiplies itself; a norm's factor is applied to the sums. Fixed order: bitwise repeatable.
+ * Requires: what stream.k.c does; a grid that fits on the device at once beside anything else that may wait for it. GROUP 288. */
 #define HAS_CHAIN
 #include "dialect.h"
 #include "args/args.h"
 #include "cuda/stream_math.h"
 
 /* Shared memory: ring [depth][UNIT_BYTES], inputs [most chunks][X_BYTES], sums [HOLD][WARPS][RG], the stages, squares
- * [WARPS], how many units were brought, barriers. */
+ * [WARPS], barriers. */
 #define STAGE_ROOM 192u
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
@@ -25,10 +24,8 @@ struct stage {
     f32 *y[3];
     const f32 *x, *norm;
     f32 *h; /* where the normed input is left */
-    u32 *to; /* pairs of a result and the number of this stage: the next stage's input */
-    const u32 *from;
     u64 row_bytes;
-    u32 number, in, chunks, n0, n1, first, end; /* groups of outputs of the first and second matrix; this group's */
+    u32 in, chunks, n0, n1, first, end; /* groups of outputs of the first and second matrix; this group's */
     f32 value, offset;
     bool add, gated;
 };
@@ -47,29 +44,12 @@ FN struct place place_of(u32 r, const struct stage *s) {
 }
 
 #ifndef PL_EMULATED
-FN void prefetch(const u8 *p, u32 bytes) { asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory"); }
-#ifdef FENCED
 FN void add_one(u32 *p) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
-#else
-FN void add_one(u32 *p) { asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
-FN uint4 two_pairs(const u32 *p) {
-    uint4 v;
-    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
-    return v;
-}
-FN void put_pair(u32 *p, u32 value, u32 number) { asm volatile("st.volatile.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(value), "r"(number) : "memory"); }
-#endif
+FN void again(void) {}
 FN u32 count_of(const u32 *p) {
     u32 v;
-#ifdef FENCED
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-#else
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-#endif
     return v;
-}
-FN void rest(u32 ns) {
-    if (ns > 0u) asm volatile("nanosleep.u32 %0;" ::"r"(ns));
 }
 #endif
 
@@ -109,16 +89,9 @@ FN void bring(u8 *to, const u8 *from, u32 bytes, u64 *full, const struct stage *
     copy_bulk(to, from, bytes, full);
 #endif
 }
-FN void bring_ahead(const u8 *from, u32 bytes, const struct stage *s) {
-#ifdef ROW_OF
-    for (u32 i = 0; i < RG; i++) prefetch(from + s->row_bytes * i, bytes);
-#else
-    prefetch(from, bytes);
-#endif
-}
-/* Units in the order in which they are multiplied: by the ninth warp into the ring, by the tenth into the L2, at most `ahead` before the other. */
-FN void bring_all(const struct stage *stages, u64 *full, u64 *freed, volatile u32 *brought, bool early, const struct pl_args_chain *a) {
-    u32 slot = 0u, round = 0u, n = 0u;
+/* Units in the order in which they are multiplied. */
+FN void bring_all(const struct stage *stages, u64 *full, u64 *freed, const struct pl_args_chain *a) {
+    u32 slot = 0u, round = 0u;
     for (u32 p = 0; p < a->stages; p++) {
         const struct stage *s = stages + p;
         u32 end = s->end, chunks = s->chunks;
@@ -131,16 +104,10 @@ FN void bring_all(const struct stage *stages, u64 *full, u64 *freed, volatile u3
             }
             for (u32 chunk = 0; chunk < chunks; chunk++) {
                 u32 bytes = piece_of(chunk, s);
-                for (u32 j = 0; j < count; j++, n++) {
+                for (u32 j = 0; j < count; j++) {
                     const u8 *unit = (j == 0u ? from[0] : from[1]) + (u64)CHUNK_BYTES * chunk;
-                    if (early) {
-                        while (n >= *brought + a->ahead) rest(100u);
-                        if (n >= a->depth && n > *brought) bring_ahead(unit, bytes, s);
-                        continue;
-                    }
                     if (round > 0u) barrier_wait(freed + slot, (round - 1u) & 1u);
                     bring(shared + slot * UNIT_BYTES, unit, bytes, full + slot, s);
-                    if (a->ahead > 0u) *brought = n + 1u;
                     if (++slot == a->depth) slot = 0u, round++;
                 }
             }
@@ -156,7 +123,7 @@ FN void arrive(u32 *meet) {
 }
 FN void await(const u32 *meet, u32 until) {
     if (LOCAL_X == 0u) {
-        while ((i32)(count_of(meet) - until) < 0) rest(0u);
+        while ((i32)(count_of(meet) - until) < 0) again();
     }
     members_meet();
 }
@@ -169,41 +136,11 @@ FN void fetch8(const f32 *x, u32 k, u32 in, f32 *v) {
     if (k < in) a = __ldcg((const float4 *)(x + k)), b = __ldcg((const float4 *)(x + k + 4u));
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
-#ifdef FENCED
 #define ROUNDS 8u /* of 8 inputs a thread, fetched at once */
 FN void fetch(const struct stage *s, u32 first, f32 (*v)[8]) {
 #pragma unroll
     for (u32 i = 0; i < ROUNDS; i++) fetch8(s->x, 8u * (MEMBERS * (first + i) + LOCAL_X), s->in, v[i]);
 }
-#else
-#define ROUNDS 4u
-/* Pairs tell themselves whether they are what the stage before wrote. */
-FN void fetch(const struct stage *s, u32 first, f32 (*v)[8]) {
-    if (s->from == nullptr) {
-#pragma unroll
-        for (u32 i = 0; i < ROUNDS; i++) fetch8(s->x, 8u * (MEMBERS * (first + i) + LOCAL_X), s->in, v[i]);
-        return;
-    }
-    uint4 q[ROUNDS][4];
-    u32 number = s->number - 1u;
-#pragma unroll
-    for (u32 i = 0; i < 4u * ROUNDS; i++) {
-        u32 k = 8u * (MEMBERS * (first + i / 4u) + LOCAL_X);
-        q[i / 4u][i % 4u] = make_uint4(0u, number, 0u, number);
-        if (k < s->in) q[i / 4u][i % 4u] = two_pairs(s->from + 2u * k + 4u * (i % 4u));
-    }
-#pragma unroll
-    for (u32 i = 0; i < 4u * ROUNDS; i++) {
-        uint4 *p = &q[i / 4u][i % 4u];
-        while (p->y != number || p->w != number) {
-            rest(0u);
-            *p = two_pairs(s->from + 2u * 8u * (MEMBERS * (first + i / 4u) + LOCAL_X) + 4u * (i % 4u));
-        }
-        v[i / 4u][2u * (i % 4u)] = bits_f32(p->x);
-        v[i / 4u][2u * (i % 4u) + 1u] = bits_f32(p->z);
-    }
-}
-#endif
 #define EARLY  2u /* of a norm's weights, fetched before the others are done */
 FN f32 inverse_of(const f32 *squares, const struct stage *s) {
     f32 sum = 0.0f;
@@ -272,21 +209,13 @@ FN f32 *output_of(u32 r, u32 i, const struct stage *s) {
     f32 *y = p.which == 0u ? s->y[0] : p.which == 1u ? s->y[1] : s->y[2];
     return y + p.m * RG + i;
 }
-FN void leave_result(const struct stage *s, u32 o, f32 v) {
-#ifndef FENCED
-    if (s->to != nullptr) put_pair(s->to + 2u * o, f32_bits(v), s->number);
-#endif
-}
 /* Groups of outputs [first, first + held). Outputs are multiples of RG. */
 FN void finish(const f32 *sums, const f32 *squares, u32 first, u32 held, bool early, f32 old, const struct stage *s) {
     f32 by = s->norm != nullptr ? inverse_of(squares, s) : 1.0f;
     if (s->gated) {
         for (u32 i = LOCAL_X; i < held / 2u * RG; i += MEMBERS) {
             u32 slot = i / RG * 2u;
-            u32 o = (first + slot) / 2u * RG + i % RG;
-            f32 v = activate(by * total(sums, slot, i % RG)) * (by * total(sums, slot + 1u, i % RG));
-            leave_result(s, o, v);
-            s->y[0][o] = v;
+            s->y[0][(first + slot) / 2u * RG + i % RG] = activate(by * total(sums, slot, i % RG)) * (by * total(sums, slot + 1u, i % RG));
         }
         return;
     }
@@ -296,7 +225,6 @@ FN void finish(const f32 *sums, const f32 *squares, u32 first, u32 held, bool ea
         f32 *y = output_of(first + i / RG, i % RG, s), v = by * total(sums, i / RG, i % RG);
         if (bias != nullptr) v += bias[p.m * RG + i % RG];
         if (s->add) v += early ? old : __ldcg(y); /* at most MEMBERS outputs are held */
-        leave_result(s, p.m * RG + i % RG, v); /* pairs are of one matrix */
         *y = v;
     }
 }
@@ -376,52 +304,41 @@ FN void share(struct stage *s, u32 groups, u32 grid) {
 KERNEL(chain)(const u8 *wo, const u8 *wg, const u8 *wu, const u8 *wd, const u8 *w0, const u8 *w1, const u8 *w2, const f32 *b0, const f32 *b1,
               const f32 *b2, const f32 *norm0, const f32 *norm1, const f32 *from, f32 *x, f32 *h, f32 *g, f32 *y0, f32 *y1, f32 *y2,
               u32 *meet, u32 *witness, const struct pl_args_chain a) {
-    u32 *x_pairs = meet + 64, *g_pairs = x_pairs + 2u * a.in;
     u32 warp = LOCAL_X / 32u, lane = LOCAL_X % 32u, most = (LARGER(LARGER(a.heads, a.in), a.mid) + 2047u) / 2048u;
     u8 *in = shared + a.depth * UNIT_BYTES, *sums = in + most * X_BYTES;
     struct stage *stages = (struct stage *)(sums + SUMS_BYTES);
     f32 *squares = (f32 *)((u8 *)stages + PL_CHAIN_STAGES * STAGE_ROOM);
-    u32 *brought = (u32 *)(squares + WARPS);
-    struct ring q = {(u64 *)(brought + 8), (u64 *)(brought + 8) + a.depth, a.depth, 0u, 0u};
+    struct ring q = {(u64 *)(squares + WARPS), (u64 *)(squares + WARPS) + a.depth, a.depth, 0u, 0u};
     if (LOCAL_X == 0u) {
-        struct stage s = {{wo}, NOTHING, {x}, from, nullptr, nullptr, x_pairs, nullptr, 0, 0, a.heads, 0, groups_of(a.in), 0, 0, 0, 0, 0, true, false};
+        struct stage s = {{wo}, NOTHING, {x}, from, nullptr, nullptr, 0, a.heads, 0, groups_of(a.in), 0, 0, 0, 0, 0, true, false};
         share(&s, groups_of(a.in), a.grid);
         stages[0] = s;
     } else if (LOCAL_X == 32u) {
-        struct stage s = {{wg, wu}, NOTHING, {g}, x, norm0, h, g_pairs, x_pairs, 0, 0, a.in, 0, 0, 0, 0, 0, a.value0, a.offset0, false, true};
+        struct stage s = {{wg, wu}, NOTHING, {g}, x, norm0, h, 0, a.in, 0, 0, 0, 0, 0, a.value0, a.offset0, false, true};
         share(&s, groups_of(a.mid), a.grid);
         stages[1] = s;
     } else if (LOCAL_X == 64u) {
-        struct stage s = {{wd}, NOTHING, {x}, g, nullptr, nullptr, x_pairs, g_pairs, 0, 0, a.mid, 0, groups_of(a.in), 0, 0, 0, 0, 0, true, false};
+        struct stage s = {{wd}, NOTHING, {x}, g, nullptr, nullptr, 0, a.mid, 0, groups_of(a.in), 0, 0, 0, 0, 0, true, false};
         share(&s, groups_of(a.in), a.grid);
         stages[2] = s;
     } else if (LOCAL_X == 96u) {
-        struct stage s = {{w0, w1, w2}, {b0, b1, b2}, {y0, y1, y2}, x, norm1, h, nullptr, x_pairs, 0, 0, a.in, 0, groups_of(a.out0), groups_of(a.out1), 0, 0,
+        struct stage s = {{w0, w1, w2}, {b0, b1, b2}, {y0, y1, y2}, x, norm1, h, 0, a.in, 0, groups_of(a.out0), groups_of(a.out1), 0, 0,
                           a.value1, a.offset1, false, false};
         share(&s, groups_of(a.out0) + groups_of(a.out1) + groups_of(a.out2), a.grid);
         stages[3] = s;
     } else if (LOCAL_X == MEMBERS) {
         for (u32 i = 0; i < a.depth; i++) barrier_init(q.full + i, 1u), barrier_init(q.freed + i, LEAVERS);
-        *brought = 0u;
         barriers_ready();
     }
     BARRIER();
     if (warp >= WARPS) { /* weights depend on no launch before this one */
-        if (lane == 0u && (warp == WARPS || a.ahead > 0u)) bring_all(stages, q.full, q.freed, brought, warp > WARPS, &a);
+        if (lane == 0u) bring_all(stages, q.full, q.freed, &a);
         return;
     }
     count_launch(witness);
     u32 base = LOCAL_X == 0u ? __ldcg(meet + 32) : 0u;
-    if (LOCAL_X == 0u) {
-        for (u32 p = 0; p < a.stages; p++) stages[p].number = base + p + 1u;
-    }
-    members_meet();
     for (u32 p = 0; p < a.stages; p++) {
         const struct stage *s = stages + p;
-        if (s->first == s->end) { /* nothing of it is this group's */
-            if (p + 1u < a.stages) arrive(meet);
-            continue;
-        }
         f32 early[EARLY][8], old = 0.0f;
         if (s->norm != nullptr) {
 #pragma unroll
@@ -431,6 +348,10 @@ KERNEL(chain)(const u8 *wo, const u8 *wg, const u8 *wu, const u8 *wd, const u8 *
             }
         }
         if (p > 0u) await(meet, base + p * a.grid);
+        if (s->first == s->end) { /* nothing of it is this group's; it may not be ahead of the others all the same */
+            if (p + 1u < a.stages) arrive(meet);
+            continue;
+        }
         if (s->add && LOCAL_X < PL_MIN(HOLD, s->end - s->first) * RG) old = __ldcg(output_of(s->first + LOCAL_X / RG, LOCAL_X % RG, s));
         inputs(in, early, squares, s);
         products(&q, in, (f32 *)sums, squares, old, s);

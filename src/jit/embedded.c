@@ -50,8 +50,6 @@
     X(cuda_fma, "cuda/fma.k.c")                         \
     X(cuda_pack, "cuda/pack.k.c")                       \
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \
-    X(cuda_attention_wide, "cuda/attention_wide.k.c")   \
-    X(cuda_wide, "cuda/wide.h")                         \
     X(cuda_attention_group, "cuda/attention_group.k.c") \
     X(cuda_attention_split, "cuda/attention_split.k.c")
 

@@ -76,7 +76,6 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
         out[n++] = PL_IMPL_GEMV;
     }
     if (op == PL_OP_attention) {
-        out[n++] = PL_IMPL_WIDE;
         out[n++] = PL_IMPL_TILES;
         out[n++] = PL_IMPL_SPLIT;
         n = add_planned_forms(out, n);
@@ -164,6 +163,10 @@ static enum pl_status add_item(const char *option, enum pl_backend b, struct pl_
     enum pl_impl impl = PL_IMPL_NONE;
     PL_TRY(find_op(option, name, &op, err));
     PL_TRY(find_impl(option, b, op, impl_name, &impl, err));
+    if (force && impl == PL_IMPL_CHAIN) { /* a wish: not every product is in a chain */
+        c->chain = true;
+        return PL_OK;
+    }
     if (force && c->forced[op] != PL_IMPL_NONE && c->forced[op] != impl) {
         PL_FAIL(err, PL_USAGE, "%s: %s is forced twice, to %s and to %s", option, pl_op_name(op),
                 pl_impl_name(c->forced[op]), pl_impl_name(impl));
@@ -259,6 +262,7 @@ void pl_choice_describe(const struct pl_choice *c, char *out, size_t size) {
             }
         }
     }
+    if (c->chain) pl_buf_printf(&b, "%sforced linear=chain where layers allow", b.len > 0 ? "; " : "");
     describe_attention(c, &b);
     snprintf(out, size, "%s", b.len > 0 ? pl_buf_cstr(&b) : "");
     pl_buf_deinit(&b);

@@ -14,7 +14,7 @@
 /* clang-format off */
 #define PL_IMPL_LIST(X) \
     X(PORTABLE, "portable") X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(MMA, "mma") X(STREAM, "stream") X(SPLIT, "split") \
-    X(TILES, "tiles") X(WIDE, "wide") \
+    X(TILES, "tiles") \
     X(COPY, "copy") X(WIDENED, "widened") X(V1, "v1") X(V2, "v2") X(CASCADE, "cascade") X(GATHER, "gather") \
     X(BY_SLOT, "by_slot") X(BY_EXPERT, "by_expert") X(DENSE, "dense") X(FMA, "fma") X(CHAIN, "chain")
 /* clang-format on */
@@ -37,6 +37,7 @@ struct pl_choice {
     enum pl_impl forced[PL_OP_COUNT]; /* PL_IMPL_NONE: by plan */
     uint32_t disabled[PL_OP_COUNT];   /* bits of implementations */
     bool strict;
+    bool chain; /* linear=chain was asked for: where products form one; the others are chosen as usual */
     /* decode attention: --attn and PLUMB_ATTN_OFF */
     enum pl_impl attn; /* planned first wherever it can serve; PL_IMPL_NONE: auto */
     uint32_t attn_off; /* bits */

@@ -4,12 +4,10 @@
 #include <stdio.h>
 
 /* As kernels/cuda/chain.k.c has them. APART: shared memory left to the attention that runs beside it. */
-enum { GROUP = 320, WARPS = 8, HOLD = 16, CHUNK = 2048, STAGE = 192, APART = 12 * 1024, DEPTH_LEAST = 4 };
+enum { GROUP = 288, WARPS = 8, HOLD = 16, CHUNK = 2048, STAGE = 192, APART = 12 * 1024, DEPTH_LEAST = 4 };
 
 static atomic_int backends;
 void pl_chain_backend(int step) { atomic_fetch_add(&backends, step); }
-
-uint64_t pl_chain_meet_bytes(uint64_t in, uint64_t mid) { return 256 + 8 * (in + mid); }
 
 static bool is_half(const struct pl_device_weight *w) { return w->dtype == PL_BF16 || w->dtype == PL_F16; }
 
@@ -25,7 +23,7 @@ static struct layout layout_of(const struct pl_kernels *ks, const struct pl_laun
     at.unit = is_half(w) ? 16384 : 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
     if (!is_half(w) && !w->strips) at.unit = 8 * (64 * (uint32_t)pl_dtype_info(w->dtype)->block_bytes + 48);
     uint64_t fixed = (widest + CHUNK - 1) / CHUNK * input + HOLD * WARPS * at.together * sizeof(float) + 4 * STAGE +
-                     (WARPS + 8) * sizeof(float);
+                     WARPS * sizeof(float);
     uint32_t stage = at.unit + 2 * (uint32_t)sizeof(uint64_t);
     if (fixed + DEPTH_LEAST * stage > most) return at;
     at.fixed = (uint32_t)fixed;
@@ -51,7 +49,6 @@ const char *pl_chain_declines(const struct pl_kernels *ks, const struct pl_launc
                 l->down->cols == l->gate->rows && l->down->rows == l->o->rows;
     for (size_t i = 0; i < l->count; i++) fits = fits && l->next[i]->cols == l->o->rows;
     if (!fits) return "shapes do not follow each other";
-    if (l->meet != NULL && l->meet->bytes < pl_chain_meet_bytes(l->o->rows, l->down->cols)) return "room for its results";
     return layout_of(ks, l).depth == 0 ? "input too wide for shared memory" : NULL;
 }
 

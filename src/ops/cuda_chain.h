@@ -18,9 +18,9 @@ struct pl_launch_chain {
     pl_buffer_in *from, *x, *h, *g; /* h: where both norms leave their result */
     pl_buffer_in *norm, *next_norm;
     float eps, offset, next_eps, next_offset;
-    pl_buffer_in *meet; /* pl_chain_meet_bytes, zeros when it was made, for chains of one stream only */
+    pl_buffer_in *meet; /* PL_CHAIN_MEET_BYTES, zeros when it was made, for chains of one stream only */
 };
-uint64_t pl_chain_meet_bytes(uint64_t in, uint64_t mid); /* widths of the residual and between gate and down */
+enum { PL_CHAIN_MEET_BYTES = 256 };
 /* Whether three products of these shapes (and what is next, may be NULL) can be one launch; NULL or why not. */
 const char *pl_chain_declines(const struct pl_kernels *ks, const struct pl_launch_chain *l);
 void pl_kernel_chain_name(const struct pl_device_weight *w, bool gelu, char out[48]);

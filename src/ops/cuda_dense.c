@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "ops/cuda_fast.h"
 
-enum { PACK_GROUP = 256, TILES_GROUP = 128, TILE_ROWS = 64, WIDE_GROUP = 384, WIDE_ROWS = 128, WIDE_RING = 4 };
+enum { PACK_GROUP = 256, TILES_GROUP = 128, TILE_ROWS = 64 };
 
 /* bf16 matrix units and asynchronous copies came with sm_80. */
 /* "sm_90", or "compute_80" when code is made ahead of time. */
@@ -166,35 +165,22 @@ const char *pl_tiles_declines(const struct pl_kernels *ks, enum pl_dtype kv, siz
     return NULL;
 }
 
-const char *pl_wide_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads, size_t kv_heads) {
-    const char *why = pl_tiles_declines(ks, kv, head_dim, heads, kv_heads);
-    if (why != NULL) return why;
-    bool able = pl_cuda_capability(ks) == 90 && strcmp(pl_device_info(ks->device)->target, "sm_90a") == 0;
-    return able ? NULL : "no products by four warps together (sm_90a)";
-}
-
-enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, bool wide,
+enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                                struct pl_kernel *out, struct pl_err *err) {
     struct pl_jit_spec s = {.file = "cuda/attention_tiles.k.c", .entry = "pk_attention_tiles"};
     char name[40];
-    uint32_t group = wide ? WIDE_GROUP : TILES_GROUP;
-    if (wide) s.file = "cuda/attention_wide.k.c", s.entry = "pk_attention_wide";
-    pl_jit_set_u32(&s, "GROUP", group);
+    pl_jit_set_u32(&s, "GROUP", TILES_GROUP);
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) PL_FAIL(err, PL_UNSUPPORTED, "cache type of tiled attention");
-    snprintf(name, sizeof name, "attention_%s/%s/d%zu", wide ? "wide" : "tiles", pl_dtype_name(kv), head_dim);
-    return pl_kernel_make(ks, &s, group, name, out, err);
+    snprintf(name, sizeof name, "attention_tiles/%s/d%zu", pl_dtype_name(kv), head_dim);
+    return pl_kernel_make(ks, &s, TILES_GROUP, name, out, err);
 }
 
 enum pl_status pl_launch_tiles(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *p,
                                size_t head_dim, uint32_t row0, uint32_t rows) {
-    bool wide = k->group == WIDE_GROUP;
-    uint32_t tile = wide ? WIDE_ROWS : TILE_ROWS;
     struct pl_args_tiles a = {p->heads, p->kv_heads, p->window, p->stride, p->scale, p->softcap, row0, rows};
     struct pl_device_arg args[] = {PL_ARG_BUFFER(p->q),    PL_ARG_BUFFER(p->k_pages), PL_ARG_BUFFER(p->v_pages),
                                    PL_ARG_BUFFER(p->step), PL_ARG_BUFFER(p->out),     PL_ARG_BUFFER(&k->counter),
                                    PL_ARG_VALUE(a)};
-    uint32_t stages = wide ? WIDE_RING : 2,
-             shared = (uint32_t)(stages * 4 * TILE_ROWS * head_dim); /* of K and V, two bytes each */
-    if (wide) shared += 1024;                                        /* where it begins is made a multiple of that */
-    return pl_kernel_launch(ks, k, (rows + tile - 1) / tile, p->heads, shared, args, PL_COUNT_OF(args));
+    uint32_t shared = (uint32_t)(8 * TILE_ROWS * head_dim); /* two stages of K and V, two bytes each */
+    return pl_kernel_launch(ks, k, (rows + TILE_ROWS - 1) / TILE_ROWS, p->heads, shared, args, PL_COUNT_OF(args));
 }

@@ -11,8 +11,7 @@ enum {
     PL_DENSE_ROWS_PLAIN = 3, /* bf16 weights, read by the library as fast for 3 rows as by gemv for 2 */
     PL_DENSE_ROWS_STRIPS = 129, /* rearranged weights meet up to so many rows in cuda_mma */
     PL_DENSE_TILE = 256 << 20,  /* bytes of unpacked weights at a time */
-    PL_TILES_ROWS = 16,         /* rows of one sequence from which tiles pay */
-    PL_WIDE_DEFAULT = false     /* wide tiles only on request: not yet proven on a card */
+    PL_TILES_ROWS = 16          /* rows of one sequence from which tiles pay */
 };
 struct pl_dense {
     struct pl_kernel pack;
@@ -48,9 +47,7 @@ enum pl_status pl_launch_dense(struct pl_kernels *ks, struct pl_dense *dense, st
                                bool add) PL_MUST_CHECK;
 
 const char *pl_tiles_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads, size_t kv_heads);
-/* wide: by four warps together, where pl_wide_declines has no reason; pl_launch_tiles takes either. */
-const char *pl_wide_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads, size_t kv_heads);
-enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, bool wide,
+enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                                struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 /* Rows [row0, row0 + rows) of the step: one sequence. */
 enum pl_status pl_launch_tiles(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *a,

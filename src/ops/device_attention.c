@@ -105,15 +105,14 @@ static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_a
 }
 
 /* Every sequence of the step, or only those of several rows. */
-static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, bool wide, bool several,
-                                      uint64_t bytes) {
+static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, bool several, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     struct dev_kv *kv = (struct dev_kv *)o->kv;
     const struct pl_kv_shape *s = &kv->base.shape;
     enum pl_status st = PL_OK;
     uint32_t launched = 0;
-    struct pl_kernel *k = &kv->tiles[wide];
-    if (k->jit == NULL) st = pl_kernel_tiles(&d->ks, s->dtype, s->head_dim, s->page_tokens, wide, k, &d->ks.err);
+    struct pl_kernel *k = &kv->tiles;
+    if (k->jit == NULL) st = pl_kernel_tiles(&d->ks, s->dtype, s->head_dim, s->page_tokens, k, &d->ks.err);
     for (uint32_t i = 0; i < o->batch->seq_count && st == PL_OK; i++) {
         const struct pl_batch_seq *q = &o->batch->seqs[i];
         if (several && q->rows == 1) continue;
@@ -488,10 +487,6 @@ static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a
         const char *split = pl_split_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads, a->rows);
         if (d->attn_units && many && tiles == NULL && !q->decode) PL_TRY(ask_mixed(d, a, q));
         bool tiled = a->sinks == NULL && many && !d->ks.recording && pl_cuda_has_units(&d->ks);
-        const char *wide = pl_wide_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads);
-        bool wanted = PL_WIDE_DEFAULT || d->base.choice.forced[PL_OP_attention] == PL_IMPL_WIDE;
-        if (wanted)
-            q->list[q->count++] = (struct pl_candidate){PL_IMPL_WIDE, tiled && wide == NULL, fixed != NULL ? fixed : wide};
         q->list[q->count++] = (struct pl_candidate){PL_IMPL_TILES, tiled, fixed != NULL ? fixed : tiles};
         q->list[q->count++] = (struct pl_candidate){PL_IMPL_SPLIT, a->sinks == NULL, fixed != NULL ? fixed : split};
     }
@@ -515,13 +510,12 @@ static enum pl_status portable_attention(struct pl_ops *o, const struct pl_launc
 static enum pl_status run_attention(struct pl_ops *o, enum pl_impl form, const struct question *q,
                                     const struct pl_launch_attention *a, const struct pl_activation *out, uint64_t bytes) {
     switch (form) {
-    case PL_IMPL_WIDE:
     case PL_IMPL_TILES:
         if (q->mixed) {
             bool shared = q->plan->plan.cascade == PL_CASCADE_USED;
             PL_TRY(planned_attention(o, shared ? PL_IMPL_CASCADE : PL_IMPL_V2, q->plan, q->paged, a, 0));
         }
-        return tiled_attention(o, a, form == PL_IMPL_WIDE, q->mixed, bytes);
+        return tiled_attention(o, a, q->mixed, bytes);
     case PL_IMPL_SPLIT:
         return dev_of(o)->rope_waits.r.q != NULL ? whole_attention(o, a, out, bytes) : split_attention(o, a, out, bytes);
     case PL_IMPL_V1:

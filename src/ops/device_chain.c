@@ -13,7 +13,7 @@ bool dev_chain_wanted(const struct dev_ops *d) {
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_linear];
     if ((c->disabled[PL_OP_linear] >> PL_IMPL_CHAIN & 1u) != 0 || d->base.invariant) return false;
-    if (forced != PL_IMPL_CHAIN && (!PL_CHAIN_DEFAULT || forced != PL_IMPL_NONE)) return false;
+    if (forced != PL_IMPL_NONE || (!c->chain && !PL_CHAIN_DEFAULT)) return false;
     return pl_cuda_capability(&d->ks) >= 90;
 }
 
@@ -26,7 +26,7 @@ enum pl_status dev_chain_begin(struct dev_ops *d) {
     c->at = DEV_CHAIN_EMPTY;
     c->fits = false;
     if (c->meet.handle != NULL || c->off || d->streams + d->strip_streams == 0 || !dev_chain_wanted(d)) return PL_OK;
-    PL_TRY(pl_device_alloc(d->ks.device, pl_chain_meet_bytes(c->widest, c->widest), &c->meet, &d->ks.err));
+    PL_TRY(pl_device_alloc(d->ks.device, PL_CHAIN_MEET_BYTES, &c->meet, &d->ks.err));
     return pl_device_fill(d->ks.device, d->ks.stream, &c->meet, 0, &d->ks.err);
 }
 void dev_chain_deinit(struct dev_ops *d) { pl_device_free(d->ks.device, &d->chain.meet); }

@@ -12,8 +12,7 @@ bool dev_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w,
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_linear];
     if (d->exact || (use != PL_WEIGHT_MATRIX && use != PL_WEIGHT_HEAD)) return false; /* rows are looked up in the others */
-    if (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_STREAM && forced != PL_IMPL_CHAIN &&
-        forced != PL_IMPL_CUBLASLT)
+    if (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_STREAM && forced != PL_IMPL_CUBLASLT)
         return false;
     if ((c->disabled[PL_OP_linear] >> PL_IMPL_MMA & 1u) != 0) return false;
     return pl_strips_decline(&d->ks, w) == NULL;

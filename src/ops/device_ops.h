@@ -53,7 +53,7 @@ struct dev_kv {
     size_t state_count;
     struct pl_kernel attention, attention_sinks, rope[16], whole[16]; /* by which norms and which rotation: dev_rope_index */
     struct pl_split_attention split;                                  /* made when first used */
-    struct pl_kernel tiles[2];                                        /* likewise; the second by four warps together */
+    struct pl_kernel tiles;                                           /* likewise */
     struct pl_paged paged[2];                                         /* by number of query heads; heads 0: not made yet */
 };
 /* Attention by plan for one (window, heads): planned at the first layer of a step that asks, reused by the others. */
@@ -124,10 +124,9 @@ struct dev_chain {
     struct dev_norm norm[2];
     size_t count;
     bool gelu;
-    bool fits;       /* the product being decided continues it */
-    bool replaying;  /* what waited is launched one by one */
-    bool off;        /* layers of this model are no chains */
-    uint64_t widest; /* input of a weight */
+    bool fits;      /* the product being decided continues it */
+    bool replaying; /* what waited is launched one by one */
+    bool off;       /* layers of this model are no chains */
     struct pl_device_buffer meet;
 };
 struct dev_ops {

@@ -140,7 +140,6 @@ static enum pl_status fill_matrix(struct dev_ops *d, const struct pl_tensor *t, 
         d->mma_outputs = PL_MAX(d->mma_outputs, PL_MMA_MATRICES_MAX * w->w.rows);
     }
     d->routers += !d->exact && pl_router_declines(&d->ks, &w->w) == NULL;
-    d->chain.widest = PL_MAX(d->chain.widest, w->w.cols);
     if (pl_stream_declines(&d->ks, &w->w, 1) == NULL) w->w.strips ? d->strip_streams++ : d->streams++;
     PL_TRY(dev_format_of(d, &w->w, &w->format, err));
     return w->w.strips ? dev_load_strips(d, t->data, t->bytes, w, err) : PL_OK;
@@ -313,7 +312,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->whole[i]);
     pl_kernel_free(ks, &kv->attention);
     pl_kernel_free(ks, &kv->attention_sinks);
-    for (size_t i = 0; i < PL_COUNT_OF(kv->tiles); i++) pl_kernel_free(ks, &kv->tiles[i]);
+    pl_kernel_free(ks, &kv->tiles);
     pl_kernel_free(ks, &kv->split.split);
     pl_kernel_free(ks, &kv->split.merge);
     for (size_t i = 0; i < PL_COUNT_OF(kv->paged); i++) pl_paged_free(ks, &kv->paged[i]);

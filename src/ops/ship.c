@@ -114,7 +114,7 @@ static enum pl_status heads(struct pl_kernels *ks, const struct family *f, enum 
     if (pl_split_declines(ks, kv, f->head_dim, f->heads, f->kv_heads, 1) == NULL)
         PL_TRY(pl_kernel_split(ks, kv, f->head_dim, SHIP_PAGE, f->heads / f->kv_heads, true, &split, err));
     if (pl_tiles_declines(ks, kv, f->head_dim, f->heads, f->kv_heads) == NULL)
-        PL_TRY(pl_kernel_tiles(ks, kv, f->head_dim, SHIP_PAGE, false, &k, err));
+        PL_TRY(pl_kernel_tiles(ks, kv, f->head_dim, SHIP_PAGE, &k, err));
     if (pl_paged_declines(&shape) != NULL) return PL_OK;
     pl_paged_init(&paged, &shape);
     for (int which = PL_PAGED_V1; which <= PL_PAGED_DENSE; which++)

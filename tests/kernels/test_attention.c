@@ -179,23 +179,19 @@ static void one(const struct shape *s) {
         pl_kernel_free(&ks, &split.merge);
     }
     struct pl_kernel tiles = {0};
-    struct pl_device_buffer bo3[2] = {0};
-    for (int wide = 0; wide < 2; wide++) { /* the same on tensor cores */
-        const char *why = wide ? pl_wide_declines(&ks, s->kv, D, s->heads, s->kv_heads)
-                               : pl_tiles_declines(&ks, s->kv, D, s->heads, s->kv_heads);
-        if (why != NULL) continue;
-        CHECK(pl_kernel_tiles(&ks, s->kv, D, s->page_tokens, wide != 0, &tiles, &err));
-        bo3[wide] = kit_out(nq * 4);
-        a.out = &bo3[wide];
+    struct pl_device_buffer bo3 = {0};
+    if (pl_tiles_declines(&ks, s->kv, D, s->heads, s->kv_heads) == NULL) { /* the same on tensor cores */
+        CHECK(pl_kernel_tiles(&ks, s->kv, D, s->page_tokens, &tiles, &err));
+        bo3 = kit_out(nq * 4);
+        a.out = &bo3;
         for (uint32_t i = 0, at = 0; i < SEQS; at += lengths[i++])
             CHECK(pl_launch_tiles(&ks, &tiles, &a, D, at, lengths[i]));
         pl_kernel_free(&ks, &tiles);
     }
     float *gq = kit_down(&bq), *out = kit_down(&bo), *sunk_out = kit_down(&bo4);
-    for (int wide = 0; wide < 2; wide++) { /* q and the weights are rounded to the cache's type */
-        if (bo3[wide].handle == NULL) continue;
-        float *other = kit_down(&bo3[wide]);
-        kit_near(wide ? "attention in wide tiles" : "tiled attention", other, out, nq, s->kv == PL_F16 ? 2e-3 : 1.6e-2, 0.5);
+    if (bo3.handle != NULL) { /* q and the weights are rounded to the cache's type */
+        float *other = kit_down(&bo3);
+        kit_near("tiled attention", other, out, nq, s->kv == PL_F16 ? 2e-3 : 1.6e-2, 0.5);
         free(other);
     }
     for (int exact = 0; exact < 2; exact++) {

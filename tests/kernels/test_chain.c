@@ -195,7 +195,7 @@ static void chains(void) {
     if (pl_stream_declines(&ks, &probe, 1) != NULL) return;
     struct pl_device_buffer meet;
     pl_chain_backend(1);
-    CHECK(pl_device_alloc(ks.device, pl_chain_meet_bytes(4096, 14336), &meet, &err));
+    CHECK(pl_device_alloc(ks.device, PL_CHAIN_MEET_BYTES, &meet, &err));
     CHECK(pl_device_fill(ks.device, ks.stream, &meet, 0, &err));
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
         for (size_t t = 0; t < PL_COUNT_OF(types); t++) {

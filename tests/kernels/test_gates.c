@@ -353,7 +353,7 @@ static void cuda_inputs_and_attention(struct gate *g) {
     }
     for (uint32_t i = 0; i < PL_COUNT_OF(streamed) && strcmp(g->target, "sm_80") != 0; i++) {
         struct pl_device_weight w = {.dtype = streamed[i]};
-        struct pl_jit_spec s = spec("cuda/chain.k.c", "pk_chain", 320);
+        struct pl_jit_spec s = spec("cuda/chain.k.c", "pk_chain", 288);
         if (i % 2 == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
         pl_jit_set_weight(&s, &w);
         compile(g, &s);
@@ -389,11 +389,8 @@ static void cuda_inputs_and_attention(struct gate *g) {
     }
     for (uint32_t d = 64; d <= 128; d *= 2) {
         struct pl_jit_spec s = spec("cuda/attention_tiles.k.c", "pk_attention_tiles", 128);
-        struct pl_jit_spec wide = spec("cuda/attention_wide.k.c", "pk_attention_wide", 384);
         assert_int_equal(pl_jit_set_kv(&s, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
         compile(g, &s);
-        assert_int_equal(pl_jit_set_kv(&wide, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
-        if (strcmp(g->target, "sm_90a") == 0) compile(g, &wide); /* no other target has the instructions */
     }
     for (uint32_t d = 64; d <= 256; d *= 2) {
         struct pl_jit_spec s = spec("cuda/attention_group.k.c", "pk_attention_group", 128);
