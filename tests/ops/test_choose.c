@@ -67,7 +67,8 @@ static void unknown_names_list_the_known(void **state) {
     refused(PL_BACKEND_CUDA, "linear=gemv,linear=portable", NULL, "twice");
     refused(PL_BACKEND_CUDA, "linear=gemv", "linear=gemv", "forced and disabled");
     refused(PL_BACKEND_OPENCL, NULL, "norm=portable", "no other implementation");
-    refused(PL_BACKEND_CUDA, NULL, "linear=portable,linear=gemv,linear=fma,linear=mma,linear=stream,linear=cublaslt",
+    refused(PL_BACKEND_CUDA, NULL,
+            "linear=portable,linear=gemv,linear=fma,linear=mma,linear=stream,linear=chain,linear=cublaslt",
             "no other implementation");
     struct pl_choice c = parsed(PL_BACKEND_CUDA, "linear=gemv,attention=split", &"glu=portable"[12], false);
     assert_int_equal(c.forced[PL_OP_linear_add], PL_IMPL_GEMV); /* it follows linear */
