@@ -199,7 +199,8 @@ enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char 
         enum pl_op op = (enum pl_op)i, leader = pl_op_leader(op);
         enum pl_impl list[PL_IMPL_COUNT];
         size_t left = 0, n = pl_impl_ranked(b, leader, list);
-        for (size_t k = 0; k < n; k++) left += list[k] != PL_IMPL_WIDENED && (c.disabled[leader] >> list[k] & 1u) == 0;
+        for (size_t k = 0; k < n; k++)
+            left += list[k] != PL_IMPL_WIDENED && list[k] != PL_IMPL_CHAIN && (c.disabled[leader] >> list[k] & 1u) == 0;
         if (n > 0 && left == 0) {
             PL_FAIL(err, PL_USAGE, "--disable-kernel: %s on %s has no other implementation than the disabled",
                     pl_op_name(leader), pl_backend_name(b));
@@ -262,7 +263,7 @@ void pl_choice_describe(const struct pl_choice *c, char *out, size_t size) {
             }
         }
     }
-    if (c->chain) pl_buf_printf(&b, "%sforced linear=chain where layers allow", b.len > 0 ? "; " : "");
+    if (c->chain) pl_buf_printf(&b, "%sforced linear=chain", b.len > 0 ? "; " : "");
     describe_attention(c, &b);
     snprintf(out, size, "%s", b.len > 0 ? pl_buf_cstr(&b) : "");
     pl_buf_deinit(&b);
