@@ -79,7 +79,11 @@ if command -v compute-sanitizer > /dev/null; then
         [ "$tool" = racecheck ] && RACE=PLUMB_TEST_RACECHECK=1 || RACE=
         for t in $KERNELS; do sanitize $tool "$t"; done
         # racecheck takes most of a minute for each model: there one, with quantised weights
-        PLUMB_TEST_MODELS=$([ $tool = racecheck ] && echo llama2-q) sanitize $tool model/test_device cuda
+        if [ $tool = racecheck ]; then
+            PLUMB_TEST_MODELS=llama2-q sanitize $tool model/test_device cuda
+        else
+            sanitize $tool model/test_device cuda
+        fi
     done
 else
     echo "skip compute-sanitizer: not installed"

@@ -99,6 +99,7 @@ static void one_backend(enum pl_backend backend, enum pl_device_kind kind, bool 
     int index = test_device_of(kind);
     bool good = true;
     const char *model = getenv("PLUMB_TEST_MODELS"); /* those whose names hold it */
+    if (model != NULL && model[0] == 0) model = NULL;
     if (index < 0) skip();
     for (size_t i = 0; i < PL_COUNT_OF(cases); i += test_small() && model == NULL ? 5 : 1) {
         static struct gold g;
