@@ -249,6 +249,10 @@ MLX_CASES = {
     "glm-mlx4": ("glm", 4, 32, torch.bfloat16, {}),
     "mamba-mlx4": ("mamba", 4, 32, torch.bfloat16, {}),
     "mamba2-mlx4": ("mamba2", 4, 32, torch.float16, {}),
+    "granite-hybrid-mlx4": ("granite-hybrid", 4, 32, torch.bfloat16, {}),
+    "granite-hybrid-moe-mlx4": ("granite-hybrid-moe", 4, 32, torch.bfloat16, {}),
+    "jamba-mlx4": ("jamba", 4, 32, torch.bfloat16, {}),
+    "nemotron-h-mlx4": ("nemotron-h", 4, 32, torch.bfloat16, {}),
     "glm4-mlx3": ("glm4", 3, 32, torch.float16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
@@ -804,6 +808,18 @@ def mlx_names(config, weights):
     for name, t in weights.items():
         if config["model_type"] == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
+        if config["model_type"] == "nemotron_h":
+            name = name.replace("model.", "backbone.", 1)
+        if name.endswith("conv1d.weight"):
+            t = t.transpose(1, 2).contiguous()
+        if config["model_type"] == "granitemoehybrid":
+            name = name.replace("router.weight", "router.layer.weight")
+            if not config["num_local_experts"]:
+                name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
+                if name.endswith("shared_mlp.input_linear.weight"):
+                    for kind, half in zip(("gate", "up"), t.chunk(2)):
+                        yield name.replace("shared_mlp.input_linear", f"mlp.{kind}_proj"), half.contiguous()
+                    continue
         parts = experts_of(name, t)
         for kind, all_of in parts.items():
             yield f"{name.rsplit('.experts.', 1)[0]}.switch_mlp.{kind}_proj.weight", all_of.contiguous()
@@ -812,7 +828,11 @@ def mlx_names(config, weights):
 
 
 def transformers_name(config, name):
-    return name.replace(".block_sparse_moe.", ".mlp.") if config["model_type"] == "mixtral" else name
+    changes = {"mixtral": {".block_sparse_moe.": ".mlp."}, "nemotron_h": {"backbone.": "model."},
+               "granitemoehybrid": {"router.layer.weight": "router.weight", ".mlp.down_proj": ".shared_mlp.output_linear"}}
+    for of_mlx, of_transformers in changes.get(config["model_type"], {}).items():
+        name = name.replace(of_mlx, of_transformers)
+    return name
 
 
 def write_mlx(name, config, weights, bits, group, dtype, overrides):
@@ -825,8 +845,9 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
     for hf_name, t in mlx_names(config, weights):
         if t.dim() == 1:
             out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
-            used[hf_name] = torch.from_numpy(np.array(out[hf_name].astype(mx.float32)))
+            used[transformers_name(config, hf_name)] = torch.from_numpy(np.array(out[hf_name].astype(mx.float32)))
             continue
+        stacked = ".switch_mlp." in hf_name or config["model_type"] == "granitemoehybrid" and re.search(r"\.mlp\.(gate|up)", hf_name)
         o = overrides.get(hf_name.removesuffix(".weight"), {})
         if config["model_type"].startswith("deepseek") and hf_name.endswith("mlp.gate.weight"):  # no product in mlx-lm
             out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
@@ -843,20 +864,24 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
         b, g = o.get("bits", bits), o.get("group_size", group)
         if t.shape[-1] % g != 0:  # mlx-lm leaves such matrices alone
             out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
-            if ".switch_mlp." in hf_name:
+            if stacked:
                 stacks[hf_name] = t
             continue
         q, s, z = mx.quantize(mx.array(t.numpy()).astype(mlx_dtype), group_size=g, bits=b)
         out[hf_name], out[hf_name[:-6] + "scales"], out[hf_name[:-6] + "biases"] = q, s, z
         back = torch.from_numpy(np.array(mx.dequantize(q, s.astype(mx.float32), z.astype(mx.float32), group_size=g, bits=b)))
-        if ".switch_mlp." in hf_name:
+        if stacked:
             stacks[hf_name] = back
         else:
             used[transformers_name(config, hf_name)] = back
     for gate in [n for n in stacks if ".gate_proj." in n]:
-        layer, up, down = gate.split(".")[2], gate.replace("gate_proj", "up_proj"), gate.replace("gate_proj", "down_proj")
-        used[f"model.layers.{layer}.mlp.experts.gate_up_proj"] = torch.cat([stacks[gate], stacks[up]], 1)
-        used[f"model.layers.{layer}.mlp.experts.down_proj"] = stacks[down]
+        up, down = gate.replace("gate_proj", "up_proj"), gate.replace("gate_proj", "down_proj")
+        if ".switch_mlp." not in gate:
+            used[gate.replace("mlp.gate_proj", "shared_mlp.input_linear")] = torch.cat([stacks[gate], stacks[up]])
+            continue
+        experts = transformers_name(config, gate.replace("switch_mlp.gate_proj.weight", "experts."))
+        used[experts + "gate_up_proj"] = torch.cat([stacks[gate], stacks[up]], 1)
+        used[experts + "down_proj"] = stacks[down]
     mx.save_safetensors(str(d / "model.safetensors"), out, metadata={"format": "mlx"})
     quantization = dict(group_size=group, bits=bits, mode="affine", **overrides)
     config = dict(published(config), quantization=quantization, quantization_config=quantization)

@@ -168,11 +168,11 @@ static enum pl_status find_all(struct binder *d, const struct pl_binding *b, uin
         PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
         return cut_stack(d, b, t, out);
     }
-    if (b->hf == NULL) {
+    if (strstr(b->hf, "%u") == NULL && b->hf_fused == NULL) return find_blocks(d, b, layer, out);
+    if (strstr(b->hf, "%u") == NULL) {
         PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
-        return cut_fused_stack(d, b, t, out);
+        return fused ? cut_fused_stack(d, b, t, out) : cut_stack(d, b, t, out);
     }
-    if (strstr(b->hf, "%u") == NULL) return find_blocks(d, b, layer, out);
     struct pl_binding stacked = *b;
     struct pl_err ignored = {0}, *err = d->err;
     stacked.hf = NULL;

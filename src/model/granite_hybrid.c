@@ -2,16 +2,19 @@
  * experts beside one that always counts; Granite's four multipliers. */
 #include "model/arch.h"
 
-#define FUSED(field, gguf_name, hf_name, ROWS, NEED, PART)                                                               \
-    {                                                                                                                    \
-        .gguf = gguf_name, .hf_fused = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field),             \
-        .use = PL_WEIGHT_MATRIX, .rows = PL_DIM_##ROWS, .cols = PL_DIM_E, .need = PL_NEED_##NEED, .part = PL_PART_##PART \
+/* Under the second name gate and up are one tensor; MLX has them apart. */
+#define FUSED(field, gguf_name, mlx, hf_name, ROWS, COLS, NEED, PART)                                                   \
+    {                                                                                                                   \
+        .gguf = gguf_name, .hf = mlx, .hf_fused = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
+        .use = PL_WEIGHT_MATRIX, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, .need = PL_NEED_##NEED,                  \
+        .part = PL_PART_##PART                                                                                          \
     }
-#define EXPERTS(field, gguf_name, hf_name, ROWS, COLS, PART)                                                                \
+#define EXPERTS(field, gguf_name, mlx, hf_name, ROWS, COLS, PART)                                                           \
     {                                                                                                                       \
-        .gguf = gguf_name, .hf_fused = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field),                \
+        .gguf = gguf_name, .hf = mlx, .hf_fused = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field),     \
         .use = PL_WEIGHT_EXPERTS, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, .need = PL_NEED_MOE, .part = PL_PART_##PART \
     }
+#define SWITCH     "block_sparse_moe.switch_mlp."
 #define SHARED_IN  "shared_mlp.input_linear.weight"
 #define SHARED_OUT "shared_mlp.output_linear.weight"
 
@@ -24,15 +27,17 @@ static const struct pl_binding bindings[] = {
     PL_BIND_O,
     PL_BIND_MAMBA2("mamba"),
     PL_BIND_MLP_NORM("post_attention_layernorm.weight"),
-    FUSED(gate, "ffn_gate.weight", SHARED_IN, F, DENSE, GATE),
-    FUSED(up, "ffn_up.weight", SHARED_IN, F, DENSE, UP),
-    PL_BIND_MATRIX(down, "ffn_down.weight", SHARED_OUT, E, F, DENSE, MATRIX),
+    FUSED(gate, "ffn_gate.weight", "mlp.gate_proj.weight", SHARED_IN, F, E, DENSE, GATE),
+    FUSED(up, "ffn_up.weight", "mlp.up_proj.weight", SHARED_IN, F, E, DENSE, UP),
+    FUSED(down, "ffn_down.weight", "mlp.down_proj.weight", SHARED_OUT, E, F, DENSE, WHOLE),
     PL_BIND_MATRIX(router, "ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight", X, E, MOE, MATRIX),
-    EXPERTS(gate_experts, "ffn_gate_exps.weight", "block_sparse_moe.input_linear.weight", FX, E, GATE),
-    EXPERTS(up_experts, "ffn_up_exps.weight", "block_sparse_moe.input_linear.weight", FX, E, UP),
-    EXPERTS(down_experts, "ffn_down_exps.weight", "block_sparse_moe.output_linear.weight", E, FX, WHOLE),
-    FUSED(shared_gate, "ffn_gate_shexp.weight", SHARED_IN, FS, SHARED, GATE),
-    FUSED(shared_up, "ffn_up_shexp.weight", SHARED_IN, FS, SHARED, UP),
+    EXPERTS(gate_experts, "ffn_gate_exps.weight", SWITCH "gate_proj.weight", "block_sparse_moe.input_linear.weight", FX, E,
+            GATE),
+    EXPERTS(up_experts, "ffn_up_exps.weight", SWITCH "up_proj.weight", "block_sparse_moe.input_linear.weight", FX, E, UP),
+    EXPERTS(down_experts, "ffn_down_exps.weight", SWITCH "down_proj.weight", "block_sparse_moe.output_linear.weight", E, FX,
+            WHOLE),
+    FUSED(shared_gate, "ffn_gate_shexp.weight", NULL, SHARED_IN, FS, E, SHARED, GATE),
+    FUSED(shared_up, "ffn_up_shexp.weight", NULL, SHARED_IN, FS, E, SHARED, UP),
     PL_BIND_MATRIX(shared_down, "ffn_down_shexp.weight", SHARED_OUT, E, FS, SHARED, MATRIX),
 };
 

@@ -17,9 +17,12 @@ static const struct pl_binding bindings[] = {
     PL_BIND_MATRIX(gate, "ffn_gate.weight", "feed_forward.gate_proj.weight", F, E, DENSE, MATRIX),
     PL_BIND_MATRIX(up, "ffn_up.weight", "feed_forward.up_proj.weight", F, E, DENSE, MATRIX),
     PL_BIND_MATRIX(down, "ffn_down.weight", "feed_forward.down_proj.weight", E, F, DENSE, MATRIX),
-    PL_BIND_STACK(gate_experts, "ffn_gate_exps.weight", "feed_forward.experts.%u.gate_proj.weight", NULL, FX, E),
-    PL_BIND_STACK(up_experts, "ffn_up_exps.weight", "feed_forward.experts.%u.up_proj.weight", NULL, FX, E),
-    PL_BIND_STACK(down_experts, "ffn_down_exps.weight", "feed_forward.experts.%u.down_proj.weight", NULL, E, FX),
+    PL_BIND_STACK(gate_experts, "ffn_gate_exps.weight", "feed_forward.experts.%u.gate_proj.weight",
+                  "feed_forward.switch_mlp.gate_proj.weight", FX, E),
+    PL_BIND_STACK(up_experts, "ffn_up_exps.weight", "feed_forward.experts.%u.up_proj.weight",
+                  "feed_forward.switch_mlp.up_proj.weight", FX, E),
+    PL_BIND_STACK(down_experts, "ffn_down_exps.weight", "feed_forward.experts.%u.down_proj.weight",
+                  "feed_forward.switch_mlp.down_proj.weight", E, FX),
     PL_BIND_MATRIX(router, "ffn_gate_inp.weight", "feed_forward.router.weight", X, E, MOE, MATRIX),
 };
 
