@@ -308,14 +308,14 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
     return route(x);
 }
 
-static void access_log(struct exchange *x, enum MHD_RequestTerminationCode why) {
+static void access_log(struct exchange *x, bool completed) {
     struct pl_server *s = x->server;
     if (s->opt.access_log == NULL) return;
     const struct job *j = x->job;
-    json_t *line = json_pack("{s:I, s:o, s:o, s:i, s:f, s:b}", "time", (json_int_t)time(NULL), "method",
-                             text_value(x->method, strlen(x->method)), "path", text_value(x->path, strlen(x->path)),
-                             "status", (int)x->http_status, "ms", (double)(pl_clock_ns() - x->started_ns) * 1e-6,
-                             "completed", why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    json_t *line =
+        json_pack("{s:I, s:o, s:o, s:i, s:f, s:b}", "time", (json_int_t)time(NULL), "method",
+                  text_value(x->method, strlen(x->method)), "path", text_value(x->path, strlen(x->path)), "status",
+                  (int)x->http_status, "ms", (double)(pl_clock_ns() - x->started_ns) * 1e-6, "completed", completed);
     if (line != NULL && j != NULL) {
         json_object_set_new(line, "prompt_tokens", json_integer(j->prompt_tokens));
         json_object_set_new(line, "generated_tokens", json_integer(j->generated_tokens));
@@ -347,8 +347,10 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     if (x == NULL) return;
     if (x->http_status >= 500) s->counts.http_5xx++;
     if (x->http_status >= 400 && x->http_status < 500) s->counts.http_4xx++;
-    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) s->counts.disconnects++;
-    access_log(x, why);
+    /* What ends a request whose client has gone is sent without an error, to nobody. */
+    const bool completed = why == MHD_REQUEST_TERMINATED_COMPLETED_OK && (x->job == NULL || !x->job->left);
+    if (!completed) s->counts.disconnects++;
+    access_log(x, completed);
     if (x->job != NULL) job_abandon(x->job);
     watch_idle(x);
     pl_buf_deinit(&x->body);

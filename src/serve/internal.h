@@ -145,6 +145,7 @@ struct job {
     struct MHD_Connection *connection;  /* NULL once the exchange is over */
     int fd;
     bool suspended, ready, failed; /* ready: the answer can be made (not streaming) */
+    _Atomic bool left;             /* the client went before its choices had ended */
     struct pl_buf out;             /* streaming: bytes to send */
     size_t out_sent;
     uint32_t event_index;                                              /* numbering of APIs that number their events */

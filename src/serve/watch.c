@@ -87,7 +87,10 @@ static void client_left(struct pl_server *s, int fd) {
     pthread_mutex_lock(&s->jobs_lock);
     for (struct job *j = s->jobs; j != NULL; j = j->next) {
         pthread_mutex_lock(&j->lock);
-        if (j->connection != NULL && j->fd == fd) job_cancel(j);
+        if (j->connection != NULL && j->fd == fd) {
+            if (j->open > 0) j->left = true;
+            job_cancel(j);
+        }
         pthread_mutex_unlock(&j->lock);
     }
     pthread_mutex_unlock(&s->jobs_lock);

@@ -220,6 +220,24 @@ def hangup_reopens_the_log():
 
 
 @tap.case
+def a_client_that_leaves_is_counted_and_logged_as_one():
+    """The answer that ends its request is written without an error, streamed or not; it is no completed request."""
+    log = os.path.join(directory, "left.log")
+    s = Server(LONG, "--parallel", "1", "--metrics", "--context", "8192", "--access-log", log)
+    for count, stream in enumerate((True, False), 1):
+        c = http.client.HTTPConnection("127.0.0.1", s.port)
+        c.request("POST", "/v1/completions", json.dumps(completion("x", max_tokens=8000, ignore_eos=True, stream=stream)))
+        until(lambda: s.metric("requests_running") == 1)
+        c.sock.shutdown(socket.SHUT_RDWR)
+        c.close()
+        until(lambda: s.metric("http_disconnects_total") == count)
+        until(lambda: s.metric("requests_running") == 0)
+    assert s.stop() == 0
+    lines = [x for x in map(json.loads, open(log, encoding="utf-8")) if x["path"] == "/v1/completions"]
+    assert [(x["stream"], x["completed"]) for x in lines] == [(True, False), (False, False)], lines
+
+
+@tap.case
 def a_second_signal_ends_at_once():
     s = Server(LONG, "--parallel", "1", "--drain", "600", "--metrics", "--context", "8192")  # it must not be done before the second
     answers = []
