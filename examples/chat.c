@@ -10,7 +10,7 @@
 
 enum { TOKENS_MAX = 4096, JSON_MAX = 1 << 20 };
 
-static char messages[JSON_MAX] = "[]";
+static char messages[JSON_MAX] = "[{\"role\":\"system\",\"content\":\"You are a helpful assistant.\"}]";
 static uint32_t ids[TOKENS_MAX], held[TOKENS_MAX]; /* this prompt, and the one the session has seen */
 static size_t held_count;
 static char answer[JSON_MAX / 8];

@@ -53,7 +53,8 @@ class Chat:
 
     def __init__(self, model, max_tokens=256):
         self.engine, self.session = c.c_void_p(), c.c_void_p()
-        self.messages, self.held, self.max_tokens = [], [], max_tokens
+        self.messages = [{"role": "system", "content": "You are a helpful assistant."}]
+        self.held, self.max_tokens = [], max_tokens
         options = EngineOptions(size=c.sizeof(EngineOptions), model=os.fsencode(model))
         call(lib.plumb_engine_create, c.byref(options), c.byref(self.engine))
         call(lib.plumb_session_create, self.engine, c.byref(self.session))
