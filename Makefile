@@ -201,7 +201,7 @@ deps:
 deps-check:
 	@sh tools/install_deps.sh check
 
-## make demo         packages, build, fetch a small model (90 MB), ask it a question, name the kernels that ran
+## make demo         packages, build, fetch a small model (98 MB), ask it a question, name the kernels that ran
 demo:
 	@sh tools/install_deps.sh demo
 	@$(MAKE) --no-print-directory -j$(JOBS) all
