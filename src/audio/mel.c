@@ -99,7 +99,8 @@ enum pl_status pl_mel_make(const float *samples, size_t count, uint32_t bands, b
     size_t length = whole ? count : PL_MEL_SAMPLES;
     if (bands != 80 && bands != 128) PL_FAIL(err, PL_INVALID, "%u mel bands: 80 or 128 are possible", bands);
     if (length <= EDGE || length > PL_MEL_SAMPLES_MAX) {
-        PL_FAIL(err, PL_LIMIT, "%zu samples: %d to %d can be transformed as a whole", length, EDGE + 1, PL_MEL_SAMPLES_MAX);
+        PL_FAIL(err, PL_LIMIT, "%zu sample%s: %d to %d can be transformed as a whole", length, length == 1 ? "" : "s",
+                EDGE + 1, PL_MEL_SAMPLES_MAX);
     }
     struct pl_mel m = {.bands = bands, .frames = (uint32_t)(length / PL_MEL_HOP)};
     struct work *w = pl_calloc(1, sizeof *w);

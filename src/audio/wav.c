@@ -31,7 +31,8 @@ static enum pl_status keep_chunk(const char *name, const uint8_t *at, size_t siz
 
 static enum pl_status find_chunks(const char *name, const uint8_t *p, size_t size, struct chunks *c, struct pl_err *err) {
     if (size >= 12 && (memcmp(p, "RF64", 4) == 0 || memcmp(p, "RIFX", 4) == 0)) {
-        PL_FAIL(err, PL_UNSUPPORTED, "%s: a %.4s file: only RIFF is read; convert it to a plain WAV", name, (const char *)p);
+        PL_FAIL(err, PL_UNSUPPORTED, "%s: its form is %.4s: only RIFF is read; convert it to a plain WAV", name,
+                (const char *)p);
     }
     if (size < 12 || memcmp(p, "RIFF", 4) != 0 || memcmp(p + 8, "WAVE", 4) != 0) {
         PL_FAIL(err, PL_FORMAT, "%s: not a WAV file: it does not begin with RIFF and WAVE", name);
@@ -87,8 +88,8 @@ static enum pl_status read_format(const char *name, const struct chunks *c, stru
         PL_FAIL(err, PL_FORMAT, "%s: %u samples a second: 1 to %d are possible", name, f->rate, PL_WAV_RATE_MAX);
     }
     if (f->align != f->channels * f->bits / 8) {
-        PL_FAIL(err, PL_FORMAT, "%s: %u bytes a frame, but %u channels of %u bits are %u", name, f->align, f->channels,
-                f->bits, f->channels * f->bits / 8);
+        PL_FAIL(err, PL_FORMAT, "%s: %u bytes a frame, but %u channel%s of %u bits are %u", name, f->align, f->channels,
+                f->channels == 1 ? "" : "s", f->bits, f->channels * f->bits / 8);
     }
     if (c->data_size % f->align != 0) {
         PL_FAIL(err, PL_FORMAT, "%s: %zu bytes of samples are no whole number of frames of %u: it is cut off", name,

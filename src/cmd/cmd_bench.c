@@ -186,7 +186,7 @@ static json_t *result_json(struct bench *b) {
 static void print_text(struct bench *b) {
     double decode = median(b->decode, b->repeats), rate = decode * b->bytes_per_token;
     pl_out_printf("model    %s (%s), %s KV, %s\n", b->engine->model_path, pl_arch_name(b->engine->config.arch),
-                  pl_dtype_name(b->engine->kv_shape.dtype), pl_ops_describe(b->engine->ops));
+                  pl_kv_type_name(b->engine->kv_shape.dtype), pl_ops_describe(b->engine->ops));
     pl_out_printf("loaded   %10.2f s      (%.2f GB)\n", b->load_s, (double)pl_file_bytes(b->engine->file) / 1e9);
     if (b->prompt > 0)
         pl_out_printf("prefill  %10.1f tok/s  (%u token%s, median of %u)\n", median(b->prefill, b->repeats), b->prompt,

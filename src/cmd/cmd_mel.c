@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "cmd/args.h"
 #include "cmd/cmd.h"
+#include "cmd/common.h"
 #include "cmd/out.h"
 #include "cmd/png.h"
 
@@ -38,11 +39,17 @@ static enum pl_status make(const struct request *r, struct pl_device *d, struct 
             "IN -ar %d OUT.wav'",
             r->path, w.rate, PL_MEL_RATE, PL_MEL_RATE);
     }
-    if (st == PL_OK) st = pl_mel_make(w.samples, w.count, r->bands, r->whole, d, out, err);
+    if (st == PL_OK && w.frames == 0) {
+        st = pl_err_set(err, __FILE__, __LINE__, PL_INVALID, "%s: its data chunk is empty, so there is no sound", r->path);
+    }
     if (st == PL_OK) {
-        fprintf(stderr, "plumb: %.2f s, %u channel%s of %u-bit %s; %u frames of %u bands, transformed by %s\n",
-                (double)w.frames / w.rate, w.channels, w.channels == 1 ? "" : "s", w.bits, w.is_float ? "floats" : "PCM",
-                out->frames, out->bands, out->library);
+        st = pl_mel_make(w.samples, w.count, r->bands, r->whole, d, out, err);
+        if (st != PL_OK) (void)pl_err_note(err, "transforming %s", r->path);
+    }
+    if (st == PL_OK) {
+        fprintf(stderr, "plumb: %.2f s, %u channel%s of %u-bit %s; %u frame%s of %u bands, transformed by %s\n",
+                (double)w.frames / w.rate, w.channels, pl_cmd_s(w.channels), w.bits, w.is_float ? "floats" : "PCM",
+                out->frames, pl_cmd_s(out->frames), out->bands, out->library);
     }
     pl_wav_deinit(&w);
     return st;

@@ -305,7 +305,7 @@ static int serve(struct serve *s) {
             "plumb serve: listening on http://%s%s%s:%u (%u sequence%s of %u tokens; KV cache %s, %zu pages of %zu tokens, "
             "%.1f MB)\n",
             v6 ? "[" : "", host, v6 ? "]" : "", pl_server_port(server), s->opt.service.max_running,
-            pl_cmd_s(s->opt.service.max_running), e->context, pl_dtype_name(e->kv_shape.dtype), e->kv_shape.page_count,
+            pl_cmd_s(s->opt.service.max_running), e->context, pl_kv_type_name(e->kv_shape.dtype), e->kv_shape.page_count,
             e->kv_shape.page_tokens, (double)pl_kv_shape_bytes(&e->kv_shape) * 1e-6);
         failed = wait_for_end(s, server, &set);
         if (failed) pl_server_drain(server, 2000); /* the failed requests get their answers */

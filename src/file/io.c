@@ -71,7 +71,9 @@ enum pl_status pl_part_map(const char *path, struct pl_part *out, struct pl_err 
     PL_TRY(open_regular(path, &fd, &part.len, err));
     if (part.len == 0) {
         close(fd);
-        PL_FAIL(err, PL_FORMAT, "%s is empty (0 bytes): the download is incomplete; run 'plumb pull' again", part.label);
+        PL_FAIL(err, PL_FORMAT,
+                "%s is empty (0 bytes): its download or copy is incomplete; fetch it again (a model: 'plumb pull')",
+                part.label);
     }
     void *map = MAP_FAILED;
     if (part.len > SIZE_MAX) {

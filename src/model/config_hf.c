@@ -223,6 +223,9 @@ static enum pl_status read_ternary(struct reader *r, const json_t *config, struc
                 k, m);
     PL_TRY(read_bool(r, q, "use_rms_norm", false, &normed));
     if (normed) PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: use_rms_norm is true, which is not implemented");
+    if (plain != NULL && !json_is_array(plain))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: modules_to_not_convert is %s; an array or null was expected",
+                kind_of(plain));
     for (size_t i = 0; i < json_array_size(plain); i++) {
         const char *name = json_string_value(json_array_get(plain, i));
         if (name == NULL || strcmp(name, "lm_head") != 0)
@@ -315,6 +318,9 @@ static enum pl_status read_router(struct reader *r, struct pl_model_config *c) {
     const char *how = json_is_string(method) ? json_string_value(method) : v3 ? "noaux_tc" : "greedy";
     const char *score = json_is_string(scoring) ? json_string_value(scoring) : v3 ? "sigmoid" : "softmax";
     bool grouped = v3 || strcmp(how, "group_limited_greedy") == 0;
+    if ((method != NULL && !json_is_string(method)) || (scoring != NULL && !json_is_string(scoring)))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: topk_method is %s and scoring_func is %s; strings were expected",
+                kind_of(method), kind_of(scoring));
     if (strcmp(score, v3 ? "sigmoid" : "softmax") != 0 ||
         (v3 ? strcmp(how, "noaux_tc") != 0 : !grouped && strcmp(how, "greedy") != 0))
         PL_FAIL(r->err, PL_UNSUPPORTED,

@@ -78,8 +78,9 @@ static const struct names *names_of(enum pl_arch a) {
 static bool limit_at(const json_t *list, size_t i, float *out) {
     const json_t *v = json_array_get(list, i);
     if (json_is_object(v)) v = json_object_get(v, "__float__");
-    double n = json_is_string(v) && strcmp(json_string_value(v), "Infinity") == 0 ? 1e308 : json_number_value(v);
-    if (!json_is_number(v) && !json_is_string(v)) return false;
+    bool infinite = json_is_string(v) && strcmp(json_string_value(v), "Infinity") == 0;
+    if (!json_is_number(v) && !infinite) return false;
+    double n = infinite ? 1e308 : json_number_value(v);
     *out = (float)fmin(n, 3e38);
     return n >= 0;
 }
@@ -128,11 +129,23 @@ static enum pl_status read_widths(const json_t *o, const struct names *n, struct
     return PL_OK;
 }
 
+/* What follows the convolution; a library without the field has no other. */
+static enum pl_status check_act(const json_t *o, enum pl_arch arch, struct pl_err *err) {
+    const char *name = arch == PL_ARCH_NEMOTRON_H ? "mamba_hidden_act" : "hidden_act";
+    const json_t *v = json_object_get(o, name);
+    if (v == NULL || json_is_null(v)) return PL_OK;
+    const char *s = json_is_string(v) ? json_string_value(v) : "no text";
+    if (strcmp(s, "silu") == 0 || strcmp(s, "swish") == 0) return PL_OK;
+    PL_FAIL(err, PL_UNSUPPORTED, "config.json: %s is '%.32s', which is not implemented for state-space layers; silu is",
+            name, s);
+}
+
 enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
     const struct names *n = names_of(c->arch);
     struct pl_ssm_config *s = &c->ssm;
     bool proj_bias = false;
     s->kind = pl_arch_def(c->arch)->ssm;
+    PL_TRY(check_act(o, c->arch, err));
     PL_TRY(pl_hf_u32(o, n->state, 1, PL_OPS_STATE_MAX, n->state_missing, &s->state, err));
     PL_TRY(pl_hf_u32(o, n->conv, 2, PL_OPS_CONV_MAX, 4, &s->conv, err));
     PL_TRY(read_widths(o, n, c, err));
@@ -177,7 +190,10 @@ static enum pl_status read_falcon_h1(const json_t *o, struct pl_model_config *c,
 static enum pl_status read_granite(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
     const json_t *types = json_object_get(o, "layer_types"), *position = json_object_get(o, "position_embedding_type");
     bool absent = types == NULL || json_is_null(types), rotates = false;
-    if (json_is_string(position)) rotates = strcmp(json_string_value(position), "rope") == 0;
+    if (json_is_string(position))
+        rotates = strcmp(json_string_value(position), "rope") == 0;
+    else if (position != NULL && !json_is_null(position))
+        PL_FAIL(err, PL_FORMAT, "config.json: position_embedding_type is no text; rope, nope or null was expected");
     if (!absent && (!json_is_array(types) || json_array_size(types) != c->layers))
         PL_FAIL(err, PL_FORMAT, "config.json: layer_types has %zu entries; one per layer (%u) was expected",
                 json_array_size(types), c->layers);
@@ -216,13 +232,24 @@ static char nemotron_layer(const json_t *o, uint32_t l) {
                                                                              : 0;
 }
 
+static enum pl_status nemotron_count(const json_t *o, const char *name, uint32_t layers, struct pl_err *err) {
+    const json_t *v = json_object_get(o, name);
+    size_t n = json_is_string(v) ? json_string_length(v) : json_array_size(v);
+    if (v != NULL && !json_is_null(v) && n != layers)
+        PL_FAIL(err, PL_FORMAT, "config.json: %s names %zu layers; num_hidden_layers is %u", name, n, layers);
+    return PL_OK;
+}
+
 static enum pl_status read_nemotron(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
     const json_t *act = json_object_get(o, "mlp_hidden_act");
-    if (json_is_string(act) && strcmp(json_string_value(act), "relu2") != 0)
+    const char *name = act == NULL || json_is_null(act) ? "relu2" : json_is_string(act) ? json_string_value(act) : "no text";
+    if (strcmp(name, "relu2") != 0)
         PL_FAIL(err, PL_UNSUPPORTED, "config.json: mlp_hidden_act '%.32s' is not implemented for nemotron_h; relu2 is",
-                json_string_value(act));
+                name);
     PL_TRY(pl_hf_f32(o, "time_step_min", 0.001, &c->ssm.dt_min, err));
     c->ssm.dt_max = 3e38f;
+    PL_TRY(nemotron_count(o, "hybrid_override_pattern", c->layers, err));
+    PL_TRY(nemotron_count(o, "layers_block_type", c->layers, err));
     for (uint32_t l = 0; l < c->layers; l++) {
         char kind = nemotron_layer(o, l);
         if (kind == 'E')
@@ -287,6 +314,9 @@ static enum pl_status check_sizes(const struct pl_ssm_config *s, struct pl_err *
                 s->inner, s->heads, s->head_dim, s->groups);
     if (s->head_dim > PL_OPS_SSM_HEAD_MAX)
         PL_FAIL(err, PL_UNSUPPORTED, "state-space heads of %u: up to %d are implemented", s->head_dim, PL_OPS_SSM_HEAD_MAX);
+    if (!(s->bcdt_eps >= 0) || !(s->bcdt_eps < 1))
+        PL_FAIL(err, PL_FORMAT, "norm epsilon %g of time steps, B and C: a number from 0 to 1 was expected",
+                (double)s->bcdt_eps);
     if (!(s->dt_min <= s->dt_max))
         PL_FAIL(err, PL_FORMAT, "time steps from %g to %g: the first must not be larger", (double)s->dt_min,
                 (double)s->dt_max);

@@ -83,10 +83,22 @@ static void weight_destroy(struct pl_ops *o, struct pl_weight *weight) {
     pl_free(w);
 }
 
+/* Rows of a table are read as they are asked for: whether they can be is known of the first. */
+static enum pl_status check_table(const struct pl_tensor *t, struct pl_err *err) {
+    float *row = pl_alloc(pl_tensor_cols(t), sizeof *row);
+    if (row == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a row of %s", t->name);
+    enum pl_status st = pl_dequant_row_product(t, 0, row);
+    pl_free(row);
+    if (st != PL_OK)
+        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s: elements of type %s cannot be a table of embeddings", t->name,
+                pl_dtype_name(t->dtype));
+    return PL_OK;
+}
+
 static enum pl_status fill_weight(struct cpu_ops *c, const struct pl_tensor *t, enum pl_weight_use use, struct cpu_weight *w,
                                   struct pl_err *err) {
     w->table = *t;
-    if (use == PL_WEIGHT_EMBED) return PL_OK;
+    if (use == PL_WEIGHT_EMBED) return check_table(t, err);
     if (use != PL_WEIGHT_VECTOR) {
         PL_TRY(reserve(c, 0, pl_tensor_cols(t), 0, err));
         /* A ternary one is packed now: what it is made of need not stay. */

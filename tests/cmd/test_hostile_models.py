@@ -92,6 +92,18 @@ def a_model_bigger_than_memory():
 
 
 @case
+def embeddings_that_are_no_numbers():
+    """Tables that are not the output matrix too are never given to a product, which would look."""
+    for name in ("nemotron-h", "granite-hybrid-moe", "deepseek2-lite-q"):
+        bad = bytearray(open(f"tests/golden/model/{name}.gguf", "rb").read())
+        at = bad.find(b"token_embd.weight") + len(b"token_embd.weight")
+        dims, = struct.unpack_from("<I", bad, at)
+        struct.pack_into("<I", bad, at + 4 + 8 * dims, 24)  # i8
+        message = refused(path("i8.gguf", bytes(bad)), COMMANDS[1], b"token_embd.weight")
+        assert b"i8 cannot be a table of embeddings" in message, message
+
+
+@case
 def sizes_that_overflow():
     tensors = [("token_embd.weight", (1 << 32, 1 << 31), 0, 64)]
     head, size = gguf({"general.architecture": "llama"}, tensors)

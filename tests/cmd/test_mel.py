@@ -81,7 +81,12 @@ def refusals_say_why():
     out = run("mel", path("fast.wav", wav(44100)), check=1)
     assert b"44100 samples a second" in out.stderr and b"16000" in out.stderr and out.stdout == b""
     assert b"not a WAV" in run("mel", path("text.wav", "hello, this is no sound"), check=1).stderr
-    assert b"201 to" in run("mel", "--whole", path("short.wav", wav(samples=b"\0\0" * 200)), check=1).stderr
+    out = run("mel", "--whole", path("short.wav", wav(samples=b"\0\0" * 200)), check=1)
+    assert b"201 to" in out.stderr and b"short.wav" in out.stderr
+    assert b"1 sample:" in run("mel", "--whole", path("one.wav", wav(samples=b"\0\0")), check=1).stderr
+    for more in ([], ["--whole"]):
+        out = run("mel", path("none.wav", wav(samples=b"")), *more, check=1)
+        assert b"no sound" in out.stderr and out.stdout == b""
     assert b"no-such" in run("mel", "no-such.wav", check=1).stderr
     assert b"cannot write" in run("mel", SOUND, "--png", "/no/such/folder/x.png", check=1).stderr
     assert b"80 or 128" in run("mel", SOUND, "--bands", 81, check=64).stderr
