@@ -94,6 +94,15 @@ static void around_arguments(const struct forced *f, size_t i, const char *after
     pl_buf_add_char(f->g, '\n');
 }
 
+/* A function without "parameters" takes none, as OpenAI documents. */
+static enum pl_status no_arguments(const struct forced *f, const char *rule) {
+    json_t *none = json_pack("{s:s, s:{}, s:b}", "type", "object", "properties", "additionalProperties", 0);
+    if (none == NULL) return param_bad(f->pe, "tools", PL_NO_MEMORY, "no memory for the tools");
+    enum pl_status st = rules(f, none, rule);
+    json_decref(none);
+    return st;
+}
+
 static enum pl_status call_with_object(const struct forced *f, size_t i) {
     const char *name = name_of(f, i);
     const json_t *schema = json_object_get(function(f, i), "parameters");
@@ -111,6 +120,7 @@ static enum pl_status call_with_object(const struct forced *f, size_t i) {
     else
         around_arguments(f, i, "}", "{\"name\": \"%s\", \"%s\": ", name,
                          f->kind == PL_REPLY_LLAMA ? "parameters" : "arguments");
+    if (schema == NULL || json_is_null(schema)) return no_arguments(f, rule);
     return rules(f, json_object_size(schema) == 0 ? NULL : schema, rule);
 }
 

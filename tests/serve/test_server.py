@@ -204,6 +204,9 @@ def test_forced_tool_calls(s):
         deltas = [d for e in s.stream("/v1/chat/completions", body) for ch in e["choices"] for d in ch["delta"].get("tool_calls", [])]
         assert deltas[0]["function"]["name"] == call["function"]["name"] and deltas[0]["id"] and {d["index"] for d in deltas} == {0}
         assert "".join(d["function"].get("arguments", "") for d in deltas) == call["function"]["arguments"]
+    bare = {"type": "function", "function": {"name": "bare"}}  # no parameters: a function that takes none
+    r = s.post("/v1/chat/completions", chat("hi", tools=[bare], tool_choice="required", temperature=1, seed=3, max_tokens=400, parallel_tool_calls=False))[1]
+    assert json.loads(r["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == {}, r
     pick = lambda mode, *names: {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": n}} for n in names]}}
     for seed in range(4):
         r = s.post("/v1/chat/completions", chat("hi", tools=[TOOL, other], tool_choice=pick("required", "other"), temperature=1, seed=seed, max_tokens=200))[1]
