@@ -118,11 +118,11 @@ static enum pl_status submit_check(const struct pl_sched *s, uint32_t prompt, ui
     if (limit - 1 > capacity || limit > UINT32_MAX) /* the last new token is never computed */
         PL_FAIL(err, PL_LIMIT, "a prompt of %u tokens and %u new ones need room for %llu, the KV cache holds %llu", prompt,
                 new_max, (unsigned long long)limit - 1, (unsigned long long)capacity);
-    uint32_t fresh = 0; /* preempted requests had their place already */
-    for (uint32_t i = 0; i < s->queue_len; i++) fresh += s->queue[i].preemptions == 0;
-    if (fresh >= s->c.max_waiting)
-        PL_FAIL(err, PL_BUSY, "%u requests are waiting already and the queue holds %u: try again later", fresh,
-                s->c.max_waiting);
+    /* What comes between two steps waits for a free slot, not for another request: it does not fill the queue. */
+    uint32_t running = pl_sched_running(s);
+    if (running + s->queue_len >= s->c.max_running + s->c.max_waiting)
+        PL_FAIL(err, PL_BUSY, "%u requests are running and %u waiting already, %u may run and %u wait: try again later",
+                running, s->queue_len, s->c.max_running, s->c.max_waiting);
     return PL_OK;
 }
 

@@ -28,7 +28,7 @@ struct pl_sched_config {
     uint32_t max_running;    /* slots: requests that may own pages */
     uint32_t step_tokens;    /* rows of one step; >= max_running + 1 */
     uint32_t prefill_tokens; /* of them for requests behind; >= 1 */
-    uint32_t max_waiting;    /* queue length; more are refused with PL_BUSY */
+    uint32_t max_waiting;    /* beside those that the slots hold or will; more are refused with PL_BUSY */
     uint32_t reserve_pages;  /* kept free at admission, so that running requests can grow before they preempt */
     uint32_t window;         /* tokens that every layer sees back at most, 0: all; pages before it are given back */
     uint32_t score_tokens;   /* of prefill_tokens for requests that want the logits of every row (0: there are none) */

@@ -431,6 +431,16 @@ def test_keys_queue_and_shutdown(_, model):
         assert slow.result()[0] == 200
 
 
+def test_free_places_are_no_queue(_, model):
+    """What comes at once takes the free places first: --queue is what waits beside them."""
+    s = Server(model, "--parallel", "4", "--queue", "1", "--metrics")
+    for _ in range(5):
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            codes = list(pool.map(lambda i: s.post("/v1/completions", completion(f"x{i}", max_tokens=40))[0], range(5)))
+        assert codes == [200] * 5, codes
+    assert s.stop() == 0
+
+
 def test_start_errors(_, model):
     for flags, word in ((["--host", "nowhere"], "nowhere"), (["--port", "99999"], "99999"), (["--paralel", "2"], "parallel"),
                         (["-fa"], "--attn"), (["-ctk", "f16", "-ctv", "q8_0"], "--kv-dtype"), (["--ssl-key-file", "x"], "reverse proxy")):
