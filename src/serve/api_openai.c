@@ -117,10 +117,11 @@ static void add_chat_logprobs(struct pl_buf *b, const struct job *j, const struc
     pl_buf_add_c(b, ",\"refusal\":null}");
 }
 
-/* A token that is a part of a character has no text of its own: OpenAI writes its bytes. */
+/* A token that is a part of a character has no text of its own: OpenAI writes its bytes. So is one with U+0000 written,
+ * which the name of a field cannot hold. */
 static void add_piece(struct pl_buf *b, const struct job *j, uint32_t id) {
     struct pl_str p = piece(j, id);
-    if (pl_utf8_valid(p.data, p.len)) {
+    if (pl_utf8_valid(p.data, p.len) && memchr(p.data, 0, p.len) == NULL) {
         pl_json_add_string(b, p.data, p.len);
         return;
     }

@@ -81,6 +81,20 @@ def test_logprobs(s):
     assert len(legacy["tokens"]) == len(legacy["token_logprobs"]) == len(legacy["top_logprobs"]) == len(legacy["text_offset"]) == 12
 
 
+def test_logprobs_of_a_zero_byte(s):
+    """U+0000 can be no name of a field: the token stands there by its byte."""
+    bias = {"0": 100}  # the tiny model's first token
+    status, r, _ = s.post("/v1/completions", completion("hello", logprobs=2, logit_bias=bias))
+    assert status == 200, r
+    c = r["choices"][0]
+    assert c["text"] == "\0" * 12 and c["logprobs"]["tokens"] == ["bytes:\\x00"] * 12
+    assert all("bytes:\\x00" in top for top in c["logprobs"]["top_logprobs"])
+    parts = [x for e in s.stream("/v1/completions", completion("hello", logprobs=2, logit_bias=bias)) for x in e["choices"]]
+    assert [t for x in parts if x["logprobs"] for t in x["logprobs"]["top_logprobs"]] == c["logprobs"]["top_logprobs"]
+    status, r, _ = s.post("/v1/chat/completions", chat("hello", logprobs=True, top_logprobs=2, logit_bias=bias))
+    assert status == 200 and r["choices"][0]["logprobs"]["content"][0]["token"] == "\0"
+
+
 def test_prompts_are_scored(s):
     prompt = "hello the \u00e9\U0001F600 and in the end"
     r = s.post("/v1/completions", completion(prompt * 5, logprobs=2, echo=True))[1]
