@@ -1,4 +1,5 @@
 """What is no model, or half of one, ends in one sentence: never a crash, never a guess."""
+import json
 import os
 import random
 import struct
@@ -101,6 +102,24 @@ def embeddings_that_are_no_numbers():
         struct.pack_into("<I", bad, at + 4 + 8 * dims, 24)  # i8
         message = refused(path("i8.gguf", bytes(bad)), COMMANDS[1], b"token_embd.weight")
         assert b"i8 cannot be a table of embeddings" in message, message
+
+
+@case
+def decays_that_are_turned():
+    """As many values in another order would be a result like any other."""
+    bad = path("turned")
+    os.makedirs(bad, exist_ok=True)
+    for name in os.listdir("tests/golden/model/jamba"):
+        data = open(f"tests/golden/model/jamba/{name}", "rb").read()
+        if name.endswith(".safetensors"):
+            size, = struct.unpack_from("<Q", data)
+            head = json.loads(data[8:8 + size])
+            head["model.layers.0.mamba.A_log"]["shape"].reverse()
+            text = json.dumps(head).encode()
+            data = struct.pack("<Q", len(text)) + text + data[8 + size:]
+        with open(os.path.join(bad, name), "wb") as f:
+            f.write(data)
+    assert b"A_log has shape [16, 64]" in refused(bad, COMMANDS[1], b"heads first")
 
 
 @case
