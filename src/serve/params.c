@@ -329,6 +329,8 @@ enum pl_status params_rest(enum api_kind api, const json_t *body, struct param_e
         bool known = json_is_null(value) || only_text(key, value);
         for (size_t i = 0; i < PL_COUNT_OF(idle_only) && !known; i++) known = strcmp(key, idle_only[i].name) == 0;
         for (size_t i = 0; i < PL_COUNT_OF(harmless) && !known; i++) known = strcmp(key, harmless[i]) == 0;
+        if (!known && strcmp(key, "modalities") == 0)
+            return bad(pe, key, PL_INVALID, "modalities asks for more than ['text'], which is all that this server makes");
         if (!known) return bad(pe, key, PL_INVALID, "unknown parameter '%.60s'", key);
     }
     return PL_OK;
