@@ -145,8 +145,9 @@ static enum pl_status plan_kernels(struct plumb_engine *e, struct pl_err *err) {
 static void announce_state(const struct plumb_engine *e) {
     const struct pl_kv_shape *s = &e->kv_shape;
     if (s->state_layers == 0) return;
-    pl_log_always("recurrent state: f32, %zu slots of %.3f MB (%u for prefixes), %zu layers", s->state_slots,
-                  (double)pl_kv_state_bytes(s) / (double)s->state_slots * 1e-6, e->kept_states, s->state_layers);
+    pl_log_always("recurrent state: f32, %zu slot%s of %.3f MB (%u for prefixes), %zu layer%s", s->state_slots,
+                  s->state_slots == 1 ? "" : "s", (double)pl_kv_state_bytes(s) / (double)s->state_slots * 1e-6,
+                  e->kept_states, s->state_layers, s->state_layers == 1 ? "" : "s");
     if (s->layers == 0) pl_log_always("KV cache: none (no layer has attention): its layout and type do not matter");
 }
 
