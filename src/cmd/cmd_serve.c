@@ -300,13 +300,15 @@ static int serve(struct serve *s) {
     if (st == PL_OK) {
         const char *host = s->opt.host != NULL ? s->opt.host : "127.0.0.1";
         bool v6 = strchr(host, ':') != NULL;
-        fprintf(
-            stderr,
-            "plumb serve: listening on http://%s%s%s:%u (%u sequence%s of %u tokens; KV cache %s, %zu pages of %zu tokens, "
-            "%.1f MB)\n",
-            v6 ? "[" : "", host, v6 ? "]" : "", pl_server_port(server), s->opt.service.max_running,
-            pl_cmd_s(s->opt.service.max_running), e->context, pl_kv_type_name(e->kv_shape.dtype), e->kv_shape.page_count,
-            e->kv_shape.page_tokens, (double)pl_kv_shape_bytes(&e->kv_shape) * 1e-6);
+        fprintf(stderr, "plumb serve: listening on http://%s%s%s:%u (%u sequence%s of %u tokens; ", v6 ? "[" : "", host,
+                v6 ? "]" : "", pl_server_port(server), s->opt.service.max_running, pl_cmd_s(s->opt.service.max_running),
+                e->context);
+        const struct pl_kv_shape *kv = &e->kv_shape;
+        if (kv->layers > 0)
+            fprintf(stderr, "KV cache %s, %zu page%s of %zu tokens, %.1f MB)\n", pl_kv_type_name(kv->dtype), kv->page_count,
+                    pl_cmd_s(kv->page_count), kv->page_tokens, (double)pl_kv_shape_bytes(kv) * 1e-6);
+        else
+            fprintf(stderr, "recurrent state %.1f MB)\n", (double)pl_kv_shape_bytes(kv) * 1e-6);
         failed = wait_for_end(s, server, &set);
         if (failed) pl_server_drain(server, 2000); /* the failed requests get their answers */
         if (failed && s->failure == ON_FAILURE_RESTART) fd = pl_server_take_socket(server);

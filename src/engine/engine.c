@@ -162,9 +162,10 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     PL_TRY(pl_ops_kv_create(e->ops, &e->kv_shape, &e->kv, err));
     announce_state(e);
     if (e->kv_shape.layers > 0)
-        pl_log_always("KV cache: %s%s, %s, %zu pages of %zu tokens", e->dense ? "dense" : "paged",
+        pl_log_always("KV cache: %s%s, %s, %zu page%s of %zu tokens", e->dense ? "dense" : "paged",
                       e->opt.kv_layout == NULL || strcmp(e->opt.kv_layout, "auto") == 0 ? " (auto)" : "",
-                      pl_kv_type_name(e->kv_shape.dtype), e->kv_shape.page_count, e->kv_shape.page_tokens);
+                      pl_kv_type_name(e->kv_shape.dtype), e->kv_shape.page_count, e->kv_shape.page_count == 1 ? "" : "s",
+                      e->kv_shape.page_tokens);
     if (pl_is_kv8(e->kv_shape.dtype) && pl_ops_backend(e->ops) == PL_BACKEND_CUDA)
         pl_log_always("KV cache: %s is slower than f16 here: its attention runs without tensor cores",
                       pl_kv_type_name(e->kv_shape.dtype));
