@@ -6,7 +6,7 @@
 #include "ops/cuda_stream.h"
 
 /* Taken by itself, or on request alone (docs/perf/h200.md). */
-enum { PL_CHAIN_DEFAULT = false };
+enum { PL_CHAIN_DEFAULT = true };
 /* Its groups wait for each other, so that two of them may not share the device: every CUDA backend of the process says when
  * it begins and ends, and none takes chains while there are several. */
 void pl_chain_backend(int step);

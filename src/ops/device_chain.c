@@ -1,6 +1,9 @@
 /* Chains (cuda_chain.h) as the device backend runs them: what one row is asked to go through between two attentions waits
  * until all of it is known, and is then one launch. Anything that does not continue the chain has what waits launched first,
  * as it would have been without. */
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "ops/device_ops.h"
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
@@ -9,11 +12,16 @@ static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
     return &((const struct dev_activation *)a)->data;
 }
 
+/* Processes that run on one device at the same time (NVIDIA's Multi-Process Service) could each hold half of it and wait. */
+static bool is_shared(void) {
+    return getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL || access("/tmp/nvidia-mps/control", F_OK) == 0;
+}
+
 bool dev_chain_wanted(const struct dev_ops *d) {
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_linear];
     if ((c->disabled[PL_OP_linear] >> PL_IMPL_CHAIN & 1u) != 0 || d->base.invariant) return false;
-    if (forced != PL_IMPL_NONE || (!c->chain && !PL_CHAIN_DEFAULT)) return false;
+    if (forced != PL_IMPL_NONE || (!c->chain && (!PL_CHAIN_DEFAULT || is_shared()))) return false;
     return pl_cuda_capability(&d->ks) >= 90;
 }
 

@@ -10,10 +10,10 @@ enum {
     DENSE_ROWS = 9                        /* and others, which the portable kernel takes up to then */
 };
 
-/* Right on a card, and slower there than what is taken (docs/perf/h200.md): all strips of a group asked for at once from the
- * copy engine, for one row (moe_one) and for more (bulk). */
+/* All strips of a group asked for at once from the copy engine: for one row (moe_one) right on a card and slower there than what
+ * is taken; for more (bulk) slower too (docs/perf/h200.md), and the form that whole models have passed with. */
 #define ONE_BY_COPIES false
-#define BULK_COPIES   false
+#define BULK_COPIES   true
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
 static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
