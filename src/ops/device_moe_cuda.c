@@ -10,8 +10,8 @@ enum {
     DENSE_ROWS = 9                        /* and others, which the portable kernel takes up to then */
 };
 
-/* All strips of a group asked for at once from the copy engine: for one row (moe_one) right on a card and slower there than what
- * is taken; for more (bulk) slower too (docs/perf/h200.md), and the form that whole models have passed with. */
+/* All strips of a group asked for at once from the copy engine: for one row (moe_one) right on a card and slower there than
+ * what is taken; for more (bulk) slower too (docs/perf/h200.md), and the form that whole models have passed with. */
 #define ONE_BY_COPIES false
 #define BULK_COPIES   true
 
