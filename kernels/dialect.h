@@ -10,14 +10,17 @@
  *   group_sum group_max           over all GROUP threads, same result in each; scratch holds GROUP floats
  *   team_sum                      over TEAM neighbouring threads (TEAM divides GROUP)
  *   LOCAL_INC                     adds one to a u32 in local memory, gives what was there
- *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large
- * bodies) EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA RINT   f32 functions EXACT MUL ADD                 after EXACT at the
- * head of a block each MUL and ADD in it is rounded on its own DOT4(a, b, c)                 c + the products of four bytes
- * of a and b, all signed LOCAL_COUNT                   adds one to a u32 in local memory, gives what it was count_launch the
- * witness: one thread of the launch adds one to a counter. All threads pass it, before they read what another launch wrote:
- * where launches may overlap (sm_90 and up) it is also the wait for the launch before this one count_launch_late the same,
- * but the next launch begins only when all groups have come here: it may read what the launch before this one wrote before
- * it waits itself GROUP, and TEAM where used, are specialisation values: powers of two. */
+ *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
+ *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA RINT   f32 functions
+ *   EXACT MUL ADD                 after EXACT at the head of a block each MUL and ADD in it is rounded on its own
+ *   DOT4(a, b, c)                 c + the products of four bytes of a and b, all signed
+ *   LOCAL_COUNT                   adds one to a u32 in local memory, gives what it was
+ *   count_launch                  the witness: one thread of the launch adds one to a counter. All threads pass it, before
+ *                                 they read what another launch wrote: where launches may overlap (sm_90 and up) it is
+ *                                 also the wait for the launch before this one
+ *   count_launch_late             the same, but the next launch begins only when all groups have come here: it may read what
+ *                                 the launch before this one wrote before it waits itself
+ * GROUP, and TEAM where used, are specialisation values: powers of two. */
 #ifndef PL_DIALECT_H
 #define PL_DIALECT_H
 
@@ -67,7 +70,7 @@ FN f32 f16_load(GLOBAL const u16 *p) { return vload_half(0, (GLOBAL const half *
 FN void f16_store(GLOBAL u16 *p, f32 v) { vstore_half_rte(v, 0, (GLOBAL half *)p); }
 #define COUNTER_ADD(p) atomic_inc(p)
 #define LOCAL_INC(p)   ((u32)atomic_inc((__local u32 *)(p)))
-#define PL_SHUFFLE     0
+#define PL_SHUFFLE 0
 #endif
 
 #if defined(PL_TARGET_CUDA) || defined(PL_TARGET_HIP)
@@ -92,39 +95,39 @@ typedef uint4 v4u;
 #define KERNEL(name) extern "C" __global__ void pk_##name
 #endif
 #define GLOBAL
-#define LOCAL __shared__
+#define LOCAL        __shared__
 #define LOCAL_PTR
-#define TABLE          __device__ const
-#define FN             static __device__ __forceinline__
-#define GROUP_X        ((u32)blockIdx.x)
-#define GROUP_Y        ((u32)blockIdx.y)
-#define GROUP_Z        ((u32)blockIdx.z)
-#define LOCAL_X        ((u32)threadIdx.x)
-#define BARRIER()      __syncthreads()
-#define bits_f32(u)    __uint_as_float(u)
-#define f32_bits(f)    __float_as_uint(f)
-#define EXP2(x)        exp2f(x)
-#define LOG2(x)        log2f(x)
-#define EXP(x)         expf(x)
-#define TANH(x)        tanhf(x)
-#define SQRT(x)        sqrtf(x)
-#define FABS(x)        fabsf(x)
-#define FMAX(x, y)     fmaxf(x, y)
-#define FMIN(x, y)     fminf(x, y)
-#define FMA(x, y, z)   fmaf(x, y, z)
-#define RINT(x)        rintf(x)
+#define TABLE        __device__ const
+#define FN           static __device__ __forceinline__
+#define GROUP_X      ((u32)blockIdx.x)
+#define GROUP_Y      ((u32)blockIdx.y)
+#define GROUP_Z      ((u32)blockIdx.z)
+#define LOCAL_X      ((u32)threadIdx.x)
+#define BARRIER()    __syncthreads()
+#define bits_f32(u)  __uint_as_float(u)
+#define f32_bits(f)  __float_as_uint(f)
+#define EXP2(x)      exp2f(x)
+#define LOG2(x)      log2f(x)
+#define EXP(x)       expf(x)
+#define TANH(x)      tanhf(x)
+#define SQRT(x)      sqrtf(x)
+#define FABS(x)      fabsf(x)
+#define FMAX(x, y)   fmaxf(x, y)
+#define FMIN(x, y)   fminf(x, y)
+#define FMA(x, y, z) fmaf(x, y, z)
+#define RINT(x)      rintf(x)
 #define LOCAL_COUNT(p) atomicAdd(p, 1u)
-#define NEG_INF        __uint_as_float(0xFF800000u)
+#define NEG_INF      __uint_as_float(0xFF800000u)
 #define ROLLED
 #define COUNTER_ADD(p) atomicAdd(p, 1u)
 #define LOCAL_INC(p)   atomicAdd(p, 1u)
-#define PL_SHUFFLE     1
+#define PL_SHUFFLE 1
 #endif
 
 #ifdef PL_TARGET_CUDA
 #define EXACT
-#define MUL(x, y)      __fmul_rn(x, y)
-#define ADD(x, y)      __fadd_rn(x, y)
+#define MUL(x, y)       __fmul_rn(x, y)
+#define ADD(x, y)       __fadd_rn(x, y)
 #define PL_NO_OFFSETOF /* NVRTC has none without headers; sizes are still checked */
 FN f32 f16_load(const u16 *p) {
     f32 f;
@@ -144,7 +147,7 @@ FN void f16_store(u16 *p, f32 v) {
 #define EXACT     _Pragma("clang fp contract(off)")
 #define MUL(x, y) ((f32)(x) * (f32)(y))
 #define ADD(x, y) ((f32)(x) + (f32)(y))
-FN f32 f16_load(const u16 *p) { return (f32) * (const _Float16 *)p; }
+FN f32 f16_load(const u16 *p) { return (f32)*(const _Float16 *)p; }
 FN void f16_store(u16 *p, f32 v) { *(_Float16 *)p = (_Float16)v; }
 #ifndef PL_LANES
 #define PL_LANES 32u /* shuffles never span more: right for waves of 32 and of 64 */
@@ -154,7 +157,7 @@ FN void f16_store(u16 *p, f32 v) { *(_Float16 *)p = (_Float16)v; }
 
 #if defined(PL_TARGET_CUDA) && __CUDA_ARCH__ >= 900
 /* The next launch may start and come as far as this; this one goes on when the launch before it is done and visible. */
-#define PL_NEXT_MAY()   asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define PL_NEXT_MAY() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
 #define PL_AFTER_LAST() asm volatile("griddepcontrol.wait;" ::: "memory")
 #else
 #define PL_NEXT_MAY()   ((void)0)
