@@ -212,7 +212,7 @@ Q8_INLINE void q8_half(const struct q8_instance k, const __m512i *w, const struc
 Q8_INLINE void q8_store(const struct pl_cpu_weight *w, size_t tile, __m512 acc, const float *bias, bool accumulate,
                         float *y) {
     size_t left = w->out - tile * TILE_ROWS;
-    __mmask16 k = left >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << left) - 1u);
+    const __mmask16 k = (__mmask16)(left >= 16 ? 0xFFFFu : (1u << left) - 1u);
     if (bias != NULL) acc = _mm512_add_ps(acc, _mm512_maskz_loadu_ps(k, bias));
     if (accumulate) acc = _mm512_add_ps(_mm512_maskz_loadu_ps(k, y), acc);
     _mm512_mask_storeu_ps(y, k, acc);

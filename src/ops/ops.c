@@ -379,9 +379,13 @@ static enum pl_status settle(struct pl_ops *o, enum pl_op op, enum pl_status st)
     uint64_t open = pl_outcomes_open(&o->outcomes, (uint32_t)op);
     struct pl_pick p = o->usual[op];
     if (open == 0) return st;
-    if (st != PL_OK) p = (struct pl_pick){PL_IMPL_NONE, p.planned, pl_status_text(st)};
-    enum pl_status end = pl_ops_end_decision(o, op, &p, open, "");
-    return st != PL_OK ? st : end;
+    if (st == PL_OK) return pl_ops_end_decision(o, op, &p, open, "");
+    char why[sizeof o->refusal]; /* the question that was refused has said it; the others only end with it */
+    memcpy(why, o->refusal, sizeof why);
+    p = (struct pl_pick){PL_IMPL_NONE, p.planned, pl_status_text(st)};
+    if (pl_ops_end_decision(o, op, &p, open, "") == PL_UNSUPPORTED && st == PL_UNSUPPORTED && why[0] != 0)
+        memcpy(o->refusal, why, sizeof why);
+    return st;
 }
 /* One call into the backend: n questions, each ended exactly once. */
 #define RUN_N(op, n, call) (pl_outcomes_ask(&o->outcomes, PL_OP_##op, (n)), settle(o, PL_OP_##op, (call)))
