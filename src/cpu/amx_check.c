@@ -97,10 +97,9 @@ static bool check_wide(const struct cpu_amx_kernels *k, const struct pl_cpu_weig
     twice.out = w->kind == KIND_Q8 ? Y_STRIDE : w->out;
     if (w->kind == KIND_Q8) memcpy(check.tile + w->layout.bytes, check.tile, w->layout.bytes);
     const struct wide_rows rows = {W_ROWS, (w->in + 31) / 32, cpu_wide_terms(w), check.acts};
-    const size_t groups = (W_ROWS + 15) / 16, each = wide_group_bytes(rows.terms);
-    for (size_t g = 0; g < groups; g++)
-        k->wide_group(check.x + 16 * g * w->in, w->in, PL_MIN((size_t)16, W_ROWS - 16 * g), w->in, rows.terms, groups * each,
-                      check.acts + g * each);
+    for (size_t r = 0; r < W_ROWS; r += 16)
+        k->wide_group(check.x + r * w->in, w->in, PL_MIN((size_t)16, W_ROWS - r), w->in, rows.terms,
+                      check.acts + r / 16 * rows.blocks * rows.terms * WIDE_BLOCK);
     memset(check.y, 0xFF, sizeof check.y);
     k->wide_tiles(&twice, 0, w->kind == KIND_Q8 ? W_TILES : 1, &rows, check.y, Y_STRIDE, NULL, false, &check.wide);
     for (size_t o = 0; o < twice.out; o++) {

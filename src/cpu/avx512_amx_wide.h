@@ -19,9 +19,13 @@ static const struct tile_config wide_config __attribute__((aligned(64))) = {
  * product is left out. */
 struct wide_shape {
     size_t blocks, weight_terms, row_terms;
-    const unsigned char *ahead; /* rows that come next: so many bytes of them are asked for with each block; NULL: none */
-    size_t ahead_bytes;
+    size_t ahead; /* bytes to rows that are asked for ahead; 0: none */
 };
+
+/* A block of rows that comes later, from the last cache into the second. */
+static inline void wide_prefetch(const unsigned char *block) {
+    for (size_t line = 0; line < WIDE_BLOCK; line += 64) __builtin_prefetch(block + line, 0, 2);
+}
 
 /* Two groups of rows against two tiles. */
 static void wide_four(const unsigned char *a0, const unsigned char *a1, const unsigned char *b0, const unsigned char *b1,
@@ -39,8 +43,10 @@ static void wide_four(const unsigned char *a0, const unsigned char *a1, const un
         tile_load(3, sums[3], 64, 1024);
     }
     for (size_t k = 0; k < n->blocks; k++, a0 += a_step, a1 += a_step, b0 += b_step, b1 += b_step) {
-        for (size_t at = k * n->ahead_bytes; n->ahead != NULL && at < (k + 1) * n->ahead_bytes; at += 64)
-            __builtin_prefetch(n->ahead + at, 0, 2);
+        for (size_t at = 0; n->ahead > 0 && at < a_step; at += WIDE_BLOCK) {
+            wide_prefetch(a0 + n->ahead + at);
+            wide_prefetch(a1 + n->ahead + at);
+        }
         tile_load_view(4, a0, 64);
         tile_load(6, b0, 64, 1024);
         tile_dpbf16ps(0, 4, 6);
@@ -122,22 +128,18 @@ static void wide_put(const struct pl_cpu_weight *w, size_t tile, size_t width, s
 void AMX_NAME(wide_tiles)(const struct pl_cpu_weight *w, size_t tile, size_t width, const struct wide_rows *rows, float *y,
                           size_t y_stride, const float *bias, bool accumulate, struct wide_scratch *s) {
     const size_t weight_terms = w->kind == KIND_FLOAT && w->t.dtype == PL_F16 ? 2 : 1, most = WIDE_BLOCKS / weight_terms,
-                 groups = (rows->rows + 15) / 16, group_bytes = wide_group_bytes(rows->terms);
+                 groups = (rows->rows + 15) / 16, each = rows->terms * WIDE_BLOCK, group_bytes = rows->blocks * each;
     tile_configure(&wide_config);
     for (size_t b = 0, count; b < rows->blocks; b += count) {
         count = PL_MIN(most, rows->blocks - b);
         for (size_t t = 0; t < width; t++) WIDE_WEIGHTS(w, tile + t, b, count, s->weights[t][0]);
-        const unsigned char *a =
-            rows->data + b / WIDE_BLOCKS * groups * group_bytes + b % WIDE_BLOCKS * rows->terms * WIDE_BLOCK;
-        for (size_t g = 0; g < groups; g += 2, a += 2 * group_bytes) {
-            struct wide_shape n = {count, weight_terms, rows->terms, NULL, 0};
-            n.ahead_bytes = (2 * group_bytes / ((width + 1) / 2 * count) + 63) / 64 * 64;
-            for (size_t t = 0; t < width; t += 2) {
-                /* An odd last tile is multiplied twice: the second time for nothing. */
-                const unsigned char *b0 = s->weights[t][0], *b1 = s->weights[PL_MIN(t + 1, width - 1)][0];
-                const size_t done = t / 2 * count * n.ahead_bytes;
-                n.ahead =
-                    g + 3 < groups && done + count * n.ahead_bytes <= 2 * group_bytes ? a + 2 * group_bytes + done : NULL;
+        for (size_t t = 0; t < width; t += 2) {
+            /* An odd last tile is multiplied twice: the second time for nothing. */
+            const unsigned char *b0 = s->weights[t][0], *b1 = s->weights[PL_MIN(t + 1, width - 1)][0];
+            const unsigned char *a = rows->data + b * each;
+            struct wide_shape n = {count, weight_terms, rows->terms, 0};
+            for (size_t g = 0; g < groups; g += 2, a += 2 * group_bytes) {
+                n.ahead = t == 0 && g + 3 < groups ? 2 * group_bytes : 0;
                 if (g + 1 < groups)
                     wide_four(a, a + group_bytes, b0, b1, &n, b == 0, s->sums[t / 2][g / 2]);
                 else

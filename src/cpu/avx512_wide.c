@@ -44,10 +44,9 @@ Q8_INLINE void less(__m512 *a, __m512 *b, __m512i taken) {
     *b = _mm512_sub_ps(*b, _mm512_castsi512_ps(_mm512_slli_epi32(hi, 16)));
 }
 
-Q8_INLINE void group(const bool emulated, const float *x, size_t stride, size_t rows, size_t in, size_t terms, size_t chunk,
-                     unsigned char *to) {
-    for (size_t at = 0; at < in; at += 32) {
-        unsigned char *dst = to + at / 32 / WIDE_BLOCKS * chunk + at / 32 % WIDE_BLOCKS * terms * WIDE_BLOCK;
+Q8_INLINE void group(const bool emulated, const float *x, size_t stride, size_t rows, size_t in, size_t terms,
+                     unsigned char *dst) {
+    for (size_t at = 0; at < in; at += 32, dst += terms * WIDE_BLOCK) {
         const __mmask16 lo = lanes_below(in - at), hi = in - at > 16 ? lanes_below(in - at - 16) : 0;
         for (size_t r = 0; r < 16; r++) {
             __m512 a = _mm512_setzero_ps(), b = a;
@@ -120,13 +119,11 @@ Q8_INLINE void weights(const bool emulated, const struct pl_cpu_weight *w, size_
     }
 }
 
-void avx512_wide_group(const float *x, size_t stride, size_t rows, size_t in, size_t terms, size_t chunk,
-                       unsigned char *dst) {
-    group(false, x, stride, rows, in, terms, chunk, dst);
+void avx512_wide_group(const float *x, size_t stride, size_t rows, size_t in, size_t terms, unsigned char *dst) {
+    group(false, x, stride, rows, in, terms, dst);
 }
-void avx512_wide_group_emulated(const float *x, size_t stride, size_t rows, size_t in, size_t terms, size_t chunk,
-                                unsigned char *dst) {
-    group(true, x, stride, rows, in, terms, chunk, dst);
+void avx512_wide_group_emulated(const float *x, size_t stride, size_t rows, size_t in, size_t terms, unsigned char *dst) {
+    group(true, x, stride, rows, in, terms, dst);
 }
 void avx512_wide_weights(const struct pl_cpu_weight *w, size_t tile, size_t first, size_t count, unsigned char *dst) {
     weights(false, w, tile, first, count, dst);

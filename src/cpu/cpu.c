@@ -207,7 +207,7 @@ static bool sizes_of(size_t rows, size_t in, size_t tokens, struct sizes *s) {
     size_t blocks, padded, chunks = tokens / ATTN_CHUNK + 2, plain;
     if (!pl_align_up(in, ACT_BLOCK, &padded) || !pl_mul_size(padded / ACT_BLOCK, ACT_ROW_BYTES, &blocks)) return false;
     if (!pl_mul_size(rows, padded * 6, &s->terms)) return false;
-    s->wide = wide_bytes(PL_MIN(rows, (size_t)WIDE_ROWS), padded, 2);
+    s->wide = (PL_MIN(rows, (size_t)WIDE_ROWS) + 15) / 16 * (padded / ACT_BLOCK) * 2 * WIDE_BLOCK;
     rows *= 2;             /* two terms of each, when a product is fine */
     s->groups = rows + 16; /* grouped products may have groups of one row */
     if (!pl_mul_size(rows, blocks + 64, &s->acts) || !pl_add_size(s->acts, 64 * s->groups, &s->acts)) return false;

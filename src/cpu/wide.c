@@ -28,12 +28,11 @@ static void group_worker(void *arg, int index, int count) {
     (void)count;
     const struct wide_job *j = arg;
     const struct pl_cpu_matmul *m = j->m;
-    const size_t groups = (j->rows.rows + 15) / 16, each = wide_group_bytes(j->rows.terms);
     size_t g, end;
-    while (cpu_take(j->c, 1, groups, &g, &end))
+    while (cpu_take(j->c, 1, (j->rows.rows + 15) / 16, &g, &end))
         j->c->table->wide_group(m->x + (j->first + 16 * g) * m->x_stride, m->x_stride,
-                                PL_MIN((size_t)16, j->rows.rows - 16 * g), m->w[0]->in, j->rows.terms, groups * each,
-                                j->c->space.wide + g * each);
+                                PL_MIN((size_t)16, j->rows.rows - 16 * g), m->w[0]->in, j->rows.terms,
+                                j->c->space.wide + g * j->rows.blocks * j->rows.terms * WIDE_BLOCK);
 }
 
 static void tiles_worker(void *arg, int index, int count) {

@@ -6,10 +6,8 @@
  * than the product of few rows has, and for quantised weights usually nearer ones: 8 bits count of every activation, not of
  * the largest of 32. So it is for whoever does not ask for equal bits for any number of rows.
  *
- * Rows in groups of 16, inputs in chunks of 16 blocks of 32: chunk by chunk, in it group by group, of each block 16 x 32
- * values, once for each term; rows and inputs that are not there zeros. (All of a group first would put the groups of a
- * chunk a power of two apart, into the same few sets of a cache.) Weights in the order of the right operand: pair (input 2k
- * and 2k+1 of output o) at dword 16k + o. */
+ * Rows in groups of 16; for each block of 32 inputs of a group 16 x 32 values, once for each term, rows and inputs that are
+ * not there zeros. Weights in the order of the right operand: pair (input 2k and 2k+1 of output o) at dword 16k + o. */
 #ifndef PL_CPU_WIDE_H
 #define PL_CPU_WIDE_H
 
@@ -27,12 +25,6 @@ struct wide_scratch {
     _Alignas(64) unsigned char weights[WIDE_TILES][WIDE_BLOCKS][WIDE_BLOCK];
     _Alignas(64) float sums[WIDE_TILES / 2][WIDE_ROWS / 32][4][16][16];
 };
-/* Bytes from one group of a chunk to the next. */
-static inline size_t wide_group_bytes(size_t terms) { return WIDE_BLOCKS * terms * WIDE_BLOCK; }
-/* Bytes of rows of so many inputs. */
-static inline size_t wide_bytes(size_t rows, size_t in, size_t terms) {
-    return (in + 32 * WIDE_BLOCKS - 1) / (32 * WIDE_BLOCKS) * ((rows + 15) / 16) * wide_group_bytes(terms);
-}
 struct wide_rows {
     size_t rows, blocks, terms; /* at most WIDE_ROWS; of 32 inputs; 1 or 2 of each */
     const unsigned char *data;
@@ -43,11 +35,9 @@ bool cpu_wide_takes(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_
 static inline size_t cpu_wide_terms(const struct pl_cpu_weight *w) { return w->kind == KIND_FLOAT ? 2 : 1; }
 void cpu_wide_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m);
 
-/* table.h, wide_group: chunks `chunk` bytes apart */
-void avx512_wide_group(const float *x, size_t stride, size_t rows, size_t in, size_t terms, size_t chunk,
-                       unsigned char *dst);
-void avx512_wide_group_emulated(const float *x, size_t stride, size_t rows, size_t in, size_t terms, size_t chunk,
-                                unsigned char *dst);
+/* table.h, wide_group */
+void avx512_wide_group(const float *x, size_t stride, size_t rows, size_t in, size_t terms, unsigned char *dst);
+void avx512_wide_group_emulated(const float *x, size_t stride, size_t rows, size_t in, size_t terms, unsigned char *dst);
 /* A tile's blocks [first, first + count) as one block each, of f16 weights as two. */
 void avx512_wide_weights(const struct pl_cpu_weight *w, size_t tile, size_t first, size_t count, unsigned char *dst);
 void avx512_wide_weights_emulated(const struct pl_cpu_weight *w, size_t tile, size_t first, size_t count,

@@ -158,7 +158,7 @@ static void wide_products_are_right(void **state) {
 /* Where rounding is an instruction, it rounds as the other words for it do. */
 static void both_ways_round_alike(void **state) {
     (void)state;
-    enum { ROWS = 13, IN = 301, BYTES = WIDE_BLOCKS * 2 * WIDE_BLOCK };
+    enum { ROWS = 13, IN = 301, BYTES = (IN + 31) / 32 * 2 * WIDE_BLOCK };
     if (!pl_cpu_isa_available(PL_ISA_AVX512) || !__builtin_cpu_supports("avx512bf16")) skip();
     float *x = malloc(ROWS * IN * sizeof *x);
     uint64_t rng = 5;
@@ -166,9 +166,8 @@ static void both_ways_round_alike(void **state) {
     const uint32_t odd[] = {0x7F800000, 0xFF800000, 0x7FC00001, 0x7F7FFFFF, 0x3F808000, 0x3F818000, 0x80000000, 0x3F807FFF};
     memcpy(x + 40, odd, sizeof odd);
     unsigned char *a = aligned_alloc(64, BYTES), *b = aligned_alloc(64, BYTES);
-    memset(a, 0, BYTES), memset(b, 0, BYTES);
-    avx512_wide_group(x, IN, ROWS, IN, 2, 0, a);
-    avx512_wide_group_emulated(x, IN, ROWS, IN, 2, 0, b);
+    avx512_wide_group(x, IN, ROWS, IN, 2, a);
+    avx512_wide_group_emulated(x, IN, ROWS, IN, 2, b);
     assert_memory_equal(a, b, BYTES);
     for (size_t k = 0; k < WEIGHT_CASES; k++) {
         struct pl_tensor t = tensor_random(&weight_cases[k], 16, case_grain(&weight_cases[k]), k);
