@@ -41,18 +41,28 @@ def the_configuration_is_constant_data_and_is_let_go():
         else:
             assert any(".rodata" in line for line in before), f"{name}: configuration is not constant: {before} {after}"
         assert words.count("ldtilecfg") == 1, f"{name}: {words}"
-    assert seen == 2, f"{seen} functions configure tiles"
+    assert seen == 3, f"{seen} functions configure tiles"  # bytes, float terms, wide
 
 
 @case
 def float_products_run_into_three_sums_that_are_stored():
-    body = "".join(b for b in functions().values() if "\ttdpbf16ps" in b)
+    body = "".join(b for name, b in functions().items() if "\ttdpbf16ps" in b and "wide" not in name)
     words = tile_words(body)
     assert words.count("tdpbf16ps") >= 6, words
     for word in ("tilezero", "tilestored"):
         assert words.count(word) > 0 and words.count(word) % 3 == 0, f"{word}: {words}"
     for into in (0, 1, 2):
         assert re.search(rf"\ttdpbf16ps %tmm[67],%tmm[345],%tmm{into}\b", body), f"nothing goes to sum {into}"
+
+
+@case
+def wide_products_meet_two_by_two_in_four_sums():
+    body = "".join(b for name, b in functions().items() if "\ttdpbf16ps" in b and "wide" in name)
+    words = tile_words(body)
+    assert words.count("tilezero") == words.count("tilestored") == 6, words  # four sums, and two of an odd last group
+    seen = set(re.findall(r"\ttdpbf16ps %tmm([67]),%tmm([45]),%tmm([0-3])\b", body))
+    assert seen == {("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")}, seen
+    assert len(re.findall(r"\ttdpbf16ps", body)) == words.count("tdpbf16ps") >= 12
 
 
 @case

@@ -20,7 +20,7 @@
 
 static struct pl_err err;
 
-enum { SPECS_MAX = 256 };
+enum { SPECS_MAX = 512 };
 struct gate {
     enum pl_device_kind kind;
     const char *target;
