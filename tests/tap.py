@@ -4,8 +4,13 @@ A case passes when it returns, fails when it raises, and is skipped when it rais
 PLUMB_TEST_ONLY=NAME runs that case alone.
 """
 import os
+import signal
 import sys
 import traceback
+
+# A shell starts what runs in its background with Ctrl-C ignored, and programs inherit that: here they get it as in a terminal.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _cases = []
 
