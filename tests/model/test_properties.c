@@ -1,5 +1,5 @@
 /* What must hold whatever the weights are: chunking, causality, neighbours, pages, and zero wanted logits.
- * test-variants: release (the same code runs sanitized in test_golden, with every checkpoint) */
+ * test-variants: release (the same code runs sanitized in test_golden) */
 #include "golden.h"
 
 #include "cpu/cpu.h"
