@@ -447,6 +447,8 @@ enum pl_status pl_ops_linear(struct pl_ops *o, size_t count, const struct pl_wei
         PL_ASSERT(bias == NULL || bias[i] == NULL || is_vector(bias[i], y[i]->cols));
         (void)take_rows(y[i], x->rows, y[i]->cols);
     }
+    for (int again = 0; x->rows > 0 && again < 2 && pl_fault("slow-product"); again++)
+        PL_TRY(RUN_N(linear, count, o->impl->linear(o, count, w, bias, x, y)));
     return x->rows > 0 ? RUN_N(linear, count, o->impl->linear(o, count, w, bias, x, y)) : PL_OK;
 }
 

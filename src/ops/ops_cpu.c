@@ -696,8 +696,11 @@ const struct pl_cpu_state_seq *cpu_ops_states(struct pl_ops *o, uint32_t layer) 
     for (uint32_t i = 0; i < o->batch->seq_count; i++) {
         const struct pl_batch_seq *q = &o->batch->seqs[i];
         float *slot = state + q->state * (s->state_conv + s->state_ssm);
-        c->states[i] = (struct pl_cpu_state_seq){
-            .first_row = q->first_row, .rows = q->rows, .fresh = q->past == 0, .conv = slot, .ssm = slot + s->state_conv};
+        c->states[i] = (struct pl_cpu_state_seq){.first_row = q->first_row,
+                                                 .rows = q->rows,
+                                                 .fresh = q->past == 0 || pl_fault("lost-state"),
+                                                 .conv = slot,
+                                                 .ssm = slot + s->state_conv};
     }
     return c->states;
 }

@@ -6,14 +6,17 @@
 #include "verify/junit.h"
 
 /* Why two counts of this series may differ, or may not. */
-static const char *meaning(const char *key, double base, double arm) {
+static const char *meaning(const struct pl_counters_report *r, const char *key, double base, double arm) {
     if (strstr(key, "_seconds") != NULL) return "time: noise, or speed (measure it with plumb bench)";
     if (pl_series_named(key, "plumb_kernel_declined_total"))
         return base > 0 && arm > 0 ? "declined on both" : "declined on one side";
     if (pl_series_named(key, "plumb_kernel_launches_total")) {
         if (base <= 0) return "only the arm took this kernel";
         if (arm <= 0) return "only the base took this kernel";
-        return "follows the number of steps";
+        double x = r->base.steps > 0 ? base / r->base.steps : 0, y = r->arm.steps > 0 ? arm / r->arm.steps : 0;
+        return y >= 2 * x   ? "twice as often or more in a step of the arm"
+               : x >= 2 * y ? "twice as often or more in a step of the base"
+                            : "follows the number of steps";
     }
     if (strstr(key, "step_") != NULL || strstr(key, "steps_") != NULL || strstr(key, "phase_") != NULL ||
         strstr(key, "kernel_bytes") != NULL)
@@ -71,7 +74,7 @@ json_t *pl_counters_json(const struct pl_counters_options *o, const struct pl_co
         json_array_append_new(table, json_pack("{s:s, s:o, s:o, s:s}", "series", row.key, "base",
                                                row.in_base ? json_real(row.base) : json_null(), "arm",
                                                row.in_arm ? json_real(row.arm) : json_null(), "why",
-                                               meaning(row.key, row.base, row.arm)));
+                                               meaning(r, row.key, row.base, row.arm)));
     }
     return json_pack("{s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "schema", "plumb-ab-counters-1", "verdict",
                      pl_ab_verdict_name(r->verdict), "exit_code", (int)r->verdict, "concurrency", (int)o->concurrency, "n",
@@ -122,7 +125,7 @@ void pl_counters_markdown(const struct pl_counters_options *o, const struct pl_c
         pl_buf_printf(out, "| `%s` |", row.key);
         cell(row.in_base, row.base, out);
         cell(row.in_arm, row.arm, out);
-        pl_buf_printf(out, " %s |\n", meaning(row.key, row.base, row.arm));
+        pl_buf_printf(out, " %s |\n", meaning(r, row.key, row.base, row.arm));
     }
 }
 

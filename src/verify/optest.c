@@ -1,4 +1,5 @@
-#include "verify/optest.h"
+/* optest - the list of cases and how they are run; products, rows, experts and attention. Others: optest_layers.c. */
+#include "verify/optest_bench.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,34 +12,18 @@
 #include "tensor/convert.h"
 #include "tensor/quant.h"
 
-enum { D = 64, H = 8, G = 2, WIDE = 512, OUT = 96, ROWS_MAX = 512, PAGES = 64, PAGE = 32, SEQS = 3 };
-static const double BOUND_EXACT = 2e-5, BOUND_ROUNDED = 1.5e-2, BOUND_ATTENTION = 2e-3;
-
-struct bench {
-    struct pl_ops *o;
-    struct pl_optest *t;
-    struct pl_kv_store *kv;
-    struct pl_weight *common;
-    void *raw; /* of common */
-    uint32_t random;
-    uint32_t tokens[ROWS_MAX], pages[PAGES], logit_rows[ROWS_MAX];
-    struct pl_batch_seq seqs[SEQS];
-    struct pl_batch batch;
-    struct pl_err err;
-};
-
-static float uniform(struct bench *b) { /* in (-1, 1) */
+float pl_optest_uniform(struct pl_optest_bench *b) {
     const uint32_t counter[4] = {b->random++, 0, 0, 0}, key[2] = {11, 12};
     return 2 * pl_uniform_open(pl_philox4x32(counter, key).v[0]) - 1;
 }
 
-static float *random_values(struct bench *b, size_t n) {
+float *pl_optest_values(struct pl_optest_bench *b, size_t n) {
     float *p = pl_alloc(n, sizeof *p);
-    for (size_t i = 0; p != NULL && i < n; i++) p[i] = uniform(b);
+    for (size_t i = 0; p != NULL && i < n; i++) p[i] = pl_optest_uniform(b);
     return p;
 }
 
-static struct pl_optest_case *add_case(struct bench *b, const char *op, const char *what) {
+struct pl_optest_case *pl_optest_add(struct pl_optest_bench *b, const char *op, const char *what) {
     struct pl_optest *t = b->t;
     if (pl_grow(&t->cases, &t->cap, t->count + 1, sizeof *t->cases) != PL_OK) return NULL;
     struct pl_optest_case *c = &t->cases[t->count++];
@@ -64,7 +49,7 @@ static int by_kernel(const void *a, const void *b) {
 }
 
 /* The kernels that op ran, from the witness; by name, because the witness has them as they first came. */
-static void name_kernel(struct bench *b, struct pl_optest_case *c) {
+static void name_kernel(struct pl_optest_bench *b, struct pl_optest_case *c) {
     struct pl_ops_launches list[128];
     size_t n = PL_MIN(pl_ops_witness(b->o, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));
     qsort(list, n, sizeof *list, by_kernel);
@@ -75,8 +60,8 @@ static void name_kernel(struct bench *b, struct pl_optest_case *c) {
     }
 }
 
-static void judge(struct bench *b, struct pl_optest_case *c, enum pl_status st, const float *got, const float *want,
-                  size_t n, double bound) {
+void pl_optest_judge(struct pl_optest_bench *b, struct pl_optest_case *c, enum pl_status st, const float *got,
+                     const float *want, size_t n, double bound) {
     if (c == NULL) return;
     c->bound = bound;
     name_kernel(b, c);
@@ -95,7 +80,7 @@ static void judge(struct bench *b, struct pl_optest_case *c, enum pl_status st, 
     b->t->failed += !c->passed;
 }
 
-static void skip(struct bench *b, struct pl_optest_case *c, const char *why) {
+void pl_optest_skip(struct pl_optest_bench *b, struct pl_optest_case *c, const char *why) {
     if (c == NULL) return;
     c->skipped = true;
     snprintf(c->why, sizeof c->why, "%.190s", why);
@@ -105,7 +90,7 @@ static void skip(struct bench *b, struct pl_optest_case *c, const char *why) {
 /* ---------- a batch, and activations with known values ---------- */
 
 /* One sequence of `rows` rows after `past` tokens, in pages from `page` on. */
-static void plain_batch(struct bench *b, uint32_t rows) {
+void pl_optest_plain_batch(struct pl_optest_bench *b, uint32_t rows) {
     for (uint32_t i = 0; i < rows; i++) b->tokens[i] = i, b->logit_rows[i] = i;
     for (uint32_t i = 0; i < PAGES; i++) b->pages[i] = PAGES - 1 - i;
     b->seqs[0] = (struct pl_batch_seq){.rows = rows};
@@ -119,46 +104,49 @@ static void plain_batch(struct bench *b, uint32_t rows) {
                                  .logit_rows = b->logit_rows};
 }
 
-static enum pl_status activation(struct bench *b, size_t cols, struct pl_activation **out) {
+enum pl_status pl_optest_activation(struct pl_optest_bench *b, size_t cols, struct pl_activation **out) {
     return pl_ops_activation_create(b->o, ROWS_MAX, cols, out, &b->err);
 }
 
-static struct pl_tensor matrix(const void *data, enum pl_dtype t, size_t rows, size_t cols) {
+struct pl_tensor pl_optest_matrix(const void *data, enum pl_dtype t, size_t rows, size_t cols) {
     struct pl_tensor w = {.name = "test", .dtype = t, .ndim = 2, .shape = {rows, cols, 1, 1}, .data = data};
     (void)pl_dtype_row_bytes(t, cols, &w.bytes);
     w.bytes *= rows;
     return w;
 }
-static struct pl_tensor vector(const float *data, size_t n) {
+struct pl_tensor pl_optest_vector(const float *data, size_t n) {
     return (struct pl_tensor){
         .name = "test", .dtype = PL_F32, .ndim = 1, .shape = {n, 1, 1, 1}, .data = data, .bytes = n * 4};
 }
 
-/* x [rows, cols] becomes values[token of the row]: embed is the door. */
-static enum pl_status fill(struct bench *b, const float *values, size_t table_rows, size_t cols, struct pl_activation *x) {
-    struct pl_tensor t = matrix(values, PL_F32, table_rows, cols);
+/* embed is the door */
+enum pl_status pl_optest_fill(struct pl_optest_bench *b, const float *values, size_t table_rows, size_t cols,
+                              struct pl_activation *x) {
+    struct pl_tensor t = pl_optest_matrix(values, PL_F32, table_rows, cols);
     struct pl_weight *table = NULL;
-    PL_TRY(pl_ops_weight_create(b->o, &t, PL_WEIGHT_EMBED, &table, &b->err));
-    enum pl_status st = pl_ops_embed(b->o, table, 1.0f, x);
-    float row[WIDE];
+    float *row = pl_alloc(cols, sizeof *row);
+    if (row == NULL) return PL_NO_MEMORY;
+    enum pl_status st = pl_ops_weight_create(b->o, &t, PL_WEIGHT_EMBED, &table, &b->err);
+    if (st == PL_OK) st = pl_ops_embed(b->o, table, 1.0f, x);
     if (st == PL_OK) st = pl_ops_activation_read(b->o, x, 0, 1, row); /* the table may go only when it was read */
-    pl_ops_weight_destroy(b->o, table);
+    if (table != NULL) pl_ops_weight_destroy(b->o, table);
+    pl_free(row);
     return st;
 }
 
 /* ---------- products ---------- */
 
-/* Packed random weights of any type: by quantising where that is known, else random blocks whose values are sane. */
-static void *random_weights(struct bench *b, enum pl_dtype t, size_t n) {
+/* By quantising where that is known, else random blocks whose values are sane. */
+void *pl_optest_weights(struct pl_optest_bench *b, enum pl_dtype t, size_t n) {
     const struct pl_dtype_info *info = pl_dtype_info(t);
     size_t blocks = n / info->block_elems;
     uint8_t *raw = pl_calloc(blocks, info->block_bytes);
-    float *values = random_values(b, n), out[256];
+    float *values = pl_optest_values(b, n), out[256];
     if (raw != NULL && values != NULL && pl_quantize_span(t, values, n, raw) != PL_OK) {
         for (size_t i = 0; i < blocks; i++) {
             uint8_t *block = raw + i * info->block_bytes;
             for (int tries = 0; tries < 4000; tries++) {
-                for (uint32_t k = 0; k < info->block_bytes; k++) block[k] = (uint8_t)(int)(128 * (uniform(b) + 1));
+                for (uint32_t k = 0; k < info->block_bytes; k++) block[k] = (uint8_t)(int)(128 * (pl_optest_uniform(b) + 1));
                 double top = 0;
                 if (pl_dequant_span(t, block, info->block_elems, out) != PL_OK) break;
                 for (uint32_t k = 0; k < info->block_elems; k++) top = fmax(top, isfinite(out[k]) ? fabs(out[k]) : 1e30);
@@ -175,16 +163,16 @@ static void *random_weights(struct bench *b, enum pl_dtype t, size_t n) {
     return raw;
 }
 
-static enum pl_status product(struct bench *b, const struct pl_weight *w, const float *x, uint32_t rows, bool add,
+static enum pl_status product(struct pl_optest_bench *b, const struct pl_weight *w, const float *x, uint32_t rows, bool add,
                               float *got, const float *start) {
     struct pl_activation *in = NULL, *out = NULL;
     const struct pl_weight *list[1] = {w};
-    plain_batch(b, rows);
-    enum pl_status st = activation(b, WIDE, &in);
-    if (st == PL_OK) st = activation(b, OUT, &out);
+    pl_optest_plain_batch(b, rows);
+    enum pl_status st = pl_optest_activation(b, WIDE, &in);
+    if (st == PL_OK) st = pl_optest_activation(b, OUT, &out);
     if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
-    if (st == PL_OK) st = fill(b, x, rows, WIDE, in);
-    if (st == PL_OK && add) st = fill(b, start, rows, OUT, out);
+    if (st == PL_OK) st = pl_optest_fill(b, x, rows, WIDE, in);
+    if (st == PL_OK && add) st = pl_optest_fill(b, start, rows, OUT, out);
     pl_ops_witness_reset(b->o);
     if (st == PL_OK) st = add ? pl_ops_linear_add(b->o, w, in, out) : pl_ops_linear(b->o, 1, list, NULL, in, &out);
     if (st == PL_OK) st = pl_ops_activation_read(b->o, out, 0, rows, got);
@@ -194,24 +182,24 @@ static enum pl_status product(struct bench *b, const struct pl_weight *w, const 
     return st != PL_OK ? st : end;
 }
 
-static void test_product(struct bench *b, enum pl_dtype t, uint32_t rows, bool add) {
+static void test_product(struct pl_optest_bench *b, enum pl_dtype t, uint32_t rows, bool add) {
     char what[96];
     snprintf(what, sizeof what, "%s [%d,%d], %u row%s", pl_dtype_name(t), OUT, WIDE, rows, rows == 1 ? "" : "s");
-    struct pl_optest_case *c = add_case(b, add ? "linear_add" : "linear", what);
-    void *raw = random_weights(b, t, (size_t)OUT * WIDE);
-    float *x = random_values(b, (size_t)rows * WIDE), *got = random_values(b, (size_t)rows * OUT),
-          *want = random_values(b, (size_t)rows * OUT), *start = random_values(b, (size_t)rows * OUT), scratch[WIDE];
+    struct pl_optest_case *c = pl_optest_add(b, add ? "linear_add" : "linear", what);
+    void *raw = pl_optest_weights(b, t, (size_t)OUT * WIDE);
+    float *x = pl_optest_values(b, (size_t)rows * WIDE), *got = pl_optest_values(b, (size_t)rows * OUT),
+          *want = pl_optest_values(b, (size_t)rows * OUT), *start = pl_optest_values(b, (size_t)rows * OUT), scratch[WIDE];
     struct pl_weight *w = NULL;
     if (c != NULL && raw != NULL && x != NULL && got != NULL && want != NULL && start != NULL) {
-        struct pl_tensor tensor = matrix(raw, t, OUT, WIDE);
+        struct pl_tensor tensor = pl_optest_matrix(raw, t, OUT, WIDE);
         enum pl_status st = pl_ops_weight_create(b->o, &tensor, PL_WEIGHT_MATRIX, &w, &b->err);
         if (st == PL_UNSUPPORTED) {
-            skip(b, c, b->err.text);
+            pl_optest_skip(b, c, b->err.text);
         } else {
             if (add) memcpy(want, start, (size_t)rows * OUT * sizeof *want);
             if (st == PL_OK) st = product(b, w, x, rows, add, got, start);
             if (st == PL_OK) st = pl_ref_matmul(&tensor, NULL, x, WIDE, rows, add, want, OUT, NULL, scratch);
-            judge(b, c, st, got, want, (size_t)rows * OUT, t == PL_F32 ? BOUND_EXACT : BOUND_ROUNDED);
+            pl_optest_judge(b, c, st, got, want, (size_t)rows * OUT, t == PL_F32 ? BOUND_EXACT : BOUND_ROUNDED);
         }
     }
     pl_ops_weight_destroy(b->o, w);
@@ -244,7 +232,7 @@ static const char *const row_names[ROW_OPS][2] = {
     {"softcap", "0.5"},     {"gather", "every row"},   {"layer_norm", "weight, bias"},
     {"scale", "0.5"},       {"gated_norm", "2 groups"}};
 
-static enum pl_status row_op(struct bench *b, enum row_op op, struct pl_activation *x, struct pl_activation *y,
+static enum pl_status row_op(struct pl_optest_bench *b, enum row_op op, struct pl_activation *x, struct pl_activation *y,
                              const struct pl_weight *w) {
     switch (op) {
     case ROW_EMBED: return PL_OK;
@@ -283,29 +271,30 @@ static void row_reference(enum row_op op, const float *x, const float *w, size_t
     }
 }
 
-static void test_row(struct bench *b, enum row_op op, uint32_t rows) {
+static void test_row(struct pl_optest_bench *b, enum row_op op, uint32_t rows) {
     char what[96];
     snprintf(what, sizeof what, "%s, %u rows of %d", row_names[op][1], rows, WIDE);
-    struct pl_optest_case *c = add_case(b, row_names[op][0], what);
+    struct pl_optest_case *c = pl_optest_add(b, row_names[op][0], what);
     size_t n = (size_t)rows * WIDE;
-    float *xs = random_values(b, n), *ys = random_values(b, n), *got = random_values(b, n), *ws = random_values(b, WIDE);
+    float *xs = pl_optest_values(b, n), *ys = pl_optest_values(b, n), *got = pl_optest_values(b, n),
+          *ws = pl_optest_values(b, WIDE);
     struct pl_activation *x = NULL, *y = NULL;
     struct pl_weight *w = NULL;
-    struct pl_tensor tensor = vector(ws, WIDE);
-    plain_batch(b, rows);
+    struct pl_tensor tensor = pl_optest_vector(ws, WIDE);
+    pl_optest_plain_batch(b, rows);
     enum pl_status st = xs == NULL || ys == NULL || got == NULL || ws == NULL ? PL_NO_MEMORY : PL_OK;
     if (st == PL_OK) st = pl_ops_weight_create(b->o, &tensor, PL_WEIGHT_VECTOR, &w, &b->err);
-    if (st == PL_OK) st = activation(b, WIDE, &x);
-    if (st == PL_OK) st = activation(b, WIDE, &y);
+    if (st == PL_OK) st = pl_optest_activation(b, WIDE, &x);
+    if (st == PL_OK) st = pl_optest_activation(b, WIDE, &y);
     if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
-    if (st == PL_OK && op != ROW_EMBED) st = fill(b, ys, rows, WIDE, y);
+    if (st == PL_OK && op != ROW_EMBED) st = pl_optest_fill(b, ys, rows, WIDE, y);
     pl_ops_witness_reset(b->o);
-    if (st == PL_OK) st = fill(b, xs, rows, WIDE, x);
+    if (st == PL_OK) st = pl_optest_fill(b, xs, rows, WIDE, x);
     if (st == PL_OK) st = row_op(b, op, x, y, w);
     if (st == PL_OK) st = pl_ops_activation_read(b->o, op == ROW_EMBED ? x : y, 0, rows, got);
     enum pl_status end = pl_ops_end(b->o);
     if (ys != NULL && xs != NULL && ws != NULL) row_reference(op, xs, ws, rows, ys);
-    judge(b, c, st != PL_OK ? st : end, got, ys, n, BOUND_EXACT);
+    pl_optest_judge(b, c, st != PL_OK ? st : end, got, ys, n, BOUND_EXACT);
     pl_ops_weight_destroy(b->o, w);
     pl_ops_activation_destroy(b->o, x);
     pl_ops_activation_destroy(b->o, y);
@@ -325,13 +314,13 @@ struct experts {
     struct pl_weight *w[3];
 };
 
-static enum pl_status make_experts(struct bench *b, enum pl_dtype t, struct experts *e) {
+static enum pl_status make_experts(struct pl_optest_bench *b, enum pl_dtype t, struct experts *e) {
     for (int m = 0; m < 3; m++) {
         size_t out = m == 2 ? WIDE : INNER, in = m == 2 ? INNER : WIDE;
-        e->raw[m] = random_weights(b, t, EXPERTS * out * in);
+        e->raw[m] = pl_optest_weights(b, t, EXPERTS * out * in);
         if (e->raw[m] == NULL) return PL_NO_MEMORY;
         for (size_t x = 0; x < EXPERTS; x++) {
-            e->tensor[m][x] = matrix(NULL, t, out, in);
+            e->tensor[m][x] = pl_optest_matrix(NULL, t, out, in);
             e->tensor[m][x].data = (const char *)e->raw[m] + x * e->tensor[m][x].bytes;
         }
         PL_TRY(pl_ops_experts_create(b->o, e->tensor[m], EXPERTS, &e->w[m], &b->err));
@@ -359,16 +348,17 @@ static enum pl_status moe_reference(const struct experts *e, const float *logits
     return PL_OK;
 }
 
-static enum pl_status run_moe(struct bench *b, const struct experts *e, const float *values[3], uint32_t rows, float *got) {
+static enum pl_status run_moe(struct pl_optest_bench *b, const struct experts *e, const float *values[3], uint32_t rows,
+                              float *got) {
     struct pl_moe p = {
         .used = USED, .renormalise = true, .scale = 1, .act = PL_OPS_SILU, .gate = e->w[0], .up = e->w[1], .down = e->w[2]};
     struct pl_activation *in[3] = {NULL}; /* logits, x, y */
-    plain_batch(b, rows);
+    pl_optest_plain_batch(b, rows);
     enum pl_status st = pl_ops_moe_reserve(b->o, &p, ROWS_MAX, &b->err);
-    for (int i = 0; i < 3 && st == PL_OK; i++) st = activation(b, i == 0 ? EXPERTS : WIDE, &in[i]);
+    for (int i = 0; i < 3 && st == PL_OK; i++) st = pl_optest_activation(b, i == 0 ? EXPERTS : WIDE, &in[i]);
     if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
     if (st == PL_OK) {
-        for (int i = 0; i < 3 && st == PL_OK; i++) st = fill(b, values[i], rows, i == 0 ? EXPERTS : WIDE, in[i]);
+        for (int i = 0; i < 3 && st == PL_OK; i++) st = pl_optest_fill(b, values[i], rows, i == 0 ? EXPERTS : WIDE, in[i]);
         pl_ops_witness_reset(b->o);
         if (st == PL_OK) st = pl_ops_moe(b->o, &p, in[0], in[1], in[2]);
         if (st == PL_OK) st = pl_ops_activation_read(b->o, in[2], 0, rows, got);
@@ -379,22 +369,22 @@ static enum pl_status run_moe(struct bench *b, const struct experts *e, const fl
     return st;
 }
 
-static void test_moe(struct bench *b, enum pl_dtype t, uint32_t rows) {
+static void test_moe(struct pl_optest_bench *b, enum pl_dtype t, uint32_t rows) {
     char what[96];
     snprintf(what, sizeof what, "%s, %d of %d experts, %u row%s", pl_dtype_name(t), USED, EXPERTS, rows,
              rows == 1 ? "" : "s");
-    struct pl_optest_case *c = add_case(b, "moe", what);
+    struct pl_optest_case *c = pl_optest_add(b, "moe", what);
     struct experts e = {0};
-    float *logits = random_values(b, (size_t)rows * EXPERTS), *x = random_values(b, (size_t)rows * WIDE),
-          *y = random_values(b, (size_t)rows * WIDE), *got = random_values(b, (size_t)rows * WIDE);
+    float *logits = pl_optest_values(b, (size_t)rows * EXPERTS), *x = pl_optest_values(b, (size_t)rows * WIDE),
+          *y = pl_optest_values(b, (size_t)rows * WIDE), *got = pl_optest_values(b, (size_t)rows * WIDE);
     enum pl_status st = logits == NULL || x == NULL || y == NULL || got == NULL ? PL_NO_MEMORY : make_experts(b, t, &e);
     if (st == PL_UNSUPPORTED) {
-        skip(b, c, b->err.text);
+        pl_optest_skip(b, c, b->err.text);
     } else {
         const float *values[3] = {logits, x, y};
         if (st == PL_OK) st = run_moe(b, &e, values, rows, got);
         if (st == PL_OK) st = moe_reference(&e, logits, x, rows, y);
-        judge(b, c, st, got, y, (size_t)rows * WIDE, BOUND_ROUNDED);
+        pl_optest_judge(b, c, st, got, y, (size_t)rows * WIDE, BOUND_ROUNDED);
     }
     for (int m = 0; m < 3; m++) {
         pl_ops_weight_destroy(b->o, e.w[m]);
@@ -429,13 +419,13 @@ struct attention_data {
     float rope[ROWS_MAX * D]; /* [positions, D/2, 2] */
 };
 
-static float kv_rounded(enum pl_dtype t, float x) {
+float pl_optest_rounded(enum pl_dtype t, float x) {
     return t == PL_F16 ? pl_f16_to_f32(pl_f32_to_f16(x)) : t == PL_BF16 ? pl_bf16_to_f32(pl_f32_to_bf16(x)) : x;
 }
 
 /* One step: rows [from, to) of each sequence, all layers of the test's one-layer model up to attention. */
-static enum pl_status attention_step(struct bench *b, const struct attention_case *a, struct attention_data *d, bool history,
-                                     const struct pl_rope *rope, float *out) {
+static enum pl_status attention_step(struct pl_optest_bench *b, const struct attention_case *a, struct attention_data *d,
+                                     bool history, const struct pl_rope *rope, float *out) {
     struct pl_activation *q = NULL, *k = NULL, *v = NULL, *y = NULL;
     uint32_t row = 0;
     for (uint32_t s = 0; s < a->seqs; s++) {
@@ -453,14 +443,14 @@ static enum pl_status attention_step(struct bench *b, const struct attention_cas
                                  .logit_rows = b->logit_rows};
     struct pl_qkv p = {.heads = H, .rope = rope};
     struct pl_attention at = {.heads = H, .scale = 0.125f, .softcap = a->softcap, .window = a->window};
-    enum pl_status st = activation(b, H * D, &q);
-    if (st == PL_OK) st = activation(b, G * D, &k);
-    if (st == PL_OK) st = activation(b, G * D, &v);
-    if (st == PL_OK) st = activation(b, H * D, &y);
+    enum pl_status st = pl_optest_activation(b, H * D, &q);
+    if (st == PL_OK) st = pl_optest_activation(b, G * D, &k);
+    if (st == PL_OK) st = pl_optest_activation(b, G * D, &v);
+    if (st == PL_OK) st = pl_optest_activation(b, H * D, &y);
     if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
-    if (st == PL_OK) st = fill(b, d->q, d->total, H * D, q);
-    if (st == PL_OK) st = fill(b, d->k, d->total, G * D, k);
-    if (st == PL_OK) st = fill(b, d->v, d->total, G * D, v);
+    if (st == PL_OK) st = pl_optest_fill(b, d->q, d->total, H * D, q);
+    if (st == PL_OK) st = pl_optest_fill(b, d->k, d->total, G * D, k);
+    if (st == PL_OK) st = pl_optest_fill(b, d->v, d->total, G * D, v);
     pl_ops_witness_reset(b->o);
     if (st == PL_OK) st = pl_ops_rope_append(b->o, &p, q, k, v);
     if (st == PL_OK && !history) st = pl_ops_attention(b->o, &at, q, y);
@@ -485,8 +475,8 @@ static size_t attention_reference(const struct attention_case *a, struct attenti
                 pl_ref_rope(d->k + ((size_t)(first + i) * G + h) * D, d->rope + (size_t)i * D, D, true);
         }
         for (size_t i = (size_t)first * G * D; i < (size_t)(first + len) * G * D; i++) {
-            d->k[i] = kv_rounded(t, d->k[i]);
-            d->v[i] = kv_rounded(t, d->v[i]);
+            d->k[i] = pl_optest_rounded(t, d->k[i]);
+            d->v[i] = pl_optest_rounded(t, d->v[i]);
         }
         struct pl_ref_attention r = {.rows = a->rows[s],
                                      .past = a->past[s],
@@ -508,10 +498,11 @@ static size_t attention_reference(const struct attention_case *a, struct attenti
     return row;
 }
 
-static void attention_with(struct bench *b, const struct attention_case *a, enum pl_dtype t, struct attention_data *d) {
+static void attention_with(struct pl_optest_bench *b, const struct attention_case *a, enum pl_dtype t,
+                           struct attention_data *d) {
     char what[96];
     snprintf(what, sizeof what, "%s cache, %s%s", pl_dtype_name(t), a->what, a->rope ? ", rope" : "");
-    struct pl_optest_case *c = add_case(b, "attention", what);
+    struct pl_optest_case *c = pl_optest_add(b, "attention", what);
     struct pl_kv_shape shape = {
         .layers = 1, .page_count = PAGES, .page_tokens = PAGE, .kv_heads = G, .head_dim = D, .dtype = t};
     struct pl_kv_store *before = b->kv;
@@ -531,24 +522,24 @@ static void attention_with(struct bench *b, const struct attention_case *a, enum
     for (uint32_t i = 0; i < PAGES; i++) b->pages[i] = PAGES - 1 - i;
     if (st == PL_OK) st = attention_step(b, a, d, false, rope, d->got);
     size_t rows = attention_reference(a, d, t);
-    judge(b, c, st, d->got, d->want, rows * H * D, BOUND_ATTENTION);
+    pl_optest_judge(b, c, st, d->got, d->want, rows * H * D, BOUND_ATTENTION);
     pl_ops_rope_destroy(b->o, rope);
     if (b->kv != before) pl_ops_kv_destroy(b->o, b->kv);
     b->kv = before;
 }
 
-static void test_attention(struct bench *b, const struct attention_case *a, enum pl_dtype t) {
+static void test_attention(struct pl_optest_bench *b, const struct attention_case *a, enum pl_dtype t) {
     struct attention_data *d = pl_calloc(1, sizeof *d);
     if (d == NULL) return;
     for (uint32_t s = 0; s < a->seqs; s++) {
         d->first[s] = d->total;
         d->total += a->past[s] + a->rows[s];
     }
-    d->q = random_values(b, (size_t)d->total * H * D);
-    d->k = random_values(b, (size_t)d->total * G * D);
-    d->v = random_values(b, (size_t)d->total * G * D);
-    d->got = random_values(b, (size_t)ROWS_MAX * H * D);
-    d->want = random_values(b, (size_t)ROWS_MAX * H * D);
+    d->q = pl_optest_values(b, (size_t)d->total * H * D);
+    d->k = pl_optest_values(b, (size_t)d->total * G * D);
+    d->v = pl_optest_values(b, (size_t)d->total * G * D);
+    d->got = pl_optest_values(b, (size_t)ROWS_MAX * H * D);
+    d->want = pl_optest_values(b, (size_t)ROWS_MAX * H * D);
     for (size_t i = 0; i < ROWS_MAX * D / 2; i++) {
         double angle = (double)(i / (D / 2)) * pow(10000.0, -2.0 * (double)(i % (D / 2)) / D);
         d->rope[2 * i] = (float)cos(angle);
@@ -565,10 +556,22 @@ static void test_attention(struct bench *b, const struct attention_case *a, enum
 
 /* ---------- all of it ---------- */
 
-enum job_kind { JOB_PRODUCT, JOB_PRODUCT_ADD, JOB_ROW, JOB_MOE, JOB_ATTENTION };
+enum job_kind {
+    JOB_PRODUCT,
+    JOB_PRODUCT_ADD,
+    JOB_ROW,
+    JOB_MOE,
+    JOB_ATTENTION,
+    JOB_GATE_ROWS,
+    JOB_TERNARY,
+    JOB_HEADS,
+    JOB_LATENT,
+    JOB_STATE,
+    JOB_CHOICE
+};
 struct job {
     enum job_kind kind;
-    int what; /* weight type, row operation or attention case */
+    int what; /* weight type, row operation or number of the case */
     uint32_t rows;
     enum pl_dtype kv;
 };
@@ -577,6 +580,23 @@ enum { JOBS_MAX = 512 };
 static void add_job(struct job *list, size_t *n, enum job_kind kind, int what, uint32_t rows, enum pl_dtype kv) {
     PL_ASSERT(*n < JOBS_MAX);
     list[(*n)++] = (struct job){kind, what, rows, kv};
+}
+
+/* What only some families of models ask for. */
+static void layer_jobs(bool quick, struct job *list, size_t *n) {
+    static const uint32_t rows[] = {1, 40, 3};
+    static const enum pl_dtype kv[] = {PL_F16, PL_BF16, PL_F32}, heads[] = {PL_Q8_0, PL_F16, PL_F32};
+    add_job(list, n, JOB_GATE_ROWS, 0, 9, PL_F32);
+    for (size_t r = 0; r < PL_COUNT_OF(rows); r++) {
+        if (quick && rows[r] == 3) continue;
+        add_job(list, n, JOB_TERNARY, 0, rows[r], PL_F32);
+        for (size_t t = 0; t < (quick ? 1 : PL_COUNT_OF(heads)); t++)
+            add_job(list, n, JOB_HEADS, (int)heads[t], rows[r], PL_F32);
+    }
+    for (size_t t = 0; t < (quick ? 1 : PL_COUNT_OF(kv)); t++)
+        for (int i = 0; i < PL_OPTEST_LATENT_CASES; i++) add_job(list, n, JOB_LATENT, i, 0, kv[t]);
+    for (int i = 0; i < PL_OPTEST_STATE_CASES; i++) add_job(list, n, JOB_STATE, i, 0, PL_F32);
+    for (int i = 0; i < 2; i++) add_job(list, n, JOB_CHOICE, i, 0, PL_F32);
 }
 
 static size_t all_jobs(bool quick, struct job list[JOBS_MAX]) {
@@ -596,11 +616,12 @@ static size_t all_jobs(bool quick, struct job list[JOBS_MAX]) {
     if (!quick) add_job(list, &n, JOB_MOE, PL_F16, 40, PL_F32);
     for (size_t t = 0; t < (quick ? 1 : PL_COUNT_OF(kv)); t++)
         for (size_t i = 0; i < PL_COUNT_OF(attention_cases); i++) add_job(list, &n, JOB_ATTENTION, (int)i, 0, kv[t]);
+    layer_jobs(quick, list, &n);
     return n;
 }
 
 /* A case's random numbers depend on the case and not on what ran before it. */
-static void run_job(struct bench *b, const struct job *j) {
+static void run_job(struct pl_optest_bench *b, const struct job *j) {
     b->random = ((uint32_t)j->kind << 28) + ((uint32_t)j->what << 22) + (j->rows << 16) + ((uint32_t)j->kv << 8);
     switch (j->kind) {
     case JOB_PRODUCT: test_product(b, (enum pl_dtype)j->what, j->rows, false); break;
@@ -608,6 +629,12 @@ static void run_job(struct bench *b, const struct job *j) {
     case JOB_ROW: test_row(b, (enum row_op)j->what, j->rows); break;
     case JOB_MOE: test_moe(b, (enum pl_dtype)j->what, j->rows); break;
     case JOB_ATTENTION: test_attention(b, &attention_cases[j->what], j->kv); break;
+    case JOB_GATE_ROWS: pl_optest_gate_rows(b, j->rows); break;
+    case JOB_TERNARY: pl_optest_ternary(b, j->rows); break;
+    case JOB_HEADS: pl_optest_heads(b, (enum pl_dtype)j->what, j->rows); break;
+    case JOB_LATENT: pl_optest_latent(b, (size_t)j->what, j->kv); break;
+    case JOB_STATE: pl_optest_state(b, (size_t)j->what); break;
+    case JOB_CHOICE: pl_optest_choice(b, j->what == 1); break;
     }
 }
 
@@ -623,16 +650,16 @@ static void shuffle(struct job *list, size_t n, uint32_t seed) {
 
 /* Some kernels are chosen by the layouts of the weights there are, as a model's would be: one of a layout of its own is
  * there from the start, whatever the order of cases. */
-static enum pl_status common_weight(struct bench *b) {
+static enum pl_status common_weight(struct pl_optest_bench *b) {
     b->random = 0;
-    b->raw = random_weights(b, PL_Q4_K, (size_t)OUT * WIDE);
-    struct pl_tensor t = matrix(b->raw, PL_Q4_K, OUT, WIDE);
+    b->raw = pl_optest_weights(b, PL_Q4_K, (size_t)OUT * WIDE);
+    struct pl_tensor t = pl_optest_matrix(b->raw, PL_Q4_K, OUT, WIDE);
     if (b->raw == NULL) return PL_NO_MEMORY;
     enum pl_status st = pl_ops_weight_create(b->o, &t, PL_WEIGHT_MATRIX, &b->common, &b->err);
     return st == PL_UNSUPPORTED ? PL_OK : st;
 }
 
-static enum pl_status open_backend(struct bench *b, const struct pl_ops_options *opt, struct pl_err *err) {
+static enum pl_status open_backend(struct pl_optest_bench *b, const struct pl_ops_options *opt, struct pl_err *err) {
     struct pl_kv_shape shape = {
         .layers = 1, .page_count = PAGES, .page_tokens = PAGE, .kv_heads = G, .head_dim = D, .dtype = PL_F32};
     PL_TRY(pl_ops_create(opt, &b->o, err));
@@ -641,7 +668,7 @@ static enum pl_status open_backend(struct bench *b, const struct pl_ops_options 
     snprintf(b->t->backend, sizeof b->t->backend, "%s", pl_ops_describe(b->o));
     return PL_OK;
 }
-static void close_backend(struct bench *b) {
+static void close_backend(struct pl_optest_bench *b) {
     if (b->common != NULL) pl_ops_weight_destroy(b->o, b->common);
     pl_free(b->raw);
     b->common = NULL;
@@ -652,8 +679,8 @@ static void close_backend(struct bench *b) {
     b->o = NULL;
 }
 
-static enum pl_status run_jobs(struct bench *b, const struct pl_optest_options *how, const struct job *list, size_t n,
-                               struct pl_err *err) {
+static enum pl_status run_jobs(struct pl_optest_bench *b, const struct pl_optest_options *how, const struct job *list,
+                               size_t n, struct pl_err *err) {
     enum pl_status st = how->alone ? PL_OK : open_backend(b, &how->ops, err);
     for (size_t i = 0; i < n && st == PL_OK; i++) {
         if (how->alone) st = open_backend(b, &how->ops, err);
@@ -666,7 +693,7 @@ static enum pl_status run_jobs(struct bench *b, const struct pl_optest_options *
 }
 
 enum pl_status pl_optest_run(const struct pl_optest_options *how, struct pl_optest *out, struct pl_err *err) {
-    struct bench *b = pl_calloc(1, sizeof *b);
+    struct pl_optest_bench *b = pl_calloc(1, sizeof *b);
     struct job *list = pl_calloc(JOBS_MAX, sizeof *list);
     enum pl_status st = PL_OK;
     *out = (struct pl_optest){0};

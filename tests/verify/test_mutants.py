@@ -79,9 +79,24 @@ def identical(_fault):
     return ab("none", base=PLUMB, arm=copy)
 
 
+def slower(fault):
+    """Its speed beside a report of the build without the fault. A busy machine widens the intervals until nothing can be told
+    apart: asked again until it is said, ten times at most."""
+    base, args = os.path.join(WORK, "speed"), ("--backend", "cpu", "-t", "1", "-m", tiny(), "--only", "bench", "--report")
+    for _ in range(10):
+        code, out = run(PLUMB, "verify", *args, base)
+        assert code == 0, out
+        run(FAULTY, "verify", *args, base + "-now", "--against", os.path.join(base, "verify.json"), env={"PLUMB_FAULT": fault})
+        i = json.load(open(os.path.join(base + "-now", "verify.json")))["items"][-1]
+        if i["status"] != "pass":
+            break
+    return i["status"], i["summary"]
+
+
 VERDICT = {0: "EQUAL (0)", 1: "DIFFERS (1)", 2: "INCONCLUSIVE (2)"}
 AB, COUNTERS = "`ab`", "`ab --counters`"
 OPERATIONS, JIT, BACKEND, OUTPUTS = "`verify`: operations", "`verify`: jit", "`verify`: backend", "`verify`: outputs"
+AGAINST = "`verify --against` a report"
 # fault, what is planted, [(tool, how it is asked, expected, words that must be said)]
 ROWS = [
     ("none", "nothing: the same build, a control", [
@@ -112,6 +127,10 @@ ROWS = [
     ("moe-expert", "experts are changed, and the model has none: it never reaches what was changed", [
         (AB, ab, 0, ()), (AB + ", kernel expected", lambda f: ab(f, "--expect-kernel", "moe="), 2, ("fell back", "moe=")),
         (OPERATIONS, item("operations"), "fail", ("moe",))]),
+    ("lost-state", "a recurrent layer forgets its state from step to step, and the model has none", [
+        (AB, ab, 0, ()), (OPERATIONS, item("operations"), "fail", ("ssm_update",))]),
+    ("slow-product", "products are computed three times: the answers are right", [
+        (AB, ab, 0, ()), (COUNTERS, counters, 0, ("twice as often or more in a step of the arm",)), (AGAINST, slower, "fail", ("of its former speed",))]),
     ("identical", "the arm is a copy of the baseline", [
         (AB, identical, 2, ("one build",))]),
     ("empty", "no token is generated", [
