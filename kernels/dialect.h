@@ -12,6 +12,8 @@
  *   LOCAL_INC                     adds one to a u32 in local memory, gives what was there
  *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
  *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA RINT   f32 functions
+ *   DIV(x, y)                     the float nearest to x / y on every target, where / of OpenCL may miss by 2.5: x and y positive,
+ *                                 nothing near the ends of the range. For what decides a step of quantised numbers
  *   EXACT MUL ADD                 after EXACT at the head of a block each MUL and ADD in it is rounded on its own
  *   DOT4(a, b, c)                 c + the products of four bytes of a and b, all signed
  *   LOCAL_COUNT                   adds one to a u32 in local memory, gives what it was
@@ -71,6 +73,22 @@ FN void f16_store(GLOBAL u16 *p, f32 v) { vstore_half_rte(v, 0, (GLOBAL half *)p
 #define COUNTER_ADD(p) atomic_inc(p)
 #define LOCAL_INC(p)   ((u32)atomic_inc((__local u32 *)(p)))
 #define PL_SHUFFLE 0
+#ifndef PL_DIV_OFF
+#define PL_DIV_OFF 0 /* floats by which a test moves the quotient before it is mended */
+#endif
+/* Of the floats around a / b the one that leaves the least: a - q * b needs no rounding for the nearest and its neighbours. */
+FN f32 DIV(f32 a, f32 b) {
+    u32 first = f32_bits(a / b) + (u32)(PL_DIV_OFF) - 3u;
+    f32 best = 0.0f, least = INFINITY;
+    for (u32 i = 0; i < 7u; i++) {
+        f32 q = bits_f32(first + i), rest = FABS(FMA(-q, b, a));
+        if (rest < least) {
+            least = rest;
+            best = q;
+        }
+    }
+    return best;
+}
 #endif
 
 #if defined(PL_TARGET_CUDA) || defined(PL_TARGET_HIP)
@@ -116,6 +134,7 @@ typedef uint4 v4u;
 #define FMIN(x, y)   fminf(x, y)
 #define FMA(x, y, z) fmaf(x, y, z)
 #define RINT(x)      rintf(x)
+#define DIV(x, y)    ((x) / (y)) /* both compilers round it, unless told not to */
 #define LOCAL_COUNT(p) atomicAdd(p, 1u)
 #define NEG_INF      __uint_as_float(0xFF800000u)
 #define ROLLED

@@ -69,9 +69,9 @@ KERNEL(rope_append)(GLOBAL f32 *q, GLOBAL const f32 *k, GLOBAL const f32 *v, GLO
         f32 top = 0.0f;
         for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) top = FMAX(top, FABS(x[i]));
         top = group_max(top, scratch);
-        f32 by = top > 1e-30f ? KV_MOST / top : 0.0f;
+        f32 by = top > 1e-30f ? DIV(KV_MOST, top) : 0.0f;
         for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) kv_store(to + i, x[i] * by);
-        if (LOCAL_X == 0u) *(GLOBAL f32 *)(to + HEAD_DIM) = top / KV_MOST;
+        if (LOCAL_X == 0u) *(GLOBAL f32 *)(to + HEAD_DIM) = DIV(top, KV_MOST);
 #else
         for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) kv_store(to + i, x[i]);
 #endif

@@ -18,7 +18,7 @@ KERNEL(ternary_quantize)(GLOBAL const f32 *x, GLOBAL u32 *q, GLOBAL u32 *row, GL
     f32 top = 1e-5f, sum = 0.0f;
     for (u32 i = LOCAL_X; i < a.in; i += GROUP) top = FMAX(top, FABS(x[base + i]));
     top = group_max(top, scratch);
-    f32 by = 127.0f / top;
+    f32 by = DIV(127.0f, top);
     for (u32 k = LOCAL_X; 4u * k < a.in; k += GROUP) {
         u32 packed = 0u;
         for (u32 i = 0; i < 4u; i++) {
@@ -30,7 +30,7 @@ KERNEL(ternary_quantize)(GLOBAL const f32 *x, GLOBAL u32 *q, GLOBAL u32 *row, GL
     }
     sum = group_sum(sum, scratch);
     if (LOCAL_X == 0u) {
-        row[2u * GROUP_X] = f32_bits(top / 127.0f);
+        row[2u * GROUP_X] = f32_bits(DIV(top, 127.0f));
         row[2u * GROUP_X + 1u] = f32_bits(sum);
     }
 }

@@ -110,6 +110,41 @@ static void one_wrong_code(void) {
     pl_kernel_free(&ks, &k.product[0]);
 }
 
+/* Steps of 8 bits that differ from the host's, when the quotient that decides them is moved by so many floats before it is
+ * mended. Only OpenCL mends it. */
+static size_t steps_off(const char *moved, const float *x, size_t rows, size_t in) {
+    struct pl_jit_spec s = {.file = "ternary.k.c", .entry = "pk_ternary_quantize"};
+    struct pl_kernel k = {0};
+    size_t off = 0;
+    pl_jit_set_u32(&s, "GROUP", ks.norm);
+    pl_jit_set(&s, "PL_DIV_OFF", moved);
+    CHECK(pl_kernel_make(&ks, &s, ks.norm, "ternary/quantize", &k, &err));
+    struct pl_device_buffer bx = kit_up(x, rows * in * 4), q = kit_out(rows * in), row = kit_out(rows * 8);
+    CHECK(pl_launch_ternary_quantize(&ks, &k, &bx, &q, &row, rows, in));
+    int8_t *codes = kit_down(&q);
+    float *scales = kit_down(&row);
+    for (size_t r = 0; r < rows; r++) {
+        float top = 1e-5f;
+        for (size_t i = 0; i < in; i++) top = fmaxf(top, fabsf(x[r * in + i]));
+        for (size_t i = 0; i < in; i++) off += codes[r * in + i] != lrintf(x[r * in + i] * (127.0f / top));
+        off += scales[2 * r] != top / 127.0f;
+    }
+    kit_drop(&bx);
+    free(codes), free(scales);
+    pl_kernel_free(&ks, &k);
+    return off;
+}
+static void quotients_off(void) {
+    enum { ROWS = 64, IN = 6912 };
+    if (pl_device_info(ks.device)->kind != PL_DEVICE_OPENCL) return;
+    float *x = kit_random(ROWS * IN, 3.0f);
+    assert_int_equal(steps_off("0", x, ROWS, IN), 0);
+    assert_int_equal(steps_off("3", x, ROWS, IN), 0);
+    assert_int_equal(steps_off("-3", x, ROWS, IN), 0);
+    assert_true(steps_off("9", x, ROWS, IN) > 0); /* too far to be mended */
+    free(x);
+}
+
 static void test_all_shapes(void **state) {
     (void)state;
     kit_each(all_shapes);
@@ -119,7 +154,13 @@ static void test_one_wrong_code(void **state) {
     kit_each(one_wrong_code);
 }
 
+static void test_quotients_off(void **state) {
+    (void)state;
+    kit_each(quotients_off);
+}
+
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_all_shapes), cmocka_unit_test(test_one_wrong_code)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_all_shapes), cmocka_unit_test(test_one_wrong_code),
+                                 cmocka_unit_test(test_quotients_off)};
     return TEST_RUN("ternary kernels", tests);
 }
