@@ -109,7 +109,12 @@ enum pl_part {
     PL_PART_X_C,
     PL_PART_IN2_Z, /* Mamba-2: z, then x with B and C, then dt */
     PL_PART_IN2_X,
-    PL_PART_IN2_DT
+    PL_PART_IN2_DT,
+    PL_PART_HEADS_Z, /* PLaMo 2: head by head z, then x; copied */
+    PL_PART_HEADS_X,
+    PL_PART_BC_B, /* of the convolution's result B, C, dt */
+    PL_PART_BC_C,
+    PL_PART_BC_DT
 };
 /* Vectors that are made of a tensor of another shape or meaning: of rows, one after the other; -e^t of a safetensors file (a
  * GGUF has it done), taps of a convolution [channels, K] row by row of K, or ones without any tensor. */
@@ -156,6 +161,8 @@ struct pl_arch_def {
     bool gguf_pairs, hf_pairs; /* rotation pairs neighbours: in GGUF, where converters may have permuted rows, elsewhere */
     bool layer_norm;           /* norms take the mean away too */
     const char *hf_eps;        /* the norms' epsilon in config.json; NULL: rms_norm_eps */
+    const char *hf_head_dim;   /* the size of a head there; NULL: head_dim */
+    const char *hf_layers;     /* what precedes a layer's number in safetensors; NULL: layers */
     float rotary_part;         /* of a head that rotates, where the file does not say; 0: all, and no file may differ */
     enum pl_nope nope;         /* which layers do not rotate */
     bool embed_by_width;       /* embeddings are scaled by sqrt(E) */
@@ -195,7 +202,7 @@ struct pl_arch_def {
 };
 extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
 extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def, pl_granite_hybrid_def, pl_falcon_h1_def,
-    pl_jamba_def, pl_nemotron_h_def;
+    pl_jamba_def, pl_nemotron_h_def, pl_plamo2_def;
 extern const struct pl_arch_def pl_bitnet_def, pl_bitnet_silu_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
@@ -431,7 +438,7 @@ static inline float *pl_field_slot(struct pl_model_config *c, const struct pl_ar
 const char *pl_hf_prefix(const struct pl_file *f);
 /* The full name of the tensor, or of the fused one it is part of, into buf; empty where this file kind has none; false when
  * it does not fit. */
-bool pl_binding_name(const struct pl_file *f, const char *prefix, const struct pl_binding *b, bool fused, uint32_t layer,
-                     char *buf, size_t cap);
+bool pl_binding_name(const struct pl_file *f, const struct pl_arch_def *def, const char *prefix, const struct pl_binding *b,
+                     bool fused, uint32_t layer, char *buf, size_t cap);
 
 #endif

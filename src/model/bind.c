@@ -129,6 +129,11 @@ struct span pl_bind_span(const struct pl_model_config *c, const struct pl_bindin
     case PL_PART_IN2_Z: return (struct span){0, n, in + conv + c->ssm.heads};
     case PL_PART_IN2_X: return (struct span){in, n, in + conv + c->ssm.heads};
     case PL_PART_IN2_DT: return (struct span){in + conv, n, in + conv + c->ssm.heads};
+    case PL_PART_HEADS_Z: return (struct span){0, n, 2 * in};
+    case PL_PART_HEADS_X: return (struct span){c->ssm.head_dim, n, 2 * in};
+    case PL_PART_BC_B: return (struct span){0, n, 2 * state + rank};
+    case PL_PART_BC_C: return (struct span){state, n, 2 * state + rank};
+    case PL_PART_BC_DT: return (struct span){2 * state, n, 2 * state + rank};
     }
     return (struct span){0, n, n};
 }
@@ -178,7 +183,7 @@ enum pl_status pl_bind_find(struct binder *d, const struct pl_binding *b, uint32
     for (int i = 0; i < 2; i++) {
         uint32_t at;
         *fused = i > 0;
-        if (!pl_binding_name(d->f, d->prefix, b, *fused, layer, name[i], sizeof name[i]))
+        if (!pl_binding_name(d->f, d->m->def, d->prefix, b, *fused, layer, name[i], sizeof name[i]))
             PL_FAIL(d->err, PL_INTERNAL, "the name of weight %s is too long", b->hf);
         if (name[i][0] == 0 || !pl_map_get(&d->index, name[i], strlen(name[i]), &at)) continue;
         d->used[at] = true;
@@ -228,7 +233,8 @@ static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uin
     PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
     const struct span s = pl_bind_span(&m->cfg, b, fused);
     PL_TRY(pl_bind_check_shape(d, b, &s, t));
-    PL_TRY(cut_span(d, &s, t, &part));
+    bool by_head = b->part == PL_PART_HEADS_Z || b->part == PL_PART_HEADS_X;
+    PL_TRY(by_head ? pl_bind_heads_part(d, &s, t, &part) : cut_span(d, &s, t, &part));
     enum pl_weight_use use = b->use == PL_WEIGHT_EMBED && m->cfg.tied_embeddings ? PL_WEIGHT_TIED : b->use;
     struct pl_weight *w;
     PL_TRY(pl_ops_weight_create(m->ops, &part, use, &w, d->err));

@@ -85,3 +85,27 @@ enum pl_status pl_bind_made(struct binder *d, const struct pl_binding *b, uint32
     pl_free(raw);
     return st;
 }
+
+enum pl_status pl_bind_heads_part(struct binder *d, const struct span *s, const struct pl_tensor *t, struct pl_tensor *out) {
+    const struct pl_ssm_config *c = &d->m->cfg.ssm;
+    uint64_t rows = c->head_dim, scale = 0;
+    if (t->dtype == PL_MLX) scale = pl_tensor_cols(t) / t->group * pl_dtype_info(t->scale_dtype)->block_bytes;
+    const uint64_t unit[] = {t->bytes / s->total, scale, scale};
+    const void *const from[] = {t->data, t->scales, t->biases};
+    char *to[3], *data = pl_alloc(s->n, unit[0] + 2 * scale);
+    PL_TRY(pl_bind_remember(d, data));
+    to[0] = data;
+    to[1] = data + s->n * unit[0];
+    to[2] = to[1] + s->n * scale;
+    for (size_t i = 0; i < (scale > 0 ? 3 : 1); i++)
+        for (uint64_t h = 0; h < c->heads; h++)
+            memcpy(to[i] + h * rows * unit[i], (const char *)from[i] + (2 * h * rows + s->first) * unit[i], rows * unit[i]);
+    d->m->bytes_owned += s->n * (unit[0] + 2 * scale);
+    *out = *t;
+    out->shape[0] = s->n;
+    out->data = to[0];
+    out->bytes = s->n * unit[0];
+    out->scales = scale > 0 ? to[1] : NULL;
+    out->biases = scale > 0 ? to[2] : NULL;
+    return PL_OK;
+}

@@ -35,6 +35,7 @@ static const struct {
     [PL_ARCH_FALCON_H1] = {"falcon_h1", &pl_falcon_h1_def},
     [PL_ARCH_JAMBA] = {"jamba", &pl_jamba_def},
     [PL_ARCH_NEMOTRON_H] = {"nemotron_h", &pl_nemotron_h_def},
+    [PL_ARCH_PLAMO2] = {"plamo2", &pl_plamo2_def},
     [PL_ARCH_GPT_OSS] = {"gpt_oss", &pl_gpt_oss_def},
     [PL_ARCH_DEEPSEEK_V2] = {"deepseek_v2", &pl_deepseek_v2_def},
     [PL_ARCH_DEEPSEEK_V3] = {"deepseek_v3", &pl_deepseek_v3_def},
@@ -48,7 +49,7 @@ const char *pl_arch_list(void) {
     return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
            "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba, mamba2, "
-           "granitemoehybrid, falcon_h1, jamba, nemotron_h, bitnet";
+           "granitemoehybrid, falcon_h1, jamba, nemotron_h, plamo2, bitnet";
 }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);

@@ -36,6 +36,7 @@ static const struct {
     {"falcon-h1", PL_ARCH_FALCON_H1},
     {"jamba", PL_ARCH_JAMBA},
     {"nemotron_h", PL_ARCH_NEMOTRON_H},
+    {"plamo2", PL_ARCH_PLAMO2},
     {"bitnet", PL_ARCH_BITNET_SILU},
     {"bitnet-b1.58", PL_ARCH_BITNET},
 };
@@ -127,6 +128,23 @@ static enum pl_status read_variant(struct reader *r, struct pl_model_config *c) 
     return PL_OK;
 }
 
+/* One number; or of PLaMo 2 one for each layer, 0 where it has a state instead. */
+static enum pl_status read_heads(struct reader *r, struct pl_model_config *c) {
+    const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.head_count"));
+    if (v == NULL || v->type != PL_GGUF_ARRAY || v->elem_type == PL_GGUF_STRING || c->arch != PL_ARCH_PLAMO2)
+        return read_u32(r, "attention.head_count", 1, PL_HEADS_MAX, &c->heads, NULL);
+    for (uint64_t l = 0; l < v->count; l++) {
+        int64_t n = pl_gguf_elem_i64(v, l);
+        if (n < 0 || n > (int64_t)PL_HEADS_MAX || (n > 0 && c->heads > 0 && n != c->heads))
+            PL_FAIL(r->err, PL_FORMAT,
+                    "metadata key %s says %lld for layer %llu: 0, or one number up to %u for all, was expected", r->key,
+                    (long long)n, (unsigned long long)l, PL_HEADS_MAX);
+        if (n > 0) c->heads = (uint32_t)n;
+    }
+    if (c->heads == 0) PL_FAIL(r->err, PL_FORMAT, "metadata key %s names no layer with attention", r->key);
+    return PL_OK;
+}
+
 /* One number; or of hybrids one for each layer, 0 where it has a state instead. */
 static enum pl_status read_kv_heads(struct reader *r, struct pl_model_config *c) {
     bool found;
@@ -179,7 +197,7 @@ static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     if (r->def->no_attention) return read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL);
     PL_TRY(read_mlp_width(r, c));
     PL_TRY(read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL));
-    PL_TRY(read_u32(r, "attention.head_count", 1, PL_HEADS_MAX, &c->heads, NULL));
+    PL_TRY(read_heads(r, c));
     if (r->def->latent) return read_latent(r, c);
     bool found;
     PL_TRY(read_kv_heads(r, c));

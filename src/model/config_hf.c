@@ -45,6 +45,7 @@ static const struct hf_arch {
     {"falcon_h1", PL_ARCH_FALCON_H1, 128000, 4096, 14336, 32, 32, 8, 0, 8192, 1e-5, 1e4, false, false},
     {"jamba", PL_ARCH_JAMBA, 65536, 4096, 14336, 32, 32, 8, 0, 262144, 1e-6, 1e4, false, false},
     {"nemotron_h", PL_ARCH_NEMOTRON_H, 131072, 4096, 21504, 52, 32, 8, 128, 4096, 1e-5, 1e4, false, false},
+    {"plamo2", PL_ARCH_PLAMO2, 32000, 4096, 13312, 32, 32, 4, 128, 2048, 1e-6, 1e4, true, false},
     {"falcon_mamba", PL_ARCH_FALCON_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
     {"bitnet", PL_ARCH_BITNET, 128256, 2560, 6912, 30, 20, 5, 0, 2048, 1e-5, 5e5, false, false},
@@ -291,7 +292,8 @@ static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     uint32_t kv_heads = d->kv_heads > 0 && d->kv_heads <= c->heads ? d->kv_heads : c->heads;
     PL_TRY(read_u32(r, r->root, "num_key_value_heads", 1, c->heads, kv_heads, &c->kv_heads));
     uint32_t derived = c->width % c->heads == 0 && c->width / c->heads <= PL_HEAD_MAX ? c->width / c->heads : 0;
-    PL_TRY(read_u32(r, r->root, "head_dim", 1, PL_HEAD_MAX, d->head_dim > 0 ? d->head_dim : derived, &c->head_dim));
+    const char *name = r->def->hf_head_dim != NULL ? r->def->hf_head_dim : "head_dim";
+    PL_TRY(read_u32(r, r->root, name, 1, PL_HEAD_MAX, d->head_dim > 0 ? d->head_dim : derived, &c->head_dim));
     return read_rotary_part(r, c);
 }
 

@@ -65,9 +65,18 @@ static const struct names nemotron_names = {.heads = "mamba_num_heads",
                                             .head_dim_missing = 64,
                                             .groups_missing = 8,
                                             .state_missing = 128};
+static const struct names plamo2_names = {.heads = "mamba_num_heads",
+                                          .head_dim = "hidden_size_per_head",
+                                          .state = "mamba_d_state",
+                                          .conv = "mamba_d_conv",
+                                          .heads_missing = 64,
+                                          .head_dim_missing = 128,
+                                          .groups_missing = 1,
+                                          .state_missing = 64};
 
 static const struct names *names_of(enum pl_arch a) {
     return a == PL_ARCH_JAMBA                                      ? &jamba_names
+           : a == PL_ARCH_PLAMO2                                   ? &plamo2_names
            : a == PL_ARCH_NEMOTRON_H                               ? &nemotron_names
            : a == PL_ARCH_GRANITE_HYBRID || a == PL_ARCH_FALCON_H1 ? &hybrid_names
            : a == PL_ARCH_MAMBA2                                   ? &mamba2_names
@@ -104,6 +113,9 @@ static enum pl_status u32_or_auto(const json_t *o, const char *name, uint32_t ma
     return pl_hf_u32(o, name, 1, max, automatic, out, err);
 }
 
+/* No file says it. */
+static uint32_t plamo2_rank(uint32_t width) { return PL_MAX(64u, width / 16); }
+
 static enum pl_status read_widths(const json_t *o, const struct names *n, struct pl_model_config *c, struct pl_err *err) {
     struct pl_ssm_config *s = &c->ssm;
     float expand = 2;
@@ -125,7 +137,9 @@ static enum pl_status read_widths(const json_t *o, const struct names *n, struct
     PL_TRY(pl_hf_u32(o, n->groups, 1, PL_HEADS_MAX, n->groups_missing, &s->groups, err));
     PL_TRY(u32_or_auto(o, n->head_dim, INNER_MAX, n->head_dim_missing > 0 ? n->head_dim_missing : s->inner / s->heads,
                        &s->head_dim, err));
-    if (c->arch == PL_ARCH_NEMOTRON_H) s->inner = (uint32_t)PL_MIN((uint64_t)s->heads * s->head_dim, (uint64_t)INNER_MAX);
+    if (c->arch == PL_ARCH_NEMOTRON_H || s->kind == PL_SSM_HEADS)
+        s->inner = (uint32_t)PL_MIN((uint64_t)s->heads * s->head_dim, (uint64_t)INNER_MAX);
+    if (s->kind == PL_SSM_HEADS) s->dt_rank = plamo2_rank(c->width);
     return PL_OK;
 }
 
@@ -149,7 +163,7 @@ enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, stru
     PL_TRY(pl_hf_u32(o, n->state, 1, PL_OPS_STATE_MAX, n->state_missing, &s->state, err));
     PL_TRY(pl_hf_u32(o, n->conv, 2, PL_OPS_CONV_MAX, 4, &s->conv, err));
     PL_TRY(read_widths(o, n, c, err));
-    PL_TRY(pl_hf_bool(o, n->conv_bias, true, &s->conv_bias, err));
+    PL_TRY(pl_hf_bool(o, n->conv_bias, s->kind != PL_SSM_HEADS, &s->conv_bias, err));
     PL_TRY(pl_hf_bool(o, n->proj_bias, false, &proj_bias, err));
     if (proj_bias) PL_FAIL(err, PL_UNSUPPORTED, "config.json: %s is true, which is not implemented", n->proj_bias);
     PL_TRY(read_limits(o, c, err));
@@ -264,10 +278,38 @@ static enum pl_status read_nemotron(const json_t *o, struct pl_model_config *c, 
     return PL_OK;
 }
 
+/* Attention at every mamba_step-th layer, of fewer layers at the last. It sees attention_window_size tokens before its own,
+ * but in the layers that full_attention_idx names, whose rotation may differ. */
+static enum pl_status read_plamo2(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    const json_t *full = json_object_get(o, "full_attention_idx");
+    uint32_t step, window;
+    bool mamba = true;
+    PL_TRY(pl_hf_bool(o, "mamba_enabled", true, &mamba, err));
+    PL_TRY(pl_hf_u32(o, "mamba_step", 2, UINT32_MAX, 2, &step, err));
+    PL_TRY(pl_hf_u32(o, "attention_window_size", 1, PL_CONTEXT_MAX, 2048, &window, err));
+    PL_TRY(pl_hf_f32(o, "rope_local_theta", 1e4, &c->rope_base_local, err));
+    if (full != NULL && !json_is_null(full) && !json_is_array(full))
+        PL_FAIL(err, PL_FORMAT, "config.json: full_attention_idx is no array of layers");
+    c->window = window + 1;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        bool attends = !mamba || (c->layers <= step / 2 ? l + 1 == c->layers : l % step == step / 2);
+        c->layer_ssm[l] = c->layer_no_attention[l] = !attends;
+        c->layer_windowed[l] = attends;
+    }
+    for (size_t i = 0; i < json_array_size(full); i++) {
+        json_int_t l = json_integer_value(json_array_get(full, i));
+        if (l >= 0 && l < c->layers) c->layer_windowed[l] = false;
+    }
+    c->ssm.bcdt_eps = c->norm_eps;
+    c->qk_eps = 1e-6f;
+    return PL_OK;
+}
+
 enum pl_status pl_config_ssm_layers(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
     if (c->arch == PL_ARCH_GRANITE_HYBRID) return read_granite(o, c, err);
     if (c->arch == PL_ARCH_JAMBA) return read_jamba(o, c, err);
     if (c->arch == PL_ARCH_NEMOTRON_H) return read_nemotron(o, c, err);
+    if (c->arch == PL_ARCH_PLAMO2) return read_plamo2(o, c, err);
     for (uint32_t l = 0; l < c->layers; l++) {
         c->layer_ssm[l] = true;
         c->layer_no_attention[l] = pl_arch_def(c->arch)->no_attention;
@@ -284,6 +326,12 @@ enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, str
     PL_TRY(pl_gguf_key_u32(f, arch, "ssm.time_step_rank", 1, RANK_MAX, 0, &s->dt_rank, err));
     s->heads = s->inner;
     s->head_dim = s->groups = 1;
+    if (s->kind == PL_SSM_HEADS) { /* likewise */
+        s->heads = s->dt_rank;
+        s->head_dim = s->inner / s->heads;
+        s->dt_rank = plamo2_rank(c->width);
+        c->qk_eps = c->norm_eps;
+    }
     if (s->kind == PL_SSM_MAMBA2) { /* its rank is the number of heads */
         PL_TRY(pl_gguf_key_u32(f, arch, "ssm.group_count", 1, PL_HEADS_MAX, 0, &s->groups, err));
         s->heads = s->dt_rank;
@@ -295,7 +343,8 @@ enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, str
     s->bcdt_eps = c->norm_eps;
     s->bcdt_norm |= c->arch == PL_ARCH_JAMBA;
     /* Of these the layers were read before, by their numbers of KV heads. */
-    bool listed = c->arch == PL_ARCH_GRANITE_HYBRID || c->arch == PL_ARCH_JAMBA || c->arch == PL_ARCH_NEMOTRON_H;
+    bool listed = c->arch == PL_ARCH_GRANITE_HYBRID || c->arch == PL_ARCH_JAMBA || c->arch == PL_ARCH_NEMOTRON_H ||
+                  c->arch == PL_ARCH_PLAMO2;
     for (uint32_t l = c->layers; l-- > 0;) {
         char name[64];
         snprintf(name, sizeof name, "blk.%u.ssm_conv1d.bias", l);

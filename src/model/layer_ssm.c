@@ -1,4 +1,4 @@
-/* State-space layers in calls to operations: Mamba (Gu and Dao 2023) and Mamba-2 (Dao and Gu 2024). */
+/* State-space layers in calls to operations: Mamba (Gu and Dao 2023), also with heads, and Mamba-2 (Dao and Gu 2024). */
 #include "model/arch.h"
 
 static enum pl_status convolve(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
@@ -75,7 +75,7 @@ static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_lay
 }
 
 enum pl_status pl_layer_ssm_normed(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
-    return m->cfg.ssm.kind == PL_SSM_MAMBA ? mamba(m, l, w) : mamba2(m, l, w);
+    return m->cfg.ssm.kind == PL_SSM_MAMBA2 ? mamba2(m, l, w) : mamba(m, l, w);
 }
 
 enum pl_status pl_layer_ssm(struct pl_model *m, uint32_t l, const struct pl_layer *w, struct pl_activation *x) {

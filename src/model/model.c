@@ -29,8 +29,8 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
         latent = (size_t)c->heads * c->latent;
     }
     const struct pl_ssm_config *s = &c->ssm;
-    bool mamba = s->kind == PL_SSM_MAMBA;
-    size_t conv = s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (size_t)s->groups * s->state : 0), n = mamba ? s->state : 0;
+    bool selects = s->kind != PL_SSM_MAMBA2; /* dt, B and C are products of their own */
+    size_t conv = s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (size_t)s->groups * s->state : 0), n = selects ? s->state : 0;
     const struct activation_plan all[ACTIVATIONS] = {{offsetof(struct pl_model, x), rows, c->width},
                                                      {offsetof(struct pl_model, h), rows, c->width},
                                                      {offsetof(struct pl_model, q), rows, hd},
@@ -53,7 +53,7 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
                                                      {offsetof(struct pl_model, cy), rows, conv},
                                                      {offsetof(struct pl_model, z), rows, s->inner},
                                                      {offsetof(struct pl_model, dt), rows, s->heads},
-                                                     {offsetof(struct pl_model, dt_low), rows, mamba ? s->dt_rank : 0},
+                                                     {offsetof(struct pl_model, dt_low), rows, selects ? s->dt_rank : 0},
                                                      {offsetof(struct pl_model, b), rows, n},
                                                      {offsetof(struct pl_model, c), rows, n},
                                                      {offsetof(struct pl_model, y), rows, s->inner},
@@ -205,6 +205,13 @@ static bool owned_bound(const struct pl_tensor *t, uint64_t *out) {
     return pl_add_u64(bytes, t->dtype == PL_TQ1_0 ? bytes / 4 : bytes / 16, &bytes) && pl_add_u64(bytes, padding, out);
 }
 
+/* State-space inputs that a file keeps head by head are copied, likewise. */
+static bool add_by_head(const struct pl_model_config *c, uint64_t *sum) {
+    uint64_t layers = c->ssm.kind == PL_SSM_HEADS ? c->state_layers : 0, each;
+    return pl_mul_u64(2 * sizeof(float) * (uint64_t)c->ssm.inner, c->width, &each) && pl_mul_u64(each, layers, &each) &&
+           pl_add_u64(*sum, each, sum);
+}
+
 enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_config *c, const struct pl_model_options *opt,
                                const struct pl_kv_shape *kv, struct pl_memory_budget *out, struct pl_err *err) {
     struct pl_memory_budget b = {0};
@@ -219,7 +226,7 @@ enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_co
     /* Latent attention: a copy of what kv_b makes of keys, turned, in f32 at most. */
     uint64_t turned = 0;
     if (!pl_mul_u64((uint64_t)c->layers * c->heads * sizeof(float), (uint64_t)c->nope_dim * c->latent, &turned) ||
-        !pl_add_u64(b.weight_bytes_owned, turned, &b.weight_bytes_owned) ||
+        !add_by_head(c, &turned) || !pl_add_u64(b.weight_bytes_owned, turned, &b.weight_bytes_owned) ||
         !pl_add_u64(b.weight_bytes_resident, turned, &b.weight_bytes_resident))
         PL_FAIL(err, PL_LIMIT, "the weights overflow");
     if (kv != NULL) b.kv_bytes = pl_kv_shape_bytes(kv);

@@ -41,6 +41,7 @@ enum pl_arch {
     PL_ARCH_FALCON_H1,
     PL_ARCH_JAMBA,
     PL_ARCH_NEMOTRON_H,
+    PL_ARCH_PLAMO2,
     PL_ARCH_BITNET,
     PL_ARCH_BITNET_SILU,
     PL_ARCH_COUNT /* the last: one line each */
@@ -50,11 +51,12 @@ enum pl_rope_scaling { PL_ROPE_NONE, PL_ROPE_LINEAR, PL_ROPE_LLAMA3, PL_ROPE_YAR
 
 enum { PL_MODEL_LAYERS_MAX = 512, PL_MODEL_HEAD_MAX = 1024 };
 
-enum pl_ssm_kind { PL_SSM_NONE, PL_SSM_MAMBA, PL_SSM_MAMBA2 };
-/* State-space layers, all of one shape. Mamba: every channel is a head of size 1 with decays of its own for each of N. */
+enum pl_ssm_kind { PL_SSM_NONE, PL_SSM_MAMBA, PL_SSM_MAMBA2, PL_SSM_HEADS };
+/* State-space layers, all of one shape. Mamba: every channel is a head of size 1 with decays of its own for each of N.
+ * Heads (PLaMo 2): as Mamba makes its inputs, with Mamba-2's heads and decays. */
 struct pl_ssm_config {
     enum pl_ssm_kind kind;
-    uint32_t inner, heads, head_dim, groups, state, conv, dt_rank; /* I = H * P, G, N, K; dt_rank: Mamba */
+    uint32_t inner, heads, head_dim, groups, state, conv, dt_rank; /* I = H * P, G, N, K; dt_rank: not Mamba-2 */
     float dt_min, dt_max;                                          /* of a step */
     bool bcdt_norm;                                                /* RMS norms on dt, B and C, */
     float bcdt_eps;
@@ -98,6 +100,7 @@ struct pl_model_config {
     uint32_t nope_dim, value_dim; /* of a head: what does not rotate, what its values have */
     float latent_eps, mscale_all; /* of the norms on the ranks; YaRN: attention scales by its square as well, 0: not */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
+    float qk_eps; /* of norms by heads on queries and keys whose weights differ from head to head */
     struct pl_ssm_config ssm;
     float attn_in_scale, attn_key_scale, attn_out_scale, ssm_in_scale, gate_scale, down_scale; /* Falcon-H1's; 1: none */
     bool layer_ssm[PL_MODEL_LAYERS_MAX], layer_no_attention[PL_MODEL_LAYERS_MAX];

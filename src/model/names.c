@@ -30,8 +30,8 @@ static void hf_head_name(const struct pl_file *f, const char *tail, char *buf, s
     if (pl_file_tensor(f, buf) == NULL) snprintf(buf, cap, "%s", tail);
 }
 
-bool pl_binding_name(const struct pl_file *f, const char *prefix, const struct pl_binding *b, bool fused, uint32_t layer,
-                     char *buf, size_t cap) {
+bool pl_binding_name(const struct pl_file *f, const struct pl_arch_def *def, const char *prefix, const struct pl_binding *b,
+                     bool fused, uint32_t layer, char *buf, size_t cap) {
     bool gguf = pl_file_kind(f) == PL_FILE_GGUF;
     const char *tail = gguf ? (fused ? b->gguf_fused : b->gguf) : fused ? b->hf_fused : b->hf;
     int n = 0;
@@ -40,7 +40,7 @@ bool pl_binding_name(const struct pl_file *f, const char *prefix, const struct p
     else if (gguf)
         n = b->per_layer ? snprintf(buf, cap, "blk.%u.%s", layer, tail) : snprintf(buf, cap, "%s", tail);
     else if (b->per_layer)
-        n = snprintf(buf, cap, "%slayers.%u.%s", prefix, layer, tail);
+        n = snprintf(buf, cap, "%s%s.%u.%s", prefix, def->hf_layers != NULL ? def->hf_layers : "layers", layer, tail);
     else if (strcmp(tail, "lm_head.weight") == 0)
         hf_head_name(f, tail, buf, cap);
     else

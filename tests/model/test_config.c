@@ -360,6 +360,11 @@ static void state_space(void **state) {
     c = must_read("{\"architectures\":[\"JambaForCausalLM\"],\"model_type\":\"jamba\",\"num_experts\":16}");
     assert_true(c.kv_layers == 4 && c.state_layers == 28 && !c.layer_no_attention[4] && c.layer_moe[1] && !c.layer_moe[2]);
     assert_true(c.ssm.dt_rank == 256 && c.ssm.inner == 8192 && !c.experts_renormalise);
+    c = must_read("{\"architectures\":[\"Plamo2ForCausalLM\"],\"model_type\":\"plamo2\",\"hidden_size\":2048,"
+                  "\"num_hidden_layers\":4,\"full_attention_idx\":[3],\"attention_window_size\":1024}");
+    assert_true(c.ssm.heads == 64 && c.ssm.head_dim == 128 && c.head_dim == 128 && c.kv_heads == 4 && c.tied_embeddings);
+    assert_true(c.ssm.dt_rank == 128 && c.ssm.inner == 8192 && !c.ssm.conv_bias && c.layer_ssm[0] && !c.layer_ssm[1]);
+    assert_true(c.layer_windowed[1] && !c.layer_windowed[3] && c.window == 1025 && c.kv_layers == 2);
 }
 
 /* --- refusals: one change to a sound configuration each --- */
@@ -480,6 +485,8 @@ static const struct {
     {"{\"model_type\":\"deepseek_v3\",\"topk_method\":0," SOUND "}", "topk_method is an integer", PL_FORMAT},
     {"{\"model_type\":\"deepseek_v3\",\"scoring_func\":[]," SOUND "}", "scoring_func is an array", PL_FORMAT},
     {"{\"model_type\":\"nemotron_h\",\"mlp_hidden_act\":\"silu\"," SOUND "}", "relu2 is", PL_UNSUPPORTED},
+    {"{\"model_type\":\"plamo2\",\"mamba_step\":1," SOUND "}", "mamba_step is 1", PL_FORMAT},
+    {"{\"model_type\":\"plamo2\",\"full_attention_idx\":3," SOUND "}", "full_attention_idx is no array", PL_FORMAT},
 };
 
 static void refusals_name_the_field(void **state) {

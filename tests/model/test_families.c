@@ -47,6 +47,10 @@ static const struct {
     {"Mamba-2", "mamba2"},
     {"Falcon-H1", "falcon-h1"},
     {"Granite 4 hybrids", "granite-hybrid"},
+    {"Granite 4 hybrids with experts", "granite-hybrid-moe"},
+    {"Jamba", "jamba"},
+    {"Nemotron-H", "nemotron-h"},
+    {"PLaMo 2", "plamo2"},
 };
 
 enum { COLUMNS = 3, ROWS_MAX = 600, CELL = 400, TEXT = 40 };
