@@ -2,7 +2,8 @@
  * pk_causal_conv: one thread a channel and PL_CONV_CHUNK rows; K taps; the thread of a sequence's first rows alone touches
  *   its state. HAS_BIAS, ACT_SILU. x may not be y.
  * pk_ssm: TEAM threads share a row (h, p) of the state [H, P, N], held in registers over all rows of a sequence. STATE: N;
- *   FULL: decays for each of N; HAS_BIAS of dt, HAS_SKIP, HAS_GATE; ONE_ROW: every sequence has one.
+ *   FULL: decays for each of N; HAS_BIAS of dt, HAS_SKIP, HAS_GATE; ONE_ROW: every sequence has one. Sequences of a.split
+ *   rows and more are left to kernels/ssm_chunks.k.c.
  * pk_gated_norm: one group a row and group of columns; y may be x. HAS_GATE.
  * Numerics: f32, fixed order; an element's result depends neither on chunks nor on other sequences. */
 #include "dialect.h"
@@ -91,7 +92,7 @@ KERNEL(ssm)(GLOBAL const f32 *x, GLOBAL const f32 *b, GLOBAL const f32 *c, GLOBA
 #ifdef ONE_ROW
     const u32 rows = 1;
 #else
-    u32 rows = seq[PL_SEQ_ROWS];
+    u32 rows = a.split > 0 && seq[PL_SEQ_ROWS] >= a.split ? 0 : seq[PL_SEQ_ROWS]; /* none: left to pk_ssm_chunks */
 #endif
     ROLLED
     for (u32 t = 0; t < rows; t++) {
@@ -120,7 +121,7 @@ KERNEL(ssm)(GLOBAL const f32 *x, GLOBAL const f32 *b, GLOBAL const f32 *c, GLOBA
             y[r * inner + row] = sum;
         }
     }
-    if (at < inner)
+    if (at < inner && rows > 0)
         for (u32 i = 0; i < PER; i++)
             if (i * TEAM + lane < STATE) own[i * TEAM + lane] = s[i];
     (void)z;

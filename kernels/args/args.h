@@ -273,7 +273,7 @@ struct pl_args_ssm {
     u32 x_stride, b_stride, c_stride; /* of rows; they begin at columns */
     u32 x_first, b_first, c_first;
     f32 dt_min, dt_max;
-    u32 pad;
+    u32 split; /* sequences of so many rows and more go by chunks; 0: none */
     u64 slot_stride, state_first;
 };
 PL_ARGS_CHECK(pl_args_ssm, dt_max, 40);

@@ -24,6 +24,7 @@
     X(bandwidth, "bandwidth.k.c")                       \
     X(moe_route, "moe_route.k.c")                       \
     X(ssm, "ssm.k.c")                                   \
+    X(ssm_chunks, "ssm_chunks.k.c")                     \
     X(moe, "moe.k.c")                                   \
     X(cuda_strips, "cuda/strips.h")                     \
     X(cuda_strip_math, "cuda/strip_math.h")             \

@@ -22,8 +22,7 @@ enum pl_op pl_op_leader(enum pl_op op) {
     case PL_OP_scale:
     case PL_OP_gate_rows: return PL_OP_embed; /* which scales its rows */
     case PL_OP_causal_conv:
-    case PL_OP_gated_norm:
-    case PL_OP_ssm_scan: return PL_OP_ssm_update; /* one layer's parts */
+    case PL_OP_gated_norm: return PL_OP_ssm_update; /* one layer's parts; the scan has forms of its own */
     case PL_OP_argmax:
     case PL_OP_draw: return PL_OP_gather; /* the rows of logits */
     default: return op;
@@ -80,6 +79,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
         out[n++] = PL_IMPL_SPLIT;
         n = add_planned_forms(out, n);
     }
+    if (op == PL_OP_ssm_scan) out[n++] = PL_IMPL_CHUNKS;
     out[n++] = PL_IMPL_PORTABLE;
     return n;
 }
@@ -87,6 +87,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
 static size_t portable_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     if (op == PL_OP_moe) return add_moe_forms(out, 0);
     size_t n = op == PL_OP_attention ? add_planned_forms(out, 0) : 0;
+    if (op == PL_OP_ssm_scan) out[n++] = PL_IMPL_CHUNKS;
     out[n++] = PL_IMPL_PORTABLE;
     return n;
 }

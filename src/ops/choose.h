@@ -16,7 +16,8 @@
     X(PORTABLE, "portable") X(GEMV, "gemv") X(CUBLASLT, "cublaslt") X(MMA, "mma") X(STREAM, "stream") X(SPLIT, "split") \
     X(TILES, "tiles") \
     X(COPY, "copy") X(WIDENED, "widened") X(V1, "v1") X(V2, "v2") X(CASCADE, "cascade") X(GATHER, "gather") \
-    X(BY_SLOT, "by_slot") X(BY_EXPERT, "by_expert") X(DENSE, "dense") X(FMA, "fma") X(CHAIN, "chain")
+    X(BY_SLOT, "by_slot") X(BY_EXPERT, "by_expert") X(DENSE, "dense") X(FMA, "fma") X(CHAIN, "chain") \
+    X(CHUNKS, "chunks")
 /* clang-format on */
 enum pl_impl {
 #define PL_IMPL_ENUM(id, text) PL_IMPL_##id,

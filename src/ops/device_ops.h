@@ -168,10 +168,13 @@ struct dev_ops {
     struct pl_kernel prepare[PL_PREPARE_COUNT][PL_INPUTS_COUNT];
     struct {
         struct pl_device_buffer seqs;      /* of the step, PL_SEQ_WORDS each; only for models with state */
-        uint32_t seqs_max, longest;        /* longest: most rows of one of them */
+        uint32_t seqs_max, longest, least; /* most rows of one of them, and fewest */
         struct pl_kernel conv[4], norm[2]; /* by bias and activation; by gate */
         uint32_t conv_kernel;              /* that conv was made for */
         struct dev_ssm_kernel scan[2];     /* [1]: one row a sequence */
+        struct pl_ssm_chunks chunks;       /* made for this kind, with room for so many rows */
+        struct pl_ssm_kind chunks_kind;
+        struct pl_device_buffer dots, steps;
     } ssm;
     bool strips; /* there are rearranged weights: inputs are made ready for those */
     enum pl_inputs prepared_as;
@@ -211,6 +214,7 @@ bool dev_is_matrix_type(enum pl_dtype t);
 enum pl_status dev_states_create(struct dev_ops *d, struct dev_kv *kv, const struct pl_kv_shape *s,
                                  struct pl_err *err) PL_MUST_CHECK;
 void dev_states_destroy(struct dev_ops *d, struct dev_kv *kv);
+void dev_states_deinit(struct dev_ops *d);
 enum pl_status dev_state_copy(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) PL_MUST_CHECK;
 /* The step's sequences to the device; staging: PL_SEQ_WORDS for each row of a step, in memory that lasts until the copy. */
 enum pl_status dev_reserve_seqs(struct dev_ops *d) PL_MUST_CHECK;

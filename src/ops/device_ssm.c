@@ -29,6 +29,11 @@ void dev_states_destroy(struct dev_ops *d, struct dev_kv *kv) {
     pl_free(kv->states);
 }
 
+void dev_states_deinit(struct dev_ops *d) {
+    struct pl_device_buffer *all[] = {&d->ssm.seqs, &d->ssm.dots, &d->ssm.steps};
+    for (size_t i = 0; i < PL_COUNT_OF(all); i++) pl_device_free(d->ks.device, all[i]);
+}
+
 enum pl_status dev_state_copy(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
     struct dev_ops *d = (struct dev_ops *)o;
     struct dev_kv *kv = (struct dev_kv *)store;
@@ -54,7 +59,7 @@ enum pl_status dev_reserve_seqs(struct dev_ops *d) {
 
 enum pl_status dev_upload_seqs(struct dev_ops *d, const struct pl_batch *b, uint32_t *staging) {
     uint32_t *to = staging;
-    d->ssm.longest = 0;
+    d->ssm.longest = 0, d->ssm.least = UINT32_MAX;
     for (uint32_t i = 0; i < b->seq_count; i++, to += PL_SEQ_WORDS) {
         const struct pl_batch_seq *q = &b->seqs[i];
         to[PL_SEQ_FIRST] = q->first_row;
@@ -62,6 +67,7 @@ enum pl_status dev_upload_seqs(struct dev_ops *d, const struct pl_batch *b, uint
         to[PL_SEQ_PAST] = q->past;
         to[PL_SEQ_SLOT] = q->state;
         d->ssm.longest = PL_MAX(d->ssm.longest, q->rows);
+        d->ssm.least = PL_MIN(d->ssm.least, q->rows);
     }
     uint64_t bytes = (uint64_t)b->seq_count * PL_SEQ_WORDS * sizeof(uint32_t);
     return pl_device_upload(d->ks.device, d->ks.stream, &d->ssm.seqs, 0, staging, bytes, &d->ks.err);
@@ -96,56 +102,109 @@ enum pl_status dev_causal_conv(struct pl_ops *o, const struct pl_conv *p, const 
                     pl_launch_causal_conv(&d->ks, k, &c));
 }
 
-static enum pl_status run(struct pl_ops *o, enum pl_op op, const struct pl_ssm *p, struct pl_activation *y) {
+static bool same_kind(const struct pl_ssm_kind *a, const struct pl_ssm_kind *b) {
+    return a->state == b->state && a->full == b->full && a->bias == b->bias && a->skip == b->skip && a->gate == b->gate;
+}
+
+static struct pl_launch_ssm launch_of(struct pl_ops *o, const struct pl_ssm *p, const struct pl_activation *y) {
     struct dev_ops *d = (struct dev_ops *)o;
-    PL_TRY(dev_settle(o));
-    const struct pl_ssm_kind kind = {.state = p->state,
-                                     .full = p->full,
-                                     .bias = p->dt_bias != NULL,
-                                     .skip = p->skip != NULL,
-                                     .gate = p->z != NULL,
-                                     .one_row = op == PL_OP_ssm_update};
+    return (struct pl_launch_ssm){.x = data_of(p->x),
+                                  .b = data_of(p->b),
+                                  .c = data_of(p->c),
+                                  .dt = data_of(p->dt),
+                                  .z = data_of(p->z),
+                                  .a = vector_of(p->a),
+                                  .dt_bias = vector_of(p->dt_bias),
+                                  .skip = vector_of(p->skip),
+                                  .state = states_of(o, p->layer),
+                                  .seqs = &d->ssm.seqs,
+                                  .y = data_of(y),
+                                  .heads = p->heads,
+                                  .head_dim = p->head_dim,
+                                  .groups = p->groups,
+                                  .n = p->state,
+                                  .x_stride = (uint32_t)p->x->cols,
+                                  .b_stride = (uint32_t)p->b->cols,
+                                  .c_stride = (uint32_t)p->c->cols,
+                                  .x_first = p->x_first,
+                                  .b_first = p->b_first,
+                                  .c_first = p->c_first,
+                                  .dt_min = p->dt_min,
+                                  .dt_max = p->dt_max,
+                                  .seq_count = o->batch->seq_count,
+                                  .slot_stride = slot_stride(o),
+                                  .state_first = o->kv->shape.state_conv};
+}
+
+/* Token by token. */
+static enum pl_status walk(struct pl_ops *o, enum pl_op op, struct pl_ssm_kind kind, const struct pl_launch_ssm *s) {
+    struct dev_ops *d = (struct dev_ops *)o;
     struct dev_ssm_kernel *k = &d->ssm.scan[kind.one_row];
-    bool same = k->kind.state == kind.state && k->kind.full == kind.full && k->kind.bias == kind.bias &&
-                k->kind.skip == kind.skip && k->kind.gate == kind.gate;
     enum pl_status st = PL_OK;
-    if (k->kernel.jit == NULL || !same) st = pl_kernel_ssm(&d->ks, kind, &k->kernel, &d->ks.err);
+    if (k->kernel.jit == NULL || !same_kind(&k->kind, &kind)) st = pl_kernel_ssm(&d->ks, kind, &k->kernel, &d->ks.err);
     if (st != PL_OK) return dev_report(d, st);
     k->kind = kind;
-    const struct pl_launch_ssm s = {.x = data_of(p->x),
-                                    .b = data_of(p->b),
-                                    .c = data_of(p->c),
-                                    .dt = data_of(p->dt),
-                                    .z = data_of(p->z),
-                                    .a = vector_of(p->a),
-                                    .dt_bias = vector_of(p->dt_bias),
-                                    .skip = vector_of(p->skip),
-                                    .state = states_of(o, p->layer),
-                                    .seqs = &d->ssm.seqs,
-                                    .y = data_of(y),
-                                    .heads = p->heads,
-                                    .head_dim = p->head_dim,
-                                    .groups = p->groups,
-                                    .n = p->state,
-                                    .x_stride = (uint32_t)p->x->cols,
-                                    .b_stride = (uint32_t)p->b->cols,
-                                    .c_stride = (uint32_t)p->c->cols,
-                                    .x_first = p->x_first,
-                                    .b_first = p->b_first,
-                                    .c_first = p->c_first,
-                                    .dt_min = p->dt_min,
-                                    .dt_max = p->dt_max,
-                                    .seq_count = o->batch->seq_count,
-                                    .slot_stride = slot_stride(o),
-                                    .state_first = o->kv->shape.state_conv};
-    return dev_done(o, op, &k->kernel, 2 * s.seq_count * o->kv->shape.state_ssm * sizeof(float),
-                    pl_launch_ssm(&d->ks, &k->kernel, &s));
+    return dev_done(o, op, &k->kernel, 2 * s->seq_count * o->kv->shape.state_ssm * sizeof(float),
+                    pl_launch_ssm(&d->ks, &k->kernel, s));
 }
+
+static enum pl_status prepare_chunks(struct dev_ops *d, struct pl_ssm_kind kind, const struct pl_ssm *p) {
+    const uint64_t dots = (uint64_t)d->stride * p->groups * PL_SSM_CHUNK * sizeof(float),
+                   steps = (uint64_t)d->stride * 3 * p->heads * sizeof(float);
+    if (d->ssm.dots.bytes < dots) { /* once: d->stride is the longest step */
+        pl_device_free(d->ks.device, &d->ssm.dots);
+        PL_TRY(pl_device_alloc(d->ks.device, dots, &d->ssm.dots, &d->ks.err));
+    }
+    if (d->ssm.steps.bytes < steps) {
+        pl_device_free(d->ks.device, &d->ssm.steps);
+        PL_TRY(pl_device_alloc(d->ks.device, steps, &d->ssm.steps, &d->ks.err));
+    }
+    if (d->ssm.chunks.scan.jit == NULL || !same_kind(&d->ssm.chunks_kind, &kind))
+        PL_TRY(pl_kernel_ssm_chunks(&d->ks, kind, &d->ssm.chunks, &d->ks.err));
+    d->ssm.chunks_kind = kind;
+    return PL_OK;
+}
+
+static enum pl_status by_chunks(struct pl_ops *o, struct pl_ssm_kind kind, const struct pl_ssm *p,
+                                const struct pl_launch_ssm *s) {
+    struct dev_ops *d = (struct dev_ops *)o;
+    struct pl_ssm_chunks *k = &d->ssm.chunks;
+    enum pl_status st = prepare_chunks(d, kind, p);
+    if (st != PL_OK) return dev_report(d, st);
+    PL_TRY(dev_done(o, PL_OP_ssm_scan, &k->dots, 0,
+                    pl_launch_ssm_dots(&d->ks, &k->dots, s, &d->ssm.dots, &d->ssm.steps, d->ssm.longest)));
+    return dev_done(o, PL_OP_ssm_scan, &k->scan, 2 * s->seq_count * o->kv->shape.state_ssm * sizeof(float),
+                    pl_launch_ssm_chunks(&d->ks, &k->scan, s, &d->ssm.dots, &d->ssm.steps));
+}
+
 enum pl_status dev_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
-    return run(o, PL_OP_ssm_update, p, y);
+    PL_TRY(dev_settle(o));
+    const struct pl_launch_ssm s = launch_of(o, p, y);
+    const struct pl_ssm_kind kind = {p->state, p->full, p->dt_bias != NULL, p->skip != NULL, p->z != NULL, true};
+    return walk(o, PL_OP_ssm_update, kind, &s);
 }
+
+/* By chunks the sequences that have the rows for it, token by token the others: what a sequence goes through does not depend
+ * on its neighbours. Under --invariant it may not depend on how a prompt is cut either. */
 enum pl_status dev_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
-    return run(o, PL_OP_ssm_scan, p, y);
+    struct dev_ops *d = (struct dev_ops *)o;
+    const struct pl_ssm_kind kind = {p->state, p->full, p->dt_bias != NULL, p->skip != NULL, p->z != NULL, false};
+    bool asked = o->choice.forced[PL_OP_ssm_scan] == PL_IMPL_CHUNKS;
+    const char *why = pl_ssm_chunks_declines(&kind);
+    if (why == NULL && o->invariant) why = "invariant";
+    const uint32_t from = asked ? 2 : PL_SSM_CHUNK_ROWS;
+    const struct pl_candidate list[] = {{PL_IMPL_CHUNKS, why == NULL && d->ssm.longest >= from, why},
+                                        {PL_IMPL_PORTABLE, true, NULL}};
+    enum pl_impl taken;
+    PL_TRY(dev_settle(o));
+    PL_TRY(pl_ops_decide(o, PL_OP_ssm_scan, list, PL_COUNT_OF(list), 1, "", &taken));
+    struct pl_launch_ssm s = launch_of(o, p, y);
+    if (taken == PL_IMPL_CHUNKS) {
+        s.split = from;
+        PL_TRY(by_chunks(o, kind, p, &s));
+    }
+    bool rest = taken != PL_IMPL_CHUNKS || d->ssm.least < from;
+    return rest || d->ks.planning ? walk(o, PL_OP_ssm_scan, kind, &s) : PL_OK; /* planning: other steps will want it */
 }
 
 enum pl_status dev_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,

@@ -847,7 +847,7 @@ static void destroy(struct pl_ops *o) {
         pl_device_settle(dev);
         pl_stage_destroy(d->stage);
         pl_device_free(dev, &d->step);
-        pl_device_free(dev, &d->ssm.seqs);
+        dev_states_deinit(d);
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);
         pl_device_free(dev, &d->arrived);

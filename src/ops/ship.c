@@ -28,6 +28,10 @@ static enum pl_status recurrent(struct pl_kernels *ks, struct pl_err *err) {
             struct pl_ssm_kind kind = {states[i], mamba, true, true, mamba, one != 0};
             PL_TRY(pl_kernel_ssm(ks, kind, &k, err));
         }
+    for (size_t i = 1; i < PL_COUNT_OF(states); i++) {
+        struct pl_ssm_chunks chunks = {0};
+        PL_TRY(pl_kernel_ssm_chunks(ks, (struct pl_ssm_kind){states[i], false, true, true, false, false}, &chunks, err));
+    }
     return PL_OK;
 }
 

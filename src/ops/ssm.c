@@ -53,20 +53,24 @@ enum pl_status pl_kernel_ssm(struct pl_kernels *ks, struct pl_ssm_kind kind, str
     return pl_kernel_make(ks, &s, ks->linear, name, out, err);
 }
 
+static struct pl_args_ssm args_of(const struct pl_launch_ssm *s) {
+    return (struct pl_args_ssm){.heads = s->heads,
+                                .head_dim = s->head_dim,
+                                .groups = s->groups,
+                                .x_stride = s->x_stride,
+                                .b_stride = s->b_stride,
+                                .c_stride = s->c_stride,
+                                .x_first = s->x_first,
+                                .b_first = s->b_first,
+                                .c_first = s->c_first,
+                                .dt_min = s->dt_min,
+                                .dt_max = s->dt_max,
+                                .split = s->split,
+                                .slot_stride = s->slot_stride,
+                                .state_first = s->state_first};
+}
 enum pl_status pl_launch_ssm(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s) {
-    struct pl_args_ssm a = {.heads = s->heads,
-                            .head_dim = s->head_dim,
-                            .groups = s->groups,
-                            .x_stride = s->x_stride,
-                            .b_stride = s->b_stride,
-                            .c_stride = s->c_stride,
-                            .x_first = s->x_first,
-                            .b_first = s->b_first,
-                            .c_first = s->c_first,
-                            .dt_min = s->dt_min,
-                            .dt_max = s->dt_max,
-                            .slot_stride = s->slot_stride,
-                            .state_first = s->state_first};
+    struct pl_args_ssm a = args_of(s);
     struct pl_device_arg args[] = {
         PL_ARG_BUFFER(s->x),     PL_ARG_BUFFER(s->b),    PL_ARG_BUFFER(s->c),       PL_ARG_BUFFER(s->dt),
         PL_ARG_BUFFER(s->z),     PL_ARG_BUFFER(s->a),    PL_ARG_BUFFER(s->dt_bias), PL_ARG_BUFFER(s->skip),
@@ -74,6 +78,59 @@ enum pl_status pl_launch_ssm(struct pl_kernels *ks, struct pl_kernel *k, const s
         PL_ARG_VALUE(a)};
     uint32_t rows = k->group / team_of(ks, s->n);
     return pl_kernel_launch(ks, k, groups((uint64_t)s->heads * s->head_dim, rows), (uint32_t)s->seq_count, 0, args,
+                            PL_COUNT_OF(args));
+}
+
+/* --- by chunks --- */
+
+enum { CHUNK_GROUP = 128, CHUNK_SLICE = 16, CHUNK_STRIP = 16 }; /* threads; columns of a group; rows of dots of a group */
+
+const char *pl_ssm_chunks_declines(const struct pl_ssm_kind *kind) {
+    return kind->full ? "each value of the state has its own decay" : NULL;
+}
+
+static struct pl_jit_spec chunk_spec(const char *part, const char *entry, struct pl_ssm_kind kind) {
+    struct pl_jit_spec s = {.file = "ssm_chunks.k.c", .entry = entry};
+    pl_jit_set_u32(&s, "GROUP", CHUNK_GROUP);
+    pl_jit_set_u32(&s, "STATE", kind.state);
+    pl_jit_set_u32(&s, "Q", PL_SSM_CHUNK);
+    pl_jit_set(&s, part, "1");
+    return s;
+}
+
+enum pl_status pl_kernel_ssm_chunks(struct pl_kernels *ks, struct pl_ssm_kind kind, struct pl_ssm_chunks *out,
+                                    struct pl_err *err) {
+    char name[48];
+    struct pl_jit_spec dots = chunk_spec("DOTS", "pk_ssm_dots", kind), scan = chunk_spec("CHUNKS", "pk_ssm_chunks", kind);
+    if (kind.bias) pl_jit_set(&dots, "HAS_BIAS", "1");
+    pl_jit_set_u32(&scan, "SLICE", CHUNK_SLICE);
+    if (kind.skip) pl_jit_set(&scan, "HAS_SKIP", "1");
+    if (kind.gate) pl_jit_set(&scan, "HAS_GATE", "1");
+    snprintf(name, sizeof name, "ssm_dots/n%u", kind.state);
+    PL_TRY(pl_kernel_make(ks, &dots, CHUNK_GROUP, name, &out->dots, err));
+    snprintf(name, sizeof name, "ssm_chunks/n%u", kind.state);
+    return pl_kernel_make(ks, &scan, CHUNK_GROUP, name, &out->scan, err);
+}
+
+enum pl_status pl_launch_ssm_dots(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s,
+                                  pl_buffer_in *dots, pl_buffer_in *steps, size_t longest) {
+    struct pl_args_ssm a = args_of(s);
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(s->b), PL_ARG_BUFFER(s->c),       PL_ARG_BUFFER(s->dt),
+                                   PL_ARG_BUFFER(s->a), PL_ARG_BUFFER(s->dt_bias), PL_ARG_BUFFER(s->seqs),
+                                   PL_ARG_BUFFER(dots), PL_ARG_BUFFER(steps),      PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(a)};
+    uint32_t each = s->groups * (PL_SSM_CHUNK / CHUNK_STRIP) + groups(s->heads, CHUNK_GROUP);
+    return pl_kernel_launch(ks, k, each * groups(longest, PL_SSM_CHUNK), (uint32_t)s->seq_count, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_launch_ssm_chunks(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s,
+                                    pl_buffer_in *dots, pl_buffer_in *steps) {
+    struct pl_args_ssm a = args_of(s);
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(s->x),  PL_ARG_BUFFER(s->b),        PL_ARG_BUFFER(s->c),
+                                   PL_ARG_BUFFER(s->z),  PL_ARG_BUFFER(s->skip),     PL_ARG_BUFFER(dots),
+                                   PL_ARG_BUFFER(steps), PL_ARG_BUFFER(s->state),    PL_ARG_BUFFER(s->seqs),
+                                   PL_ARG_BUFFER(s->y),  PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, s->heads * groups(s->head_dim, CHUNK_SLICE), (uint32_t)s->seq_count, 0, args,
                             PL_COUNT_OF(args));
 }
 

@@ -32,8 +32,26 @@ struct pl_launch_ssm {
     float dt_min, dt_max;
     size_t seq_count;
     uint64_t slot_stride, state_first;
+    uint32_t split; /* sequences of so many rows and more are left to the chunks; 0: none */
 };
 enum pl_status pl_launch_ssm(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s) PL_MUST_CHECK;
+
+/* The recurrence by chunks (kernels/ssm_chunks.k.c): Mamba-2's sequences of s->split rows and more, the others are not
+ * touched. PL_SSM_CHUNK_ROWS: from so many rows of a sequence on it is the faster form. */
+enum { PL_SSM_CHUNK = 64, PL_SSM_CHUNK_ROWS = 16 };
+struct pl_ssm_chunks {
+    struct pl_kernel dots, scan;
+};
+/* NULL, or why not. */
+const char *pl_ssm_chunks_declines(const struct pl_ssm_kind *kind);
+enum pl_status pl_kernel_ssm_chunks(struct pl_kernels *ks, struct pl_ssm_kind kind, struct pl_ssm_chunks *out,
+                                    struct pl_err *err) PL_MUST_CHECK;
+/* dots [rows, groups, PL_SSM_CHUNK] and steps [rows, 3, heads], f32, of all rows of the step; longest: most rows of a
+ * sequence. */
+enum pl_status pl_launch_ssm_dots(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s,
+                                  pl_buffer_in *dots, pl_buffer_in *steps, size_t longest) PL_MUST_CHECK;
+enum pl_status pl_launch_ssm_chunks(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s,
+                                    pl_buffer_in *dots, pl_buffer_in *steps) PL_MUST_CHECK;
 
 enum pl_status pl_kernel_gated_norm(struct pl_kernels *ks, bool gate, struct pl_kernel *out,
                                     struct pl_err *err) PL_MUST_CHECK;

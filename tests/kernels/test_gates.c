@@ -148,6 +148,16 @@ static void recurrent(struct gate *g) {
         pl_jit_set(&s, "ONE_ROW", "1");
         compile(g, &s);
     }
+    for (uint32_t scan = 0; scan < 2; scan++) {
+        struct pl_jit_spec s = spec("ssm_chunks.k.c", scan != 0 ? "pk_ssm_chunks" : "pk_ssm_dots", 128);
+        pl_jit_set(&s, scan != 0 ? "CHUNKS" : "DOTS", "1");
+        pl_jit_set(&s, scan != 0 ? "HAS_GATE" : "HAS_BIAS", "1");
+        if (scan != 0) pl_jit_set(&s, "HAS_SKIP", "1");
+        pl_jit_set_u32(&s, "STATE", 128);
+        pl_jit_set_u32(&s, "Q", 64);
+        if (scan != 0) pl_jit_set_u32(&s, "SLICE", 16);
+        compile(g, &s);
+    }
 }
 
 static void experts(struct gate *g) {

@@ -156,6 +156,47 @@ static void cuda_tensor_cores(void **state) {
     one_backend(PL_BACKEND_CUDA, PL_DEVICE_CUDA, false, PL_F16, 5e-2, 1e-1);
 }
 
+static uint64_t scans_taken(const struct rig *r, const char *impl) {
+    struct pl_ops_decision rows[64];
+    size_t n = pl_ops_decisions(r->ops, rows, PL_COUNT_OF(rows));
+    uint64_t taken = 0;
+    assert_true(n <= PL_COUNT_OF(rows));
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(rows[i].op, "ssm_scan") == 0 && strcmp(rows[i].taken, impl) == 0) taken += rows[i].count;
+    return taken;
+}
+
+/* Mamba-2's prompts go by chunks of the recurrence, whose rounding knows where a step began; under --invariant a prompt cut
+ * anywhere gives the same bits, token by token. */
+static void scans(void **state) {
+    static const enum pl_device_kind kinds[] = {PL_DEVICE_OPENCL, PL_DEVICE_CUDA};
+    static const enum pl_backend backends[] = {PL_BACKEND_OPENCL, PL_BACKEND_CUDA};
+    static float whole[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
+    static struct gold g;
+    size_t ran = 0;
+    (void)state;
+    if (!gold_read("mamba2", &g)) fail_msg("cannot read tests/golden/model/mamba2.bin");
+    for (size_t i = 0; i < PL_COUNT_OF(kinds) * 2; i++) {
+        const bool invariant = i % 2 == 1;
+        int index = test_device_of(kinds[i / 2]);
+        struct rig r;
+        if (index < 0) continue;
+        struct pl_ops_options oo = {
+            .backend = backends[i / 2], .device = index, .threads = 2, .invariant = invariant, .exact = true};
+        rig_open_with(&r, &oo, "tests/golden/model/mamba2.gguf", PL_F32, GOLD_TOKENS_MAX);
+        rig_run(&r, g.ids, g.tokens, g.tokens, whole);
+        uint64_t layers = pl_model_config(r.model)->state_layers;
+        assert_int_equal(scans_taken(&r, "chunks"), invariant ? 0 : layers);
+        assert_int_equal(scans_taken(&r, "portable"), invariant ? layers : 0);
+        rig_run(&r, g.ids, g.tokens, 21, got);
+        bool same = memcmp(got, whole, (size_t)g.tokens * g.vocab * sizeof *got) == 0;
+        assert_true(same == invariant); /* else this could not fail */
+        rig_close(&r);
+        ran++;
+    }
+    if (ran == 0) skip();
+}
+
 /* Asking for what is not there is an error that says what is missing. */
 static void absent_is_an_error(void **state) {
     (void)state;
@@ -184,8 +225,12 @@ int main(void) {
     if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
     strcat(cache, "/build/test-cache");
     setenv("XDG_CACHE_HOME", cache, 1);
-    struct CMUnitTest tests[] = {
-        cmocka_unit_test(opencl),    cmocka_unit_test(opencl_half),       cmocka_unit_test(cuda),
-        cmocka_unit_test(cuda_half), cmocka_unit_test(cuda_tensor_cores), cmocka_unit_test(absent_is_an_error)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(opencl),
+                                 cmocka_unit_test(opencl_half),
+                                 cmocka_unit_test(cuda),
+                                 cmocka_unit_test(cuda_half),
+                                 cmocka_unit_test(cuda_tensor_cores),
+                                 cmocka_unit_test(scans),
+                                 cmocka_unit_test(absent_is_an_error)};
     return TEST_RUN("models on devices", tests);
 }
