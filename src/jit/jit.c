@@ -76,9 +76,10 @@ enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *o
     if (st == PL_NOT_FOUND && pl_jit_pack_open(&j->pack, pl_device_info(d))) {
         snprintf(j->compiler, sizeof j->compiler, "none; shipped code by %s", j->pack.compiler);
         snprintf(j->why_not, sizeof j->why_not, "%.390s", missing.text);
-        pl_log_always("kernels: no compiler here; shipped code serves: %zu kernels for %s. The faster forms of %s are compiled "
-                      "where NVRTC is: the CUDA toolkit, or pip install nvidia-cuda-nvrtc",
-                      j->pack.count, j->pack.target, pl_device_info(d)->target);
+        pl_log_always(
+            "kernels: no compiler here; shipped code serves: %zu kernels for %s. The faster forms of %s are compiled "
+            "where NVRTC is: the CUDA toolkit, or pip install nvidia-cuda-nvrtc",
+            j->pack.count, j->pack.target, pl_device_info(d)->target);
         st = PL_OK;
     }
     if (st != PL_OK) {
