@@ -21,13 +21,26 @@ struct verify {
     struct pl_verify_options o;
     const char *model, *threads, *item, *only;
     bool plan, resume, json;
+    uint32_t budget_s; /* 0: none */
+    double deadline;   /* when the budget is used up */
     char self[1024];
     struct pl_buf flags;
-    char *path; /* of the model, owned */
+    char *path; /* of the model, owned; of the others likewise */
+    const char *route_models[PL_VERIFY_ROUTE_MODELS];
+    char *route_paths[PL_VERIFY_ROUTE_MODELS];
+    size_t route_model_count;
     json_t *report;
     int argc;
     char **argv;
 };
+
+static enum pl_status add_route_model(void *out, const char *value, struct pl_err *err) {
+    struct verify *v = out;
+    if (v->route_model_count == PL_VERIFY_ROUTE_MODELS)
+        PL_FAIL(err, PL_USAGE, "--route-model was given more than %d times", PL_VERIFY_ROUTE_MODELS);
+    v->route_models[v->route_model_count++] = value;
+    return PL_OK;
+}
 
 static int parse(struct verify *v, int argc, char **argv) {
     struct pl_verify_options *o = &v->o;
@@ -52,12 +65,16 @@ static int parse(struct verify *v, int argc, char **argv) {
          NULL},
         {0, "order", "JUNIT.xml,..", PL_ARG_STR, &o->order,
          "results of the same suite in other orders: every test must end as in --tests", 0, 0, NULL},
+        {0, "route-model", "MODEL", PL_ARG_EACH, v,
+         "a further model for routes that MODEL does not reach; may be given several times", 0, 0, add_route_model},
         {0, "floor", "PERCENT", PL_ARG_U32, &o->floor, "decoding below this part of the read ceiling is a failure", 0, 1000,
          NULL},
         {0, "jobs", "N", PL_ARG_U32, &o->jobs,
          "items at once, but for those that measure time (0 = a quarter of the CPUs, up to 4, as memory allows)", 0, 16,
          NULL},
         {0, "timeout", "SECONDS", PL_ARG_U32, &o->timeout_s, "of one item (3600)", 1, 86400, NULL},
+        {0, "budget", "SECONDS", PL_ARG_U32, &v->budget_s,
+         "begin nothing after so long, and keep nothing that did not end: --resume goes on (0 = no end)", 0, 1 << 30, NULL},
         {0, "json", NULL, PL_ARG_FLAG, &v->json, "print the report as JSON instead of Markdown", 0, 0, NULL},
         {0, "item", "ITEM", PL_ARG_STR, &v->item, "run one item here and print its result as JSON", 0, 0, NULL},
         {0},
@@ -115,9 +132,15 @@ static enum pl_status prepare(struct verify *v, struct pl_err *err) {
     if (o->flags != NULL) pl_buf_add_c(&v->flags, o->flags);
     while (v->flags.len > 0 && v->flags.data[v->flags.len - 1] == ' ') v->flags.data[--v->flags.len] = '\0';
     o->flags = pl_buf_cstr(&v->flags);
+    if (v->route_model_count > 0 && v->model == NULL)
+        PL_FAIL(err, PL_USAGE, "--route-model needs -m: the model whose routes it adds to");
     if (v->model != NULL && !v->plan) {
         PL_TRY(pl_store_resolve(v->model, &v->path, err));
         o->model = v->path;
+        for (size_t i = 0; i < v->route_model_count; i++) {
+            PL_TRY(pl_store_resolve(v->route_models[i], &v->route_paths[i], err));
+            o->route_models[o->route_model_count++] = v->route_paths[i];
+        }
     } else {
         o->model = v->model;
     }
@@ -162,11 +185,33 @@ static void print_plan(FILE *to, const struct verify *v) {
 
 /* ---------- the report on disk ---------- */
 
-/* Whole at any time: after a kill it says UNFINISHED. */
+static const json_t *done(const struct verify *v, const char *name) {
+    const json_t *items = json_object_get(v->report, "items");
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        const char *n = json_string_value(json_object_get(json_array_get(items, i), "name"));
+        if (n != NULL && strcmp(n, name) == 0) return json_array_get(items, i);
+    }
+    return NULL;
+}
+
+/* Items of the plan that have no result; said in the report. */
+static size_t add_open_items(const struct verify *v) {
+    json_t *open = json_object_get(v->report, "not_measured");
+    size_t n = 0;
+    for (size_t i = 0; i < pl_verify_item_count; i++) {
+        const char *name = pl_verify_items[i].name;
+        if (!chosen(v, &pl_verify_items[i]) || done(v, name) != NULL) continue;
+        json_array_append_new(open, json_sprintf("%s: has not ended yet; --resume goes on", name));
+        n++;
+    }
+    return n;
+}
+
+/* Whole at any time: after a kill, or at the end of its budget, it says UNFINISHED. */
 static enum pl_status write_report(const struct verify *v, bool finished, struct pl_err *err) {
     struct pl_buf markdown = {0};
     pl_verify_report_finish(v->report);
-    if (!finished) {
+    if (add_open_items(v) > 0 || !finished) {
         json_object_set_new(v->report, "verdict", json_string("UNFINISHED"));
         json_object_set_new(v->report, "exit_code", json_integer(PL_EXIT_INCONCLUSIVE));
     }
@@ -223,15 +268,6 @@ static enum pl_status take_back(struct verify *v, struct pl_err *err) {
     return PL_OK;
 }
 
-static const json_t *done(const struct verify *v, const char *name) {
-    const json_t *items = json_object_get(v->report, "items");
-    for (size_t i = 0; i < json_array_size(items); i++) {
-        const char *n = json_string_value(json_object_get(json_array_get(items, i), "name"));
-        if (n != NULL && strcmp(n, name) == 0) return json_array_get(items, i);
-    }
-    return NULL;
-}
-
 /* ---------- running ---------- */
 
 /* What shows this result again, as typed in a shell. */
@@ -253,10 +289,14 @@ static void add_command(json_t *result, char *const *argv) {
     pl_buf_deinit(&line);
 }
 
-/* The item in a process of its own; what that process cannot say for itself is said here. */
-static json_t *run_apart(const struct verify *v, const struct pl_verify_item *item) {
+/* The item in a process of its own; what that process cannot say for itself is said here. out_of_time: the budget ended
+ * before it did, and there is no result. */
+static json_t *run_apart(const struct verify *v, const struct pl_verify_item *item, bool *out_of_time) {
     char *argv[80], flag[] = "--item";
     size_t n = 0;
+    double left = v->budget_s > 0 ? PL_MAX(v->deadline - pl_clock_s(), 1) : v->o.timeout_s;
+    bool cut = left < v->o.timeout_s;
+    uint32_t limit = cut ? (uint32_t)left : v->o.timeout_s;
     argv[n++] = (char *)(uintptr_t)v->self;
     for (int i = 0; i < v->argc && n < 70; i++) argv[n++] = v->argv[i];
     argv[n++] = flag;
@@ -265,9 +305,10 @@ static json_t *run_apart(const struct verify *v, const struct pl_verify_item *it
     struct pl_spawned run = {0};
     struct pl_err err = {0};
     struct pl_verify_result r = {0};
-    enum pl_status st = pl_spawn(argv, NULL, 0, v->o.timeout_s, &run, &err);
+    enum pl_status st = pl_spawn(argv, NULL, 0, limit, &run, &err);
     json_t *result = st == PL_OK ? json_loadb(pl_buf_cstr(&run.out), run.out.len, 0, NULL) : NULL;
-    if (!json_is_object(result)) {
+    *out_of_time = cut && st == PL_OK && run.timed_out && !json_is_object(result);
+    if (!json_is_object(result) && !*out_of_time) {
         json_decref(result);
         if (st != PL_OK)
             pl_verify_say(&r, PL_VERIFY_FAIL, "%.500s", err.text);
@@ -349,9 +390,11 @@ static void *turn_worker(void *arg) {
         while (t->next < t->end && t->result[t->next] != NULL) t->next++;
         size_t i = t->st == PL_OK ? t->next++ : t->end;
         bool useless = i < t->end && t->item[i]->needs_model && backend_failed(t);
+        bool late = t->v->budget_s > 0 && pl_clock_s() >= t->v->deadline, out_of_time = false;
         pthread_mutex_unlock(&t->lock);
-        if (i >= t->end) return NULL;
-        json_t *result = useless ? not_run(t->item[i]) : run_apart(t->v, t->item[i]);
+        if (i >= t->end || late) return NULL;
+        json_t *result = useless ? not_run(t->item[i]) : run_apart(t->v, t->item[i], &out_of_time);
+        if (out_of_time) return NULL;
         pthread_mutex_lock(&t->lock);
         t->result[i] = result;
         if (t->st == PL_OK && result == NULL)
@@ -406,6 +449,12 @@ static json_t *run_against(struct verify *v) {
     return result;
 }
 
+static bool is_whole(const struct verify *v) {
+    for (size_t i = 0; i < pl_verify_item_count; i++)
+        if (chosen(v, &pl_verify_items[i]) && done(v, pl_verify_items[i].name) == NULL) return false;
+    return true;
+}
+
 static enum pl_status run_items(struct verify *v, struct pl_err *err) {
     json_t *beside = v->o.against != NULL ? json_incref((json_t *)(uintptr_t)done(v, "against")) : NULL;
     enum pl_status st = run_plan(v, err);
@@ -413,11 +462,18 @@ static enum pl_status run_items(struct verify *v, struct pl_err *err) {
         json_decref(beside);
         return st;
     }
-    if (v->o.against != NULL && beside == NULL) beside = run_against(v);
+    bool whole = is_whole(v);
+    if (v->o.against != NULL && beside == NULL && whole) beside = run_against(v);
+    if (v->o.against != NULL && !whole) {
+        json_decref(beside);
+        return write_report(v, false, err);
+    }
     if (v->o.against != NULL && (beside == NULL || json_array_append_new(json_object_get(v->report, "items"), beside) != 0))
         PL_FAIL(err, PL_NO_MEMORY, "no memory for the report");
     return write_report(v, true, err);
 }
+
+static int exit_code(const struct verify *v) { return (int)json_integer_value(json_object_get(v->report, "exit_code")); }
 
 static enum pl_status run_all(struct verify *v, struct pl_err *err) {
     if (mkdir(v->o.dir, 0777) != 0 && errno != EEXIST)
@@ -427,8 +483,9 @@ static enum pl_status run_all(struct verify *v, struct pl_err *err) {
     json_object_set_new(v->report, "build_id", json_string(plumb_build_id()));
     if (v->resume) PL_TRY(take_back(v, err));
     print_plan(stderr, v);
+    v->deadline = pl_clock_s() + v->budget_s;
     PL_TRY(run_items(v, err));
-    pl_out_verdict(pl_verify_exit_code(v->report));
+    pl_out_verdict(exit_code(v));
     if (v->json) return pl_cmd_print_json(json_incref(v->report), err);
     struct pl_buf markdown = {0};
     pl_verify_report_markdown(v->report, &markdown);
@@ -453,7 +510,7 @@ static int run(struct verify *v) {
     if (st == PL_OK) st = run_all(v, &err);
     if (st == PL_OK) {
         int code = pl_out_close();
-        return code != PL_EXIT_OK ? code : pl_verify_exit_code(v->report);
+        return code != PL_EXIT_OK ? code : exit_code(v);
     }
     err.status = st;
     if (st == PL_USAGE) return pl_cmd_usage("verify", "%s", err.text);
@@ -468,5 +525,6 @@ int pl_cmd_verify(int argc, char **argv) {
     json_decref(v.report);
     pl_buf_deinit(&v.flags);
     pl_free(v.path);
+    for (size_t i = 0; i < v.route_model_count; i++) pl_free(v.route_paths[i]);
     return code;
 }

@@ -93,9 +93,11 @@ json_t *pl_verify_report_begin(const struct pl_verify_options *o) {
     time_t now = time(NULL);
     struct tm tm;
     if (gmtime_r(&now, &tm) != NULL) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    return json_pack("{s:s, s:s, s:{s:s?, s:s?, s:s?, s:s?, s:b}, s:[]}", "schema", "plumb-verify-1", "started", when,
+    json_t *models = o->route_model_count > 0 ? json_array() : NULL;
+    for (size_t i = 0; i < o->route_model_count; i++) json_array_append_new(models, json_string(o->route_models[i]));
+    return json_pack("{s:s, s:s, s:{s:s?, s:s?, s:s?, s:s?, s:b, s:o*}, s:[]}", "schema", "plumb-verify-1", "started", when,
                      "options", "model", o->model, "flags", o->flags, "backend", o->backend, "url", o->url, "quick",
-                     o->quick, "items");
+                     o->quick, "route_models", models, "items");
 }
 
 /* The nine questions of docs/verify.md; a report says which are open. */

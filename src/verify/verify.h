@@ -14,6 +14,7 @@
 enum pl_verify_status { PL_VERIFY_PASS, PL_VERIFY_FAIL, PL_VERIFY_INCONCLUSIVE, PL_VERIFY_SKIPPED, PL_VERIFY_STATUSES };
 const char *pl_verify_status_name(enum pl_verify_status s); /* "pass", "fail", "inconclusive", "skipped" */
 
+enum { PL_VERIFY_ROUTE_MODELS = 8 };
 struct pl_verify_options {
     const char *self;            /* this program */
     const char *model, *flags;   /* NULL: items that need one are skipped; flags: of the engine, for every item */
@@ -22,6 +23,8 @@ struct pl_verify_options {
     const char *dir;             /* report and scratch */
     const char *against, *tests; /* report or build to compare with; JUnit results of the suite */
     const char *order;           /* JUnit results of the same suite in other orders, with commas */
+    const char *route_models[PL_VERIFY_ROUTE_MODELS]; /* for routes that the model does not reach */
+    size_t route_model_count;
     bool quick;
     uint32_t floor;     /* percent of the read ceiling that decoding must reach; 0: none */
     uint32_t jobs;      /* items at once, and half as many rows of an item; 0: by the number of CPUs */

@@ -1,9 +1,11 @@
 /* verify_routes - the ways that kernels are reached: each has its own way in, each is driven and reported, or is listed as
  * not runnable here with the reason. Equal answers cannot show a way that was never taken. */
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "verify/counters.h"
@@ -32,7 +34,10 @@ static const struct {
     [SWITCHED_OFF] = {"PLUMB_ATTN_OFF=v1,v2,cascade", "", "PLUMB_ATTN_OFF=v1,v2,cascade"},
 };
 
+/* What came of one way in: the ways of the model first, then the other models, each as planned. */
+enum { SEEN_MAX = WAYS + PL_VERIFY_ROUTE_MODELS };
 struct seen {
+    const char *model; /* its file's name */
     bool driven, ok;
     char why[300];    /* it was not driven, or a request failed */
     json_t *kernels;  /* rows {op, kernel, launches} */
@@ -57,8 +62,10 @@ void *pl_verify_ask(void *request) {
     return c;
 }
 
+enum { PAGE_AND_A_BIT = 48 }; /* tokens */
+
 /* As much of the prose as fills half of what a sequence may hold, at most some 250 tokens. */
-static size_t shared_bytes(struct pl_peer *p) {
+static size_t shared_bytes(struct pl_peer *p, size_t *tokens_out) {
     long status = 0;
     json_t *props = NULL, *tokens = NULL;
     size_t n = 800;
@@ -69,6 +76,7 @@ static size_t shared_bytes(struct pl_peer *p) {
     size_t count = json_array_size(json_object_get(tokens, "tokens")),
            most = context > 0 ? PL_MIN((size_t)context / 2, (size_t)250) : 100;
     if (count > most) n = n * most / count;
+    *tokens_out = PL_MIN(count, most);
     json_decref(props);
     json_decref(body);
     json_decref(tokens);
@@ -99,18 +107,18 @@ static void together(struct pl_verify_request *c, size_t n) {
     for (size_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
 }
 
-/* One alone, which leaves the beginning in the cache; four that share it; one with a temperature; and a prompt that comes
- * while another sequence is being answered. */
+/* One alone, which leaves the beginning in the cache; four that share it, and two that share little more than a page of it;
+ * one with a temperature; and a prompt that comes while another sequence is being answered. */
 static void drive(const struct pl_verify_options *o, const char *url, struct seen *s) {
-    enum { N = 8 };
+    enum { N = 10 };
     struct pl_verify_request c[N];
     char prompt[N][1000];
     struct pl_peer p = {.url = url, .timeout_s = o->timeout_s};
-    size_t shared = shared_bytes(&p);
+    size_t tokens, shared = shared_bytes(&p, &tokens), page = tokens > PAGE_AND_A_BIT ? shared * PAGE_AND_A_BIT / tokens : 0;
     pthread_t thread;
     for (int i = 0; i < N; i++) {
-        bool beginning = i < 5;
-        snprintf(prompt[i], sizeof prompt[i], "%.*s %s", beginning ? (int)shared : 0, pl_verify_text,
+        size_t beginning = i < 5 ? shared : i < 8 ? 0 : page;
+        snprintf(prompt[i], sizeof prompt[i], "%.*s %s", (int)beginning, pl_verify_text,
                  pl_verify_prompts[i % PL_VERIFY_PROMPTS]);
         c[i] = (struct pl_verify_request){.url = url, .prompt = prompt[i], .timeout_s = o->timeout_s, .tokens = 24};
     }
@@ -118,6 +126,7 @@ static void drive(const struct pl_verify_options *o, const char *url, struct see
     c[6].tokens = 64;
     (void)pl_verify_ask(&c[0]);
     together(c + 1, 4);
+    together(c + 8, 2);
     (void)pl_verify_ask(&c[5]);
     if (pthread_create(&thread, NULL, pl_verify_ask, &c[6]) == 0) {
         const struct timespec moment = {.tv_nsec = 2000000};
@@ -195,10 +204,24 @@ static void take(const struct pl_verify_options *o, enum way_id w, struct seen *
 struct taking {
     const struct pl_verify_options *o;
     struct seen *seen;
+    size_t ways; /* of the model */
 };
-static void take_one(void *user, size_t w) {
+static void take_one(void *user, size_t i) {
     struct taking *t = user;
-    take(t->o, (enum way_id)w, &t->seen[w]);
+    struct pl_verify_options other = *t->o;
+    if (i < t->ways) {
+        take(t->o, (enum way_id)i, &t->seen[i]);
+    } else {
+        other.model = t->o->route_models[i - t->ways];
+        take(&other, PLANNED, &t->seen[WAYS + i - t->ways]);
+    }
+}
+
+static const char *file_of(const char *path) {
+    size_t len = strlen(path);
+    while (len > 0 && path[len - 1] == '/') len--;
+    while (len > 0 && path[len - 1] != '/') len--;
+    return path + len;
 }
 
 /* ---------- what was reached ---------- */
@@ -235,23 +258,29 @@ static double launches(const struct seen *s, const char *op, const char *const *
 }
 
 struct report {
-    const struct seen *seen;
+    const struct seen *seen; /* [SEEN_MAX] */
+    size_t models;           /* further ones */
     json_t *rows;
     size_t reached;
     bool cpu;
 };
 
-static void add_row(struct report *r, const char *route, const char *way, double count, const char *what, const char *why) {
+static void add_row_of(struct report *r, const char *route, const char *way, const char *model, double count,
+                       const char *what, const char *why) {
     r->reached += count > 0;
-    json_array_append_new(r->rows, json_pack("{s:s, s:s, s:b, s:f, s:s, s:s}", "route", route, "way_in", way, "reached",
-                                             count > 0, "count", count, "what_ran", what, "why", count > 0 ? "" : why));
+    json_array_append_new(r->rows,
+                          json_pack("{s:s, s:s, s:s, s:b, s:f, s:s, s:s}", "route", route, "way_in", way, "model", model,
+                                    "reached", count > 0, "count", count, "what_ran", what, "why", count > 0 ? "" : why));
+}
+static void add_row(struct report *r, const char *route, const char *way, double count, const char *what, const char *why) {
+    add_row_of(r, route, way, count > 0 ? r->seen[PLANNED].model : "", count, what, why);
 }
 
 /* A form of decode attention, by one way in. */
 static void form_row(struct report *r, const char *route, enum way_id w, const char *form, const char *reason) {
     char instead[400] = "", names[300] = "", why[480];
     const struct seen *s = &r->seen[w];
-    if (!s->driven) {
+    if (!s->driven || r->cpu) {
         add_row(r, route, ways[w].name, 0, "", r->cpu ? "the CPU has one form of attention" : "not driven");
         return;
     }
@@ -261,13 +290,43 @@ static void form_row(struct report *r, const char *route, enum way_id w, const c
     add_row(r, route, ways[w].name, n, names, why);
 }
 
-/* An operation's kernels, in any of the ways; parts NULL: any kernel of it. */
-static void kernel_row(struct report *r, const char *route, const char *op, const char *const *parts, const char *way,
-                       const char *why) {
+static bool has(const struct seen *s, const char *op) {
+    char names[300] = "";
+    return op == NULL || launches(s, op, NULL, names, sizeof names) > 0;
+}
+
+/* An operation's kernels in any of the ways, or else with another model; parts NULL: any kernel of it; with: only where
+ * this operation ran too. */
+static void kernel_row_with(struct report *r, const char *route, const char *op, const char *const *parts, const char *with,
+                            const char *way, const char *why) {
     char names[300] = "";
     double n = 0;
-    for (int w = 0; w < WAYS; w++) n += launches(&r->seen[w], op, parts, names, sizeof names);
-    add_row(r, route, way, n, names, why);
+    const char *model = "";
+    for (size_t i = 0; i < WAYS + r->models && (i < WAYS || n == 0); i++) {
+        double more = has(&r->seen[i], with) ? launches(&r->seen[i], op, parts, names, sizeof names) : 0;
+        if (more > 0) model = r->seen[i].model;
+        n += more;
+    }
+    add_row_of(r, route, way, model, n, names, why);
+}
+static void kernel_row(struct report *r, const char *route, const char *op, const char *const *parts, const char *way,
+                       const char *why) {
+    kernel_row_with(r, route, op, parts, NULL, way, why);
+}
+
+/* What runs instead where the paged kernels do not take a model's heads: with the first model of which that is said. */
+static void shape_row(struct report *r, const char *route, const char *reason, const char *way) {
+    char instead[400], names[300] = "";
+    double n = 0;
+    size_t at = PLANNED;
+    for (size_t i = 0; i < 1 + r->models && n == 0; i++) {
+        instead[0] = '\0';
+        at = i == 0 ? PLANNED : WAYS + i - 1;
+        n = form_steps(&r->seen[at], NULL, reason, instead, sizeof instead);
+    }
+    if (n > 0) (void)launches(&r->seen[at], "attention", NULL, names, sizeof names);
+    add_row_of(r, route, way, n > 0 ? r->seen[at].model : "", n, names,
+               r->cpu ? "the CPU has one form of attention" : "the kernels take the heads of these models");
 }
 
 /* The bed that the tuner times forms in: kernels without a model, no dispatch in between. */
@@ -337,8 +396,14 @@ static void decline_rows(struct report *r) {
     }
 }
 
+static bool has_latent(const struct report *r) {
+    bool found = false;
+    for (size_t i = 0; i < WAYS + r->models; i++) found |= r->seen[i].kernels != NULL && has(&r->seen[i], "latent_append");
+    return found;
+}
+
 static void attention_rows(struct report *r) {
-    static const char *const merge[] = {"merge", NULL};
+    static const char *const merge[] = {"merge", NULL}, *const sinks[] = {"/sinks", NULL};
     char names[300] = "", instead[400] = "";
     double n = launches(&r->seen[PLANNED], "attention", NULL, names, sizeof names);
     (void)form_steps(&r->seen[PLANNED], NULL, NULL, instead, sizeof instead);
@@ -347,31 +412,50 @@ static void attention_rows(struct report *r) {
     form_row(r, "v2: chunks, several sequences at once", FORCED_V2, "v2", NULL);
     kernel_row(r, "merge of chunks", "attention", merge, "a context of several chunks",
                r->cpu ? "the CPU merges inside its kernel" : "no context had more than one chunk");
-    double latent = 0;
-    char ran[300] = "";
-    for (int w = 0; w < WAYS; w++) latent += launches(&r->seen[w], "latent_append", NULL, ran, sizeof ran);
     kernel_row(r, "latent attention: keys and values in one", "latent_append", NULL, "a model with latent attention",
-               "this model has no latent attention");
-    if (latent > 0)
-        kernel_row(r, "merge of latent attention's chunks", "attention", merge, "a context of several chunks",
-                   r->cpu ? "the CPU merges inside its kernel" : "no context had more than one chunk");
-    else
-        add_row(r, "merge of latent attention's chunks", "a model with latent attention", 0, "",
-                "this model has no latent attention");
+               "no model here has latent attention");
+    kernel_row_with(r, "merge of latent attention's chunks", "attention", merge, "latent_append",
+                    "a context of several chunks",
+                    !has_latent(r) ? "no model here has latent attention"
+                    : r->cpu       ? "the CPU merges inside its kernel"
+                                   : "no context had more than one chunk");
     form_row(r, "cascade over a shared beginning", FORCED_CASCADE, "cascade", NULL);
     decline_rows(r);
     form_row(r, "gather, asked for", FORCED_GATHER, "gather", NULL);
     form_row(r, "gather, because all else is switched off", SWITCHED_OFF, "gather", NULL);
+    shape_row(r, "declined for the size of heads", "geometry", "a model whose heads the paged kernels do not take");
+    kernel_row(r, "attention with sinks", "attention", sinks, "a model with sinks",
+               r->cpu ? "the CPU has one form of attention" : "no model here has attention sinks");
     form_row(r, "declined before the pool: a step of several tokens", FORCED_V2, NULL, "multi-token");
     form_row(r, "declined before the pool: prompts beside rows of decoding", PLANNED, NULL, "mixed");
 }
 
+/* What only some families of models ask for. */
+static const struct {
+    const char *route, *op, *way, *why;
+} some_models[] = {
+    {"mixture of experts", "moe", "a model with experts", "no model here has experts"},
+    {"shared experts behind a gate", "gate_rows", "a model with gated shared experts", "no model here has them"},
+    {"state update", "ssm_update", "a recurrent model, decode", "no model here has recurrent layers"},
+    {"scan over states", "ssm_scan", "a recurrent model, prompts", "no model here has recurrent layers"},
+    {"convolution before states", "causal_conv", "a recurrent model", "no model here has recurrent layers"},
+    {"norm behind a gate", "gated_norm", "a recurrent model with gated norms", "no model here has them"},
+    {"products of each head", "heads_linear", "a model with latent attention", "no model here has latent attention"},
+    {"ternary product", "ternary", "a model with ternary weights", "no model here has ternary weights"},
+    {"norm around a mean", "layer_norm", "a model with layer norms", "no model here has layer norms"},
+    {"logits held below a bound", "softcap", "a model with soft caps", "no model here caps its logits"},
+    {"logits scaled", "scale", "a model that scales", "no model here scales"},
+};
+
 static void other_rows(struct report *r) {
     static const char *const one[] = {"gemv", "/r1", "stream", NULL};
     static const char *const many[] = {"gemm", "cublaslt", "mma", "/r8", "/r4", "tile", NULL};
+    kernel_row(r, "rows of the embedding", "embed", NULL, "every request", "nothing was launched");
+    kernel_row(r, "rows whose logits are wanted", "gather", NULL, "every request", "nothing was launched");
     kernel_row(r, "norm", "norm", NULL, "every request", "this model has none");
     kernel_row(r, "residual and norm in one", "add_norm", NULL, "every request",
-               "this model does not call it: its products add");
+               "no model here calls it: their products add");
+    kernel_row(r, "residual by itself", "add", NULL, "a model with norms after its products", "no model here calls it");
     kernel_row(r, "product and residual in one", "linear_add", NULL, "every request", "this model does not call it");
     kernel_row(r, "head norms, rotation and append in one", "rope_append", NULL, "every request", "this model has none");
     kernel_row(r, "products of one row", "linear", one, "decode", "no kernel for one row ran");
@@ -383,39 +467,88 @@ static void other_rows(struct report *r) {
     double draws = launches(&r->seen[PLANNED], "draw", NULL, drawn, sizeof drawn);
     add_row(r, "sampling", "a request with a temperature", draws > 0 ? draws : r->seen[PLANNED].ok,
             draws > 0 ? drawn : "on the host, from logits that were read", "failed");
-    kernel_row(r, "mixture of experts", "moe", NULL, "a model with experts", "this model has no experts");
-    kernel_row(r, "state update", "ssm_update", NULL, "a recurrent model, decode", "this model has no recurrent layers");
-    kernel_row(r, "scan over states", "ssm_scan", NULL, "a recurrent model, prompts", "this model has no recurrent layers");
-    kernel_row(r, "ternary product", "ternary", NULL, "a model with ternary weights", "this model has no ternary weights");
-    add_row(r, "FFT", "a model that takes sound", 0, "", "this model takes no sound (the transform: tests/audio)");
+    for (size_t i = 0; i < PL_COUNT_OF(some_models); i++)
+        kernel_row(r, some_models[i].route, some_models[i].op, NULL, some_models[i].way, some_models[i].why);
+}
+
+/* ---------- the transform of sound ---------- */
+
+/* A second of a tone, as 16-bit PCM. */
+static bool write_tone(const char *path) {
+    enum { RATE = 16000 };
+    static const uint8_t head[44] = {'R', 'I', 'F', 'F', 0x24, 0x7d, 0,   0,   'W', 'A',  'V',  'E',  'f', 'm', 't',
+                                     ' ', 16,  0,   0,   0,    1,    0,   1,   0,   0x80, 0x3e, 0,    0,   0,   0x7d,
+                                     0,   0,   2,   0,   16,   0,    'd', 'a', 't', 'a',  0,    0x7d, 0,   0};
+    FILE *f = fopen(path, "we");
+    bool ok = f != NULL && fwrite(head, 1, sizeof head, f) == sizeof head;
+    for (int i = 0; i < RATE && ok; i++) {
+        int v = (int)lrint(12000 * sin(6.283185307179586 * 1000 * i / RATE)) & 0xffff;
+        ok = fputc(v & 0xff, f) != EOF && fputc(v >> 8, f) != EOF;
+    }
+    return f != NULL && fclose(f) == 0 && ok;
+}
+
+static void sound_row(const struct pl_verify_options *o, struct report *r) {
+    enum pl_backend b = pl_verify_backend_of(o);
+    const char *with = b == PL_BACKEND_CUDA || b == PL_BACKEND_ROCM ? pl_backend_name(b) : "cpu";
+    char path[1200], why[300] = "the tone could not be written", what[100] = "";
+    static const char mark[] = "transformed by ";
+    struct pl_buf said = {0};
+    struct pl_err err = {0};
+    int code = 0;
+    snprintf(path, sizeof path, "%.1100s/tone.wav", o->dir);
+    const char *const words[] = {"mel", path, "--whole", "--backend", with, NULL};
+    if (write_tone(path)) {
+        if (pl_verify_self(o, words, NULL, &said, &code, &err) != PL_OK) code = 1;
+        const char *at = strstr(pl_buf_cstr(&said), mark);
+        if (code == 0 && at != NULL)
+            snprintf(what, sizeof what, "%.*s", (int)PL_MIN(strcspn(at + sizeof mark - 1, "\n"), (size_t)99),
+                     at + sizeof mark - 1);
+        snprintf(why, sizeof why, "exit code %d: %.250s %.30s", code, pl_buf_cstr(&said), err.text);
+    }
+    add_row_of(r, "FFT", "plumb mel, which models of sound begin with", "", what[0] != '\0', what, why);
+    (void)unlink(path);
+    pl_buf_deinit(&said);
+}
+
+/* A named model that could not be driven leaves its routes open. */
+static void conclude(struct report *r, const char *bad, const char *open, struct pl_verify_result *out) {
+    if (bad[0] != '\0')
+        pl_verify_say(out, PL_VERIFY_FAIL, "%s", bad);
+    else
+        pl_verify_say(out, r->reached > 0 && open[0] == '\0' ? PL_VERIFY_PASS : PL_VERIFY_INCONCLUSIVE,
+                      "%zu of %zu routes reached; the others are listed with the reason%s%s", r->reached,
+                      json_array_size(r->rows), open[0] != '\0' ? "; not driven: " : "", open);
 }
 
 void pl_verify_routes(const struct pl_verify_options *o, struct pl_verify_result *r) {
-    struct seen seen[WAYS] = {0};
-    struct report report = {.seen = seen, .rows = json_array(), .cpu = pl_verify_backend_of(o) == PL_BACKEND_CPU};
+    struct seen seen[SEEN_MAX] = {0};
+    bool cpu = pl_verify_backend_of(o) == PL_BACKEND_CPU;
+    struct report report = {.seen = seen, .models = o->route_model_count, .rows = json_array(), .cpu = cpu};
     json_t *taken = json_array();
-    char bad[400] = "";
-    struct taking taking = {o, seen};
-    pl_verify_each(o, report.cpu ? PLANNED + 1 : WAYS, take_one, &taking);
-    for (int w = 0; w < WAYS; w++) {
-        if (report.cpu && w != PLANNED) continue;
-        if (!seen[w].ok && bad[0] == '\0') snprintf(bad, sizeof bad, "%s: %s", ways[w].name, seen[w].why);
-        json_array_append_new(
-            taken, json_pack("{s:s, s:O?, s:O?}", "way", ways[w].name, "forms", seen[w].forms, "shared", seen[w].declined));
+    char bad[400] = "", open[400] = "";
+    struct taking taking = {o, seen, cpu ? PLANNED + 1 : WAYS};
+    for (size_t i = 0; i < WAYS; i++) seen[i].model = file_of(o->model);
+    for (size_t i = 0; i < report.models; i++) seen[WAYS + i].model = file_of(o->route_models[i]);
+    pl_verify_each(o, taking.ways + report.models, take_one, &taking);
+    for (size_t i = 0; i < WAYS + report.models; i++) {
+        const char *way = ways[i < WAYS ? i : PLANNED].name;
+        if (cpu && i < WAYS && i != PLANNED) continue;
+        char *first = i < WAYS ? bad : open;
+        if (!seen[i].ok && first[0] == '\0')
+            snprintf(first, sizeof bad, "%.60s: %s", i < WAYS ? way : seen[i].model, seen[i].why);
+        json_array_append_new(taken, json_pack("{s:s, s:s, s:O?, s:O?, s:s}", "way", way, "model", seen[i].model, "forms",
+                                               seen[i].forms, "shared", seen[i].declined, "why", seen[i].why));
     }
     attention_rows(&report);
     bed_rows(o, &report);
     other_rows(&report);
-    if (bad[0] != '\0')
-        pl_verify_say(r, PL_VERIFY_FAIL, "%s", bad);
-    else
-        pl_verify_say(r, report.reached > 0 ? PL_VERIFY_PASS : PL_VERIFY_INCONCLUSIVE,
-                      "%zu of %zu routes reached; the others are listed with the reason", report.reached,
-                      json_array_size(report.rows));
+    sound_row(o, &report);
+    conclude(&report, bad, open, r);
     r->evidence = json_pack("{s:o, s:o, s:O?}", "routes", report.rows, "ways", taken, "kernels", seen[PLANNED].kernels);
-    for (int w = 0; w < WAYS; w++) {
-        json_decref(seen[w].kernels);
-        json_decref(seen[w].forms);
-        json_decref(seen[w].declined);
+    for (size_t i = 0; i < SEEN_MAX; i++) {
+        json_decref(seen[i].kernels);
+        json_decref(seen[i].forms);
+        json_decref(seen[i].declined);
     }
 }

@@ -168,6 +168,42 @@ def a_killed_run_goes_on_and_leaves_nothing_behind():
 
 
 @case
+def a_budget_ends_a_pass_that_goes_on():
+    out, args = os.path.join(WORK, "budget"), ("--quick", "--backend", "cpu", "--only", "build,operations,order", "--report")
+    text = verify(*args, out, "--budget", 1, "--against", "docs/evidence/smollm2-cpu.json", code=2)
+    r = report(out, "UNFINISHED")
+    kept = [i["name"] for i in r["items"]]
+    assert "order" not in kept and "against" not in kept and any(n.startswith("order: has not ended yet") for n in r["not_measured"]), text
+    verify(*args, out, "--resume", code=0)
+    after = report(out)
+    assert all(item(after, n) == item(r, n) for n in kept) and [i["name"] for i in after["items"]] == ["build", "operations", "order"]
+    assert not any("has not ended" in n for n in after["not_measured"])
+
+
+@case
+def other_models_reach_other_routes():
+    if not has_server():
+        raise tap.Skip("this build has no server")
+    import tools.route_models as made
+    out, models, names = os.path.join(WORK, "routes"), [], ("latent", "states", "ternary", "capped", "shared", "parallel")
+    for name in names:
+        models += ["--route-model", os.path.join(WORK, name + ".gguf")]
+        made.MODELS[name](models[-1])
+    verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "routes", "--report", out, *models, code=0)
+    r = report(out)
+    rows = {x["route"]: x for x in item(r, "routes")["evidence"]["routes"]}
+    for route, model in (("latent attention: keys and values in one", "latent"), ("products of each head", "latent"), ("mixture of experts", "latent"),
+                         ("state update", "states"), ("scan over states", "states"), ("ternary product", "ternary"), ("logits held below a bound", "capped"),
+                         ("residual and norm in one", "capped"), ("shared experts behind a gate", "shared"), ("norm around a mean", "parallel")):
+        assert rows[route]["reached"] and rows[route]["model"] == model + ".gguf", rows[route]
+    assert rows["FFT"]["reached"] and rows["norm"]["model"] == "tiny" and r["options"]["route_models"] == models[1::2]
+    assert item(r, "routes")["summary"].startswith(f"{sum(x['reached'] for x in rows.values())} of {len(rows)}")
+    verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "routes", "--report", out, "--route-model", "tests/golden/model/mamba2.gguf", code=2)
+    assert "not driven: mamba2.gguf" in item(report(out), "routes")["summary"]
+    assert "needs -m" in verify("--route-model", "x", code=64)
+
+
+@case
 def items_run_beside_each_other():
     """The same report in the plan's order, whoever is ready first; a context goes to every command."""
     out, only = os.path.join(WORK, "jobs"), "build,backend,operations,forced,outputs,accuracy,counters,bench"
