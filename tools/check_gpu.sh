@@ -7,15 +7,17 @@
 #   make check-gpu        or        bash tools/check_gpu.sh [folder of the build]
 #
 # PLUMB_GPU_JOBS programs at a time (4), each for PLUMB_GPU_LIMIT seconds at most (400: what stands still has failed, the rest goes
-# on); PLUMB_GPU_ONLY: only steps whose name contains this; logs stay in PLUMB_GPU_LOGS.
+# on); PLUMB_GPU_ONLY: only steps whose name contains this; logs stay in PLUMB_GPU_LOGS. Every case goes into a JUnit file,
+# PLUMB_GPU_REPORT (build/gpu-report.xml): what `plumb verify --tests` reads, and compares with that of another build.
 set -u
 B=$(cd "${1:-build/release}" && pwd) || exit 1
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 JOBS=${PLUMB_GPU_JOBS:-4} ONLY=${PLUMB_GPU_ONLY:-} LIMIT=${PLUMB_GPU_LIMIT:-400}
+REPORT=${PLUMB_GPU_REPORT:-build/gpu-report.xml}
 W=$(mktemp -d) LOGS=${PLUMB_GPU_LOGS:-}
 [ -n "$LOGS" ] && mkdir -p "$LOGS"
 export XDG_CACHE_HOME=$W/cache CMOCKA_MESSAGE_OUTPUT=TAP PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 TMPDIR=$W PLUMB=$B/plumb
-mkdir -p "$W/done"
+mkdir -p "$W/done" "$W/xml"
 trap 'rm -rf "$W"' EXIT
 
 # Reads a program's TAP: how many cases passed, failed, were skipped; a program that broke off counts as one failed.
@@ -37,8 +39,30 @@ judge() { # name rc seconds, output in $W/name
     } > "$W/line.$1"
     cat "$W/line.$1"
     echo "$passed $failed $skipped" > "$W/done/$1"
+    junit "$1" "$2" "$failed"
     [ -n "$LOGS" ] && cp "$out" "$LOGS/$1.txt"
     return 0
+}
+# The same cases as JUnit; a program that broke off is a failed case of its own.
+junit() { # name rc failed, output in $W/name
+    awk -v group="$1" -v rc="$2" -v failed="$3" '
+        function clean(s) { gsub(/[^ -~]/, "?", s); gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/>/, "\\&gt;", s)
+                            gsub(/"/, "\\&quot;", s); return s }
+        function add(name, what) { printf "<testcase classname=\"%s\" name=\"%s\">%s</testcase>\n", group, clean(name), what }
+        /^(not )?ok[ \t]/ {
+            bad = /^not /
+            name = $0
+            sub(/^(not )?ok[ \t]*[0-9]*[ \t]*-?[ \t]*/, "", name)
+            skipped = match(name, /#[ \t]*SKIP:?[ \t]*/)
+            why = skipped ? substr(name, RSTART + RLENGTH) : ""
+            if (skipped) name = substr(name, 1, RSTART - 1)
+            sub(/[ \t]+$/, "", name)
+            if (name == "") { name = why; why = "" }
+            if (skipped) add(name, "<skipped message=\"" clean(why) "\"/>")
+            else if (bad) { add(name, "<failure/>"); seen++ }
+            else add(name, "")
+        }
+        END { if (failed > seen) add("(process)", "<failure message=\"exit code " rc "\"/>") }' "$W/$1" > "$W/xml/$1"
 }
 step() { # name, command...
     local name=$1
@@ -101,6 +125,10 @@ wait
 "$B/plumb" devices --measure --limit 30 --only cuda # alone, now that nothing else runs
 for m in ${PLUMB_GPU_MODELS:-}; do
     echo "== $m"
-    "$B/plumb" bench -m "$m" --backend cuda -p 512 -n 128 -r 3 || echo "0 1 0" > "$W/done/bench-$(basename "$m")"
+    "$B/plumb" bench -m "$m" --backend cuda -p 512 -n 128 -r 3 && r="" s="1 0 0" || r="<failure/>" s="0 1 0"
+    echo "$s" > "$W/done/bench-$(basename "$m")"
+    echo "<testcase classname=\"bench\" name=\"$(basename "$m")\">$r</testcase>" > "$W/xml/bench-$(basename "$m")"
 done
+mkdir -p "$(dirname "$REPORT")" && { echo "<testsuites><testsuite name=\"check-gpu\">" && cat "$W"/xml/* && echo "</testsuite></testsuites>"; } > "$REPORT" 2> /dev/null &&
+    echo "cases: $REPORT"
 cat "$W"/done/* 2> /dev/null | awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'

@@ -61,7 +61,7 @@ static int parse(struct verify *v, int argc, char **argv) {
         {0, "resume", NULL, PL_ARG_FLAG, &v->resume, "keep the items that an interrupted run finished", 0, 0, NULL},
         {0, "against", "FILE|BUILD", PL_ARG_STR, &o->against,
          "fail on what is worse than in this report, or with this plumb", 0, 0, NULL},
-        {0, "tests", "JUNIT.xml", PL_ARG_STR, &o->tests, "results of the test suite, for the report and --against", 0, 0,
+        {0, "tests", "JUNIT.xml,..", PL_ARG_STR, &o->tests, "results of the test suite, for the report and --against", 0, 0,
          NULL},
         {0, "order", "JUNIT.xml,..", PL_ARG_STR, &o->order,
          "results of the same suite in other orders: every test must end as in --tests", 0, 0, NULL},

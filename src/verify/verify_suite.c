@@ -20,8 +20,7 @@ static void attribute(const char *tag, size_t len, const char *name, char *out, 
 }
 
 /* <testcase classname= name=> with <failure>, <error> or <skipped> inside: what every JUnit writer agrees on. */
-static json_t *junit_json(const char *text, size_t count[3]) {
-    json_t *cases = json_object();
+static void add_junit(const char *text, json_t *cases, size_t count[3]) {
     for (const char *at = strstr(text, "<testcase"); at != NULL; at = strstr(at + 1, "<testcase")) {
         size_t tag = strcspn(at, ">");
         bool closed = tag > 0 && at[tag - 1] == '/';
@@ -39,18 +38,29 @@ static json_t *junit_json(const char *text, size_t count[3]) {
         json_object_set_new(cases, key, json_string(names[verdict]));
         count[verdict]++;
     }
-    return cases;
 }
 
-static json_t *read_junit(const char *path, size_t count[3]) {
+static void read_file(const char *path, json_t *cases, size_t count[3]) {
     FILE *f = fopen(path, "re");
     struct pl_buf text = {0};
     char block[65536];
     for (size_t n; f != NULL && (n = fread(block, 1, sizeof block, f)) > 0 && text.len < 256 << 20;)
         pl_buf_add(&text, block, n);
     if (f != NULL) fclose(f);
-    json_t *cases = junit_json(pl_buf_cstr(&text), count);
+    add_junit(pl_buf_cstr(&text), cases, count);
     pl_buf_deinit(&text);
+}
+
+/* {group and name: verdict} of all files of a list with commas. */
+static json_t *read_junit(const char *list, size_t count[3]) {
+    json_t *cases = json_object();
+    for (const char *at = list; *at != '\0';) {
+        char path[1200];
+        size_t len = strcspn(at, ",");
+        snprintf(path, sizeof path, "%.*s", (int)PL_MIN(len, sizeof path - 1), at);
+        read_file(path, cases, count);
+        at += len + (at[len] == ',');
+    }
     return cases;
 }
 

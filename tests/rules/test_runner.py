@@ -1,6 +1,10 @@
 """The test runner itself: what it must call a failure."""
 import importlib.util
+import os
+import subprocess
+import tempfile
 import types
+import xml.etree.ElementTree as ET
 
 from tests.tap import case, main
 
@@ -39,6 +43,32 @@ def crashes_and_hangs_are_failures():
     assert verdicts("1..1\nok 1 - a\n", -11) == [("a", "passed"), ("(process)", "failed")]
     assert verdicts("1..1\nok 1 - a\n", 1) == [("a", "passed"), ("(process)", "failed")]  # a leak found at exit
     assert verdicts("1..1\nok 1 - a\n", -9, timed_out=True)[-1] == ("(process)", "failed")
+
+
+TAP = {"norm": ("1..3\nok 1 - a\nok 2 # SKIP b\nnot ok 3 - c < d\n", 1), "crash": ("1..2\nok 1 - a\n", 139), "short": ("1..2\nok 1 - a\n", 0)}
+
+
+@case
+def check_gpu_writes_what_verify_reads():
+    """A folder of programs that are none: every case is in the JUnit file, and one that broke off is a failure."""
+    with tempfile.TemporaryDirectory() as build:
+        def program(name, text, code=0):
+            path = os.path.join(build, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as f:
+                f.write(f"#!/bin/sh\ncat <<'EOF'\n{text}EOF\nexit {code}\n")
+            os.chmod(path, 0o755)
+
+        program("plumb", "cuda    0  NVIDIA None\n")
+        for name, (text, code) in TAP.items():
+            program(f"tests/kernels/test_{name}", text, code)
+        report = os.path.join(build, "r.xml")
+        out = subprocess.run(["bash", "tools/check_gpu.sh", build], capture_output=True, text=True,
+                             env={**os.environ, "PLUMB_GPU_ONLY": "cuda-kernels", "PLUMB_GPU_REPORT": report})
+        assert out.returncode == 1 and "3 passed, 3 failed, 1 skipped" in out.stdout, out.stdout + out.stderr
+        cases = {(c.get("classname")[13:], c.get("name")): c[0].tag if len(c) else "pass" for c in ET.parse(report).iter("testcase")}
+        assert cases == {("norm", "a"): "pass", ("norm", "b"): "skipped", ("norm", "c < d"): "failure", ("crash", "a"): "pass",
+                         ("crash", "(process)"): "failure", ("short", "a"): "pass", ("short", "(process)"): "failure"}, cases
 
 
 def ran(*outcomes):

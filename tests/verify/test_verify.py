@@ -260,6 +260,8 @@ def results_of_the_suite():
     verify("--only", "tests", "--tests", path("good.xml", JUNIT.format("")), "--report", out, code=0)
     e = item(report(out), "tests")["evidence"]
     assert e["cases"] == {"a: one": "pass", "a: two": "skipped", "b: three": "pass"}
+    verify("--only", "tests", "--tests", path("good.xml") + "," + path("more.xml", JUNIT.replace("classname=\"", "classname=\"gpu-").format("")), "--report", out, code=0)
+    assert len(item(report(out), "tests")["evidence"]["cases"]) == 6 and "4 passed, 0 failed, 2 skipped" in item(report(out), "tests")["summary"]
     verify("--only", "tests", "--tests", path("bad.xml", JUNIT.format("<failure>x</failure>")), "--report", out, code=1)
     verify("--only", "tests", "--tests", path("empty.xml", "<x/>"), "--report", out, code=2)
 
