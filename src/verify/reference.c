@@ -326,7 +326,7 @@ uint32_t pl_row_best(const struct pl_row *r, uint32_t vocab) {
     return best;
 }
 
-static double find_logprob(const struct pl_row *r, uint32_t id, uint32_t vocab) {
+double pl_row_logprob(const struct pl_row *r, uint32_t id, uint32_t vocab) {
     if (r->full != NULL) return id < vocab ? r->full[id] : -INFINITY;
     for (uint32_t i = 0; i < r->top_count; i++)
         if (r->top_ids[i] == id) return r->top[i];
@@ -340,7 +340,7 @@ static double coarse_kl(const struct pl_row *p, const struct pl_row *q, uint32_t
     const struct pl_row *list = p->full == NULL ? p : q;
     double kl = 0, p_rest = 1, q_rest = 1;
     for (uint32_t i = 0; i < list->top_count; i++) {
-        double lp = find_logprob(p, list->top_ids[i], vocab), lq = find_logprob(q, list->top_ids[i], vocab);
+        double lp = pl_row_logprob(p, list->top_ids[i], vocab), lq = pl_row_logprob(q, list->top_ids[i], vocab);
         if (!isfinite(lp) || !isfinite(lq)) continue;
         kl += exp(lp) * (lp - lq);
         p_rest -= exp(lp);

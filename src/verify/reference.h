@@ -70,6 +70,8 @@ enum pl_status pl_reference_close(struct pl_reference *r, struct pl_err *err) PL
  * tokens that both name and one bucket for all others, which never gives more than the exact value: *bound is set. */
 double pl_row_kl(const struct pl_row *reference, const struct pl_row *other, uint32_t vocab, bool *bound);
 uint32_t pl_row_best(const struct pl_row *r, uint32_t vocab); /* the most likely token, the first of equals */
+/* -INFINITY: it is not among those that are known. */
+double pl_row_logprob(const struct pl_row *r, uint32_t id, uint32_t vocab);
 /* Log-probabilities of logits [vocab]. */
 void pl_row_normalise(const float *logits, uint32_t vocab, float *logprobs);
 

@@ -33,8 +33,14 @@ static void head_line(const struct pl_scorer *s, struct pl_buf *out) {
                   s->about.ids_hash, s->about.id_count, s->about.window, s->about.stride, origin_hash(s->against));
 }
 
+enum { DIFFERS, AGREES, ALMOST }; /* in a line */
+
 static void score_line(FILE *f, size_t position, const struct pl_score *c) {
-    fprintf(f, "[%zu,%u,%.9g,%.9g,%d,%.9g]\n", position, c->id, c->logprob, c->kl, c->agrees, c->reference_logprob);
+    fprintf(f, "[%zu,%u,%.9g,%.9g,%d,%.9g]\n", position, c->id, c->logprob, c->kl,
+            c->agrees   ? AGREES
+            : c->almost ? ALMOST
+                        : DIFFERS,
+            c->reference_logprob);
 }
 
 static bool parse_line(const char *line, size_t position, uint32_t id, struct pl_score *c) {
@@ -43,7 +49,8 @@ static bool parse_line(const char *line, size_t position, uint32_t id, struct pl
     if (sscanf(line, "[%zu,%" SCNu32 ",%lf,%lf,%d,%lf]%n", &at, &c->id, &c->logprob, &c->kl, &agrees, &c->reference_logprob,
                &used) != 6)
         return false;
-    c->agrees = agrees != 0;
+    c->agrees = agrees == AGREES;
+    c->almost = agrees != DIFFERS;
     return used > 0 && strcmp(line + used, "\n") == 0 && at == position && c->id == id && isfinite(c->logprob);
 }
 
@@ -107,7 +114,10 @@ static enum pl_status judge(struct pl_scorer *s, const struct pl_row *row, struc
     PL_TRY(pl_reference_read(s->against, index, &r, err));
     c->reference_logprob = r.logprob;
     c->kl = pl_row_kl(&r, row, s->about.vocab, &bound);
-    c->agrees = pl_row_best(&r, s->about.vocab) == pl_row_best(row, s->about.vocab);
+    uint32_t then = pl_row_best(&r, s->about.vocab), now = pl_row_best(row, s->about.vocab);
+    c->agrees = then == now;
+    c->almost =
+        c->agrees || pl_row_logprob(&r, then, s->about.vocab) - pl_row_logprob(&r, now, s->about.vocab) <= PL_NEAR_TIE;
     s->bound = s->bound || bound;
     return PL_OK;
 }
@@ -183,6 +193,8 @@ static enum pl_status against_summary(const struct pl_scorer *s, double *x, stru
         if (x[i] > m->kl_max) m->kl_max = x[i], m->kl_max_position = i + 1;
     for (size_t i = 0; i < n; i++) x[i] = s->score[i].agrees;
     PL_TRY(pl_stats_mean(x, n, &m->agreement));
+    for (size_t i = 0; i < n; i++) x[i] = s->score[i].almost;
+    PL_TRY(pl_stats_mean(x, n, &m->almost));
     for (size_t i = 0; i < n; i++) x[i] = s->score[i].reference_logprob;
     PL_TRY(pl_stats_mean(x, n, &v));
     m->reference_perplexity = pl_stats_map(v, of_nats);
@@ -215,12 +227,13 @@ json_t *pl_interval_json(struct pl_interval v) {
 
 json_t *pl_score_against_json(const struct pl_score_summary *m) {
     if (!m->against) return json_null();
-    return json_pack("{s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "kl_is_lower_bound", m->bound, "kl_mean",
+    return json_pack("{s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o}", "kl_is_lower_bound", m->bound, "kl_mean",
                      pl_interval_json(m->kl), "kl_median", pl_interval_json(m->kl_quantile[PL_KL_MEDIAN]), "kl_p90",
                      pl_interval_json(m->kl_quantile[PL_KL_90]), "kl_p99", pl_interval_json(m->kl_quantile[PL_KL_99]),
                      "kl_max", number(m->kl_max), "kl_max_position", (json_int_t)m->kl_max_position, "top1_agreement",
-                     pl_interval_json(m->agreement), "perplexity_ratio", pl_interval_json(m->perplexity_ratio),
-                     "reference_perplexity", pl_interval_json(m->reference_perplexity));
+                     pl_interval_json(m->agreement), "top1_or_near_tie", pl_interval_json(m->almost), "perplexity_ratio",
+                     pl_interval_json(m->perplexity_ratio), "reference_perplexity",
+                     pl_interval_json(m->reference_perplexity));
 }
 
 static void line(struct pl_buf *out, const char *name, struct pl_interval v) {
@@ -238,4 +251,5 @@ void pl_score_print(const struct pl_score_summary *m, struct pl_buf *out) {
     line(out, "KL 99th percentile", m->kl_quantile[PL_KL_99]);
     pl_buf_printf(out, "%-22s %10.6g  at token %zu\n", "KL largest", m->kl_max, m->kl_max_position);
     line(out, "top-1 agreement", m->agreement);
+    line(out, "top-1 or near-tie", m->almost);
 }

@@ -10,10 +10,15 @@
 #include "verify/reference.h"
 #include "verify/stats.h"
 
+/* In nats. Activations in 8 bits move log-probabilities by some hundredths: two ways of summing swap tokens nearer than
+ * this. */
+#define PL_NEAR_TIE 0.25
+
 struct pl_score {
     double logprob, kl, reference_logprob; /* the last two only when there is a reference */
     uint32_t id;
     bool agrees; /* both have the same most likely token */
+    bool almost; /* they do, or the reference finds this run's less likely by PL_NEAR_TIE at most */
 };
 
 struct pl_scorer {
@@ -43,7 +48,7 @@ struct pl_score_summary {
     size_t scored;
     struct pl_interval mean_logprob, perplexity;
     bool against, bound;
-    struct pl_interval kl, kl_quantile[PL_KL_QUANTILES], agreement, perplexity_ratio, reference_perplexity;
+    struct pl_interval kl, kl_quantile[PL_KL_QUANTILES], agreement, almost, perplexity_ratio, reference_perplexity;
     double kl_max;
     size_t kl_max_position;
 };

@@ -11,7 +11,7 @@ import threading
 from tests.cmd.support import GOLDEN, path, run, tiny
 from tests.tap import case, main
 
-IDS = [random.Random(7).randrange(96) for _ in range(120)]
+IDS = random.Random(7).choices(range(96), k=120)
 FILE = path("ids.json", json.dumps(IDS))
 
 
@@ -38,26 +38,51 @@ def logits_of(dump):
     return [json.loads(line) for line in open(dump)]
 
 
+def saved_rows(name):
+    """The distributions of a reference in f32."""
+    data = open(name, "rb").read()
+    vocab, origin = struct.unpack_from("<I", data, 16)[0], struct.unpack_from("<Q", data, 56)[0]
+    at, size = 64 + origin + 4 * len(IDS), 16 + vocab * 4 + (vocab * 4) % 8 + 8
+    return [struct.unpack_from(f"<{vocab}f", data, at + i * size + 16) for i in range(len(IDS) - 1)]
+
+
 @case
 def divergence_is_what_its_definition_gives():
     """A small vocabulary, so that the reference file can be read here and the sum done by hand."""
     a, b = reference("one.ref", "--reference-dtype", "f32"), path("two.ref")
     args = ("--kv-dtype", "bf16")  # another numeric path: close, not equal
     run("eval", "-m", GOLDEN, "--tokens", FILE, "--save-reference", b, "--reference-dtype", "f32", *args, check=0)
-    rows = []
-    for name in (a, b):
-        data = open(name, "rb").read()
-        vocab, origin = struct.unpack_from("<I", data, 16)[0], struct.unpack_from("<Q", data, 56)[0]
-        at, size = 64 + origin + 4 * len(IDS), 16 + vocab * 4 + (vocab * 4) % 8 + 8
-        rows.append([struct.unpack_from(f"<{vocab}f", data, at + i * size + 16) for i in range(len(IDS) - 1)])
+    rows = [saved_rows(name) for name in (a, b)]
     kl = [sum(math.exp(x) * (x - y) for x, y in zip(p, q)) for p, q in zip(*rows)]
     agree = [p.index(max(p)) == q.index(max(q)) for p, q in zip(*rows)]
     out = evaluate("--against", a, *args)["against"]
     assert max(kl) > 1e-7 and abs(out["kl_max"] - max(kl)) < 1e-6, (out, max(kl))
     assert abs(out["kl_mean"]["value"] - sum(kl) / len(kl)) < 1e-6
     assert abs(out["top1_agreement"]["value"] - sum(agree) / len(agree)) < 1e-9
+    assert out["top1_or_near_tie"]["value"] == 1
     m = out["kl_mean"]
     assert m["low"] <= m["value"] <= m["high"] and m["low"] < m["high"]
+
+
+@case
+def a_near_tie_is_no_agreement():
+    """The model with other angles: of the places where its choice is another one, some are near-ties (0.25 nats) and some are not."""
+    a, b = reference("one.ref", "--reference-dtype", "f32"), path("other.ref")
+    data, key = open(GOLDEN, "rb").read(), b"llama.rope.freq_base"
+    at = data.index(key) + len(key) + 4
+    other = path("other.gguf", data[:at] + struct.pack("<f", 10000.0) + data[at + 4:])
+    run("eval", "-m", other, "--tokens", FILE, "--save-reference", b, "--reference-dtype", "f32", check=0)
+    rows = [saved_rows(name) for name in (a, b)]
+    gaps = [max(p) - p[q.index(max(q))] for p, q in zip(*rows)]
+    scores = path("near.jsonl")
+    out = json.loads(run("eval", "-m", other, "--tokens", FILE, "--against", a, "--scores", scores, "--json", check=0).stdout)["against"]
+    same, near = sum(g == 0 for g in gaps), sum(g <= 0.25 for g in gaps)
+    assert same < near < len(gaps), (same, near, len(gaps))
+    assert abs(out["top1_agreement"]["value"] - same / len(gaps)) < 1e-9 and abs(out["top1_or_near_tie"]["value"] - near / len(gaps)) < 1e-9, (out, same, near)
+    kept = open(scores).read().splitlines()
+    open(scores, "w").write("\n".join(kept[:len(kept) // 2]) + "\n")  # taken back, the half that is there counts the same
+    again = json.loads(run("eval", "-m", other, "--tokens", FILE, "--against", a, "--scores", scores, "--resume", "--json", check=0).stdout)["against"]
+    assert again["top1_or_near_tie"] == out["top1_or_near_tie"] and again["top1_agreement"] == out["top1_agreement"]
 
 
 @case
