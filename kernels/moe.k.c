@@ -19,6 +19,11 @@ FN f32 gated(f32 g, f32 u) {
 }
 #elif defined(ACT_GELU_TANH)
 FN f32 gated(f32 g, f32 u) { return 0.5f * g * (1.0f + TANH(0.7978845608028654f * g * (1.0f + 0.044715f * g * g))) * u; }
+#elif defined(ACT_RELU2)
+FN f32 gated(f32 g, f32 u) {
+    f32 v = FMAX(g, 0.0f);
+    return v * v * u;
+}
 #else
 FN f32 gated(f32 g, f32 u) { return g / (1.0f + EXP(-g)) * u; }
 #endif
@@ -111,8 +116,8 @@ KERNEL(moe_pair)(GLOBAL const u8 *gate, GLOBAL const u8 *gate_scales, GLOBAL con
     }
 }
 #elif defined(MOE_ONE)
-/* y[place] = w x, of the place's row, or with PL_MOE_BY_PLACE of the place itself; with PL_MOE_GATED y[place] = act(y[place]) * w x.
- * grid: (out / OUTPUTS, tiles at most) */
+/* y[place] = w x, of the place's row, or with PL_MOE_BY_PLACE of the place itself; with PL_MOE_GATED y[place] = act(y[place]) * w x,
+ * with PL_MOE_ALONE y[place] = act(w x). grid: (out / OUTPUTS, tiles at most) */
 KERNEL(moe_one)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const u8 *biases, GLOBAL const f32 *x,
                 GLOBAL const f32 *bias, GLOBAL const u32 *list, GLOBAL f32 *y, GLOBAL u32 *witness, const struct pl_args_moe a) {
     LOCAL f32 scratch[GROUP];
@@ -147,6 +152,7 @@ KERNEL(moe_one)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const u8 
         f32 s = team_sum(sum[r], scratch) + b;
         if (lane != 0u || o >= a.out || r >= t.rows) continue;
         u64 i = (u64)(t.first + r) * a.out + o;
+        if ((a.flags & PL_MOE_ALONE) != 0u) s = gated(s, 1.0f);
         y[i] = (a.flags & PL_MOE_GATED) != 0u ? gated(y[i], s) : s;
     }
 }

@@ -219,6 +219,26 @@ CASES = {
                         mamba_hidden_act="silu", ssm_state_size=16, mamba_num_heads=6, mamba_head_dim=8, n_groups=2, conv_kernel=4,
                         expand=2, use_conv_bias=True, use_bias=False, mamba_proj_bias=False, attention_bias=False, mlp_bias=False,
                         chunk_size=16, time_step_min=0.001, tie_word_embeddings=False, torch_dtype="bfloat16"), "nemotron_h"),
+    # Experts without gates: sigmoid scores, a bias for the choice, an expert that always counts; in groups.
+    "nemotron-h-moe": (dict(architectures=["NemotronHForCausalLM"], model_type="nemotron_h", vocab_size=96, hidden_size=32,
+                            intermediate_size=24, num_hidden_layers=5, hybrid_override_pattern="ME*EM", num_attention_heads=4,
+                            num_key_value_heads=2, head_dim=8, max_position_embeddings=128, layer_norm_epsilon=1e-5, mlp_hidden_act="relu2",
+                            mamba_hidden_act="silu", ssm_state_size=16, mamba_num_heads=6, mamba_head_dim=8, n_groups=2, conv_kernel=4,
+                            expand=2, use_conv_bias=True, use_bias=False, mamba_proj_bias=False, attention_bias=False, mlp_bias=False,
+                            chunk_size=16, time_step_min=0.001, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+                            moe_shared_expert_intermediate_size=40, n_shared_experts=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+                            n_group=1, topk_group=1, moe_latent_size=None, tie_word_embeddings=False, torch_dtype="bfloat16"),
+                       "nemotron_h_moe"),
+    "nemotron-h-groups": (dict(architectures=["NemotronHForCausalLM"], model_type="nemotron_h", vocab_size=96, hidden_size=32,
+                               intermediate_size=24, num_hidden_layers=4, layers_block_type=["mamba", "moe", "mlp", "attention"],
+                               num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=128,
+                               layer_norm_epsilon=1e-5, mlp_hidden_act="relu2", mamba_hidden_act="silu", ssm_state_size=16,
+                               mamba_num_heads=4, mamba_head_dim=8, n_groups=1, conv_kernel=4, expand=2, use_conv_bias=True,
+                               use_bias=False, mamba_proj_bias=False, attention_bias=False, mlp_bias=False, chunk_size=16,
+                               n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=16,
+                               moe_shared_expert_intermediate_size=24, n_shared_experts=1, norm_topk_prob=False,
+                               routed_scaling_factor=1.5, n_group=4, topk_group=2, tie_word_embeddings=False, torch_dtype="bfloat16"),
+                          None),
     "falcon-mamba": (dict(architectures=["FalconMambaForCausalLM"], model_type="falcon_mamba", vocab_size=96, hidden_size=48,
                           num_hidden_layers=2, state_size=12, conv_kernel=3, expand=2, intermediate_size=96,
                           time_step_rank="auto", layer_norm_epsilon=1e-5, mixer_rms_eps=1e-5, use_bias=False,
@@ -253,6 +273,7 @@ MLX_CASES = {
     "granite-hybrid-moe-mlx4": ("granite-hybrid-moe", 4, 32, torch.bfloat16, {}),
     "jamba-mlx4": ("jamba", 4, 32, torch.bfloat16, {}),
     "nemotron-h-mlx4": ("nemotron-h", 4, 32, torch.bfloat16, {}),
+    "nemotron-h-moe-mlx4": ("nemotron-h-moe", 4, 32, torch.bfloat16, {}),
     "glm4-mlx3": ("glm4", 3, 32, torch.float16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
@@ -344,6 +365,8 @@ def write_bin(name, tokens, logits):
 
 def experts_of(name, t):
     """The stacked parameters of transformers as gate, up and down, all experts in one (not gpt-oss's)."""
+    if name.endswith("experts.up_proj"):
+        return {"up": t}
     if name.endswith("experts.gate_up_proj"):
         return {"gate": t[:, : t.shape[1] // 2], "up": t[:, t.shape[1] // 2 :]}
     return {"down": t} if name.endswith("experts.down_proj") else {}
@@ -359,7 +382,7 @@ def one_by_one(config, weights):
                "router.weight": "router.layer.weight"}
         return {re.sub(r"(?<=block_sparse_moe\.)(.*)", lambda m: moe[m.group(1)], k): v for k, v in weights.items()}
     if config["model_type"] == "nemotron_h":
-        return {k.replace("model.", "backbone.", 1): v for k, v in weights.items()}
+        weights = {k.replace("model.", "backbone.", 1): v for k, v in weights.items()}
     kinds = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral else {k: k + "_proj" for k in ("gate", "up", "down")}
     out = {}
     for name, t in weights.items():
@@ -568,7 +591,10 @@ HYBRID_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
                 "block_sparse_moe.router": "ffn_gate_inp", "feed_forward.router": "ffn_gate_inp", "mamba.x_proj": "ssm_x",
                 "mamba.dt_proj": "ssm_dt", "mamba.dt_layernorm": "ssm_dt_norm", "mamba.b_layernorm": "ssm_b_norm",
                 "mamba.c_layernorm": "ssm_c_norm", "model.embeddings": "token_embd", "model.norm_f": "output_norm",
-                "norm": "attn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+                "norm": "attn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "moe.gate": "ffn_gate_inp",
+                "moe.gate.e_score_correction_bias": "exp_probs_b.bias", "moe.experts.up_proj": "ffn_up_exps.weight",
+                "moe.experts.down_proj": "ffn_down_exps.weight", "moe.shared_experts.up_proj": "ffn_up_shexp",
+                "moe.shared_experts.down_proj": "ffn_down_shexp"}
 
 
 def falcon_h1_scale(c, rest, a):
@@ -595,10 +621,11 @@ def hybrid_tensors(c, name, a, arch):
     block = f"blk.{layer}."
     if arch == "falcon-h1":
         a = falcon_h1_scale(c, rest, a)
-    if arch == "nemotron_h":  # one mixer a layer, whatever it is
+    if arch.startswith("nemotron_h"):  # one mixer a layer, whatever it is
         part = rest.removeprefix("mixer.")
+        expert = part.startswith(("gate", "experts", "shared_experts"))
         rest = ({"q_proj": "self_attn.", "k_proj": "self_attn.", "v_proj": "self_attn.", "o_proj": "self_attn.",
-                 "up_proj": "mlp.", "down_proj": "mlp."}.get(part, "mamba.") + part) if part != rest else rest
+                 "up_proj": "mlp.", "down_proj": "mlp."}.get(part, "moe." if expert else "mamba.") + part) if part != rest else rest
     if rest == "mamba.A_log":
         a = -np.exp(a)
     if rest in ("mamba.A_log", "mamba.D") and arch != "jamba":
@@ -606,11 +633,11 @@ def hybrid_tensors(c, name, a, arch):
     if rest == "mamba.conv1d" and kind == "weight":
         a = a.squeeze(1)
     if rest == "mamba.norm":
-        a = a.reshape(c["n_groups"] if arch == "nemotron_h" else c["mamba_n_groups"], -1)
+        a = a.reshape(c["n_groups"] if arch.startswith("nemotron_h") else c["mamba_n_groups"], -1)
     if arch == "granitehybrid" and rest in ("self_attn.q_proj", "self_attn.k_proj"):
         a = permute(a, c["num_attention_heads"] if "q_proj" in rest else c["num_key_value_heads"])
     small = a.ndim == 1 or arch == "falcon-h1" or rest in ("mamba.A_log", "mamba.D", "mamba.conv1d", "mamba.norm",
-                                                           "block_sparse_moe.router", "feed_forward.router")
+                                                           "block_sparse_moe.router", "feed_forward.router", "moe.gate")
     a = a.astype(np.float32 if small else np.float16)
     shared = "_shexp" if c.get("num_local_experts") else ""
     if rest == "shared_mlp.input_linear":
@@ -621,7 +648,7 @@ def hybrid_tensors(c, name, a, arch):
     if rest.endswith(".experts.gate_up_proj"):
         half = a.shape[1] // 2
         return [(f"{block}ffn_gate_exps.weight", a[:, :half].copy()), (f"{block}ffn_up_exps.weight", a[:, half:].copy())]
-    if rest.endswith(".experts.down_proj"):
+    if rest.endswith(".experts.down_proj") and not rest.startswith("moe."):
         return [(f"{block}ffn_down_exps.weight", a)]
     target = top or block + HYBRID_NAMES[rest]
     bare = rest == "pre_ff_layernorm" and arch == "falcon-h1"  # Falcon-H1's converter leaves the suffix out
@@ -639,7 +666,7 @@ def write_gguf_hybrid(name, c, weights, arch):
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
     ff = c["intermediate_size"]
-    w.add_feed_forward_length([ff if t == "-" else 0 for t in pattern] if pattern else ff)
+    w.add_feed_forward_length([{"-": ff, "E": c.get("moe_intermediate_size")}.get(t, 0) for t in pattern] if pattern else ff)
     w.add_head_count(c["num_attention_heads"])
     w.add_head_count_kv([0 if m else c["num_key_value_heads"] for m in mamba] if mamba else c["num_key_value_heads"])
     w.add_layer_norm_rms_eps(c.get("rms_norm_eps") or c["layer_norm_epsilon"])
@@ -654,9 +681,18 @@ def write_gguf_hybrid(name, c, weights, arch):
     if arch == "jamba":
         w.add_expert_count(c["num_experts"])
         w.add_expert_used_count(c["num_experts_per_tok"])
-    elif arch in ("falcon-h1", "nemotron_h"):
+    elif arch in ("falcon-h1", "nemotron_h", "nemotron_h_moe"):
         w.add_key_length(c["head_dim"])
         w.add_value_length(c["head_dim"])
+        if arch == "nemotron_h_moe":
+            w.add_expert_used_count(c["num_experts_per_tok"])
+            w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+            w.add_expert_shared_feed_forward_length(c["moe_shared_expert_intermediate_size"])
+            w.add_expert_count(c["n_routed_experts"])
+            w.add_expert_shared_count(c["n_shared_experts"])
+            w.add_expert_weights_norm(c["norm_topk_prob"])
+            w.add_expert_weights_scale(c["routed_scaling_factor"])
+            w.add_expert_group_count(c["n_group"])
     else:
         w.add_rope_scaling_finetuned(c["position_embedding_type"] == "rope")
         w.add_expert_shared_feed_forward_length(c["shared_intermediate_size"])
@@ -678,7 +714,7 @@ def write_gguf_hybrid(name, c, weights, arch):
 def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
     import gguf
     c = text_config(config)
-    if arch in ("granitehybrid", "falcon-h1", "jamba", "nemotron_h"):
+    if arch in ("granitehybrid", "falcon-h1", "jamba", "nemotron_h", "nemotron_h_moe"):
         return write_gguf_hybrid(name, c, weights, arch)
     if arch in ("mamba", "mamba2"):
         return write_gguf_mamba(name, c, weights, arch)
@@ -803,6 +839,9 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
 
 # --- MLX ---
 
+MLX_STACKS = {"nemotron_h": {"up": "fc1", "down": "fc2"}}
+
+
 def mlx_names(config, weights):
     """Names of mlx-lm's converter: the experts of a layer in three stacks."""
     for name, t in weights.items():
@@ -822,7 +861,8 @@ def mlx_names(config, weights):
                     continue
         parts = experts_of(name, t)
         for kind, all_of in parts.items():
-            yield f"{name.rsplit('.experts.', 1)[0]}.switch_mlp.{kind}_proj.weight", all_of.contiguous()
+            stem = MLX_STACKS.get(config["model_type"], {}).get(kind, f"{kind}_proj")
+            yield f"{name.rsplit('.experts.', 1)[0]}.switch_mlp.{stem}.weight", all_of.contiguous()
         if not parts:
             yield name, t
 
@@ -849,7 +889,8 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
             continue
         stacked = ".switch_mlp." in hf_name or config["model_type"] == "granitemoehybrid" and re.search(r"\.mlp\.(gate|up)", hf_name)
         o = overrides.get(hf_name.removesuffix(".weight"), {})
-        if config["model_type"].startswith("deepseek") and hf_name.endswith("mlp.gate.weight"):  # no product in mlx-lm
+        if hf_name.endswith({"nemotron_h": "mixer.gate.weight"}.get(config["model_type"], "mlp.gate.weight")) and (
+                config["model_type"].startswith(("deepseek", "nemotron_h"))):  # no product in mlx-lm
             out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
             continue
         if config["model_type"] == "deepseek_v3" and "kv_b_proj" in hf_name:  # as its mlx-lm converter leaves it
@@ -874,6 +915,9 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
             stacks[hf_name] = back
         else:
             used[transformers_name(config, hf_name)] = back
+    for fc in [n for n in stacks if ".switch_mlp.fc" in n]:
+        which = {"fc1": "up_proj", "fc2": "down_proj"}[fc.split(".")[-2]]
+        used[transformers_name(config, fc.split("switch_mlp.")[0] + "experts.") + which] = stacks[fc]
     for gate in [n for n in stacks if ".gate_proj." in n]:
         up, down = gate.replace("gate_proj", "up_proj"), gate.replace("gate_proj", "down_proj")
         if ".switch_mlp." not in gate:

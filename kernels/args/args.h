@@ -207,6 +207,7 @@ struct pl_args_moe {
 };
 #define PL_MOE_BY_PLACE 4u
 #define PL_MOE_GATED    8u
+#define PL_MOE_ALONE    16u
 PL_ARGS_CHECK(pl_args_moe, row_bytes, 24);
 PL_ARGS_SIZE(pl_args_moe, 40);
 

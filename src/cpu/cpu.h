@@ -147,7 +147,7 @@ struct pl_cpu_moe {
     enum pl_act act;
     const float *logits; /* [rows, experts] */
     size_t logits_stride;
-    const struct pl_cpu_weight *const *gate, *const *up, *const *down; /* [experts] */
+    const struct pl_cpu_weight *const *gate, *const *up, *const *down; /* [experts]; gate NULL: act(up x) alone */
     const float *x;
     size_t x_stride;
     float *y;

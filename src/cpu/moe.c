@@ -219,14 +219,16 @@ static void share_rows(struct pl_cpu *c, const struct pl_cpu_moe *m, pl_pool_fn 
 
 /* --- the two grouped products --- */
 
-/* The chosen experts' matrices with their slots; returns how many. Two of a kind share a span: gate, then up. */
+/* The chosen experts' matrices with their slots; returns how many. Two of a kind share a span: gate, then up; alone, up
+ * takes the gate's place. */
 static size_t list_experts(const struct pl_cpu_moe *m, struct cpu_moe_scratch *s, bool down, size_t *bytes) {
     size_t n = 0;
     for (size_t e = 0; e < m->experts; e++) {
         size_t first = s->start[e], rows = s->start[e + 1] - first;
         if (rows == 0) continue;
-        const struct pl_cpu_weight *pair[] = {down ? m->down[e] : m->gate[e], m->up[e]};
-        for (size_t i = 0; i < (down ? 1 : 2); i++, n++) {
+        bool two = !down && m->gate != NULL;
+        const struct pl_cpu_weight *pair[] = {down ? m->down[e] : two ? m->gate[e] : m->up[e], m->up[e]};
+        for (size_t i = 0; i < (two ? 2 : 1); i++, n++) {
             s->w[n] = pair[i];
             s->y[n] = down ? s->d : i == 0 ? s->g : s->u;
             s->strides[n] = down ? m->in : m->inner;
@@ -271,7 +273,7 @@ size_t pl_cpu_moe(struct pl_cpu *c, const struct pl_cpu_moe *m) {
     share_rows(c, m, gather_worker);
     grouped(c, m, false, &bytes);
     if (m->gate_bias != NULL) add_biases(c, m);
-    pl_cpu_glu(c, m->act, s->g, s->u, s->g, slots, m->inner, m->inner, m->inner, m->inner);
+    pl_cpu_glu(c, m->act, s->g, m->gate != NULL ? s->u : NULL, s->g, slots, m->inner, m->inner, m->inner, m->inner);
     grouped(c, m, true, &bytes);
     share_rows(c, m, combine_worker);
     return bytes;

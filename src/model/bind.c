@@ -95,7 +95,7 @@ static bool is_needed(const struct pl_model_config *c, const struct pl_binding *
     case PL_NEED_QUERY_RANK: return c->query_rank > 0;
     case PL_NEED_NO_QUERY_RANK: return c->query_rank == 0;
     case PL_NEED_SSM: return c->layer_ssm[layer];
-    case PL_NEED_ALONE: return c->layer_no_attention[layer] && !c->layer_ssm[layer];
+    case PL_NEED_ALONE: return c->layer_no_attention[layer] && !c->layer_ssm[layer] && !c->layer_moe[layer];
     case PL_NEED_SSM_NORM: return c->layer_ssm[layer] && c->ssm.norm;
     case PL_NEED_CONV_BIAS: return c->layer_ssm[layer] && c->ssm.conv_bias;
     }

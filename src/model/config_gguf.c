@@ -36,6 +36,7 @@ static const struct {
     {"falcon-h1", PL_ARCH_FALCON_H1},
     {"jamba", PL_ARCH_JAMBA},
     {"nemotron_h", PL_ARCH_NEMOTRON_H},
+    {"nemotron_h_moe", PL_ARCH_NEMOTRON_H},
     {"plamo2", PL_ARCH_PLAMO2},
     {"bitnet", PL_ARCH_BITNET_SILU},
     {"bitnet-b1.58", PL_ARCH_BITNET},
@@ -272,6 +273,39 @@ static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_co
     return PL_OK;
 }
 
+/* Nemotron 3: a sigmoid, whether the file says it or not; an expert that always counts. */
+static enum pl_status read_nemotron_experts(struct reader *r, struct pl_model_config *c) {
+    bool found;
+    uint32_t gating = 2, latent = 0;
+    PL_TRY(read_u32(r, "moe_latent_size", 0, PL_WIDTH_MAX, &latent, &found));
+    if (latent > 0) PL_FAIL(r->err, PL_UNSUPPORTED, "experts in a latent space (%s) are not implemented", r->key);
+    PL_TRY(read_u32(r, "expert_gating_func", 0, UINT32_MAX, &gating, &found));
+    if (gating != 2 && gating != 0)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "experts with gating function %u: 2 (sigmoid) is implemented for %s", gating,
+                r->arch);
+    PL_TRY(read_u32(r, "expert_used_count", 1, PL_EXPERTS_MAX, &c->experts_used, NULL));
+    PL_TRY(read_u32(r, "expert_feed_forward_length", 1, PL_MLP_MAX, &c->expert_width, NULL));
+    PL_TRY(read_u32(r, "expert_shared_feed_forward_length", 0, PL_MLP_MAX, &c->shared_width, &found));
+    PL_TRY(read_u32(r, "expert_group_count", 0, PL_EXPERTS_MAX, &c->expert_groups, &found));
+    if (c->expert_groups > 1) PL_TRY(read_u32(r, "expert_group_used_count", 1, PL_EXPERTS_MAX, &c->groups_used, NULL));
+    if (c->expert_groups == 1) c->expert_groups = 0;
+    c->expert_group_top = 2;
+    c->experts_sigmoid = true;
+    enum pl_status st = pl_gguf_bool(r->f, key_of(r, "expert_weights_norm"), &c->experts_renormalise, r->err);
+    if (st != PL_OK && st != PL_NOT_FOUND) return st;
+    float scale = 0;
+    PL_TRY(read_f32(r, "expert_weights_scale", &scale));
+    if (scale != 0) c->experts_scale = scale;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%u.ffn_gate_inp.weight", l);
+        c->layer_moe[l] = has(r->f, name);
+        snprintf(name, sizeof name, "blk.%u.exp_probs_b.bias", l);
+        c->experts_bias |= has(r->f, name);
+    }
+    return PL_OK;
+}
+
 /* Mixtral is a llama with experts. */
 static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) {
     bool found;
@@ -287,6 +321,7 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
         PL_FAIL(r->err, PL_UNSUPPORTED, "a mixture of %u experts is not implemented for %s; known: %s", c->experts, r->arch,
                 pl_arch_list());
     if (!r->def->moe) return PL_OK;
+    if (c->arch == PL_ARCH_NEMOTRON_H) return c->experts > 0 ? read_nemotron_experts(r, c) : PL_OK;
     if (r->def->moe_optional && c->experts == 0) /* the expert that always counts is the MLP */
         return read_u32(r, "expert_shared_feed_forward_length", 1, PL_MLP_MAX, &c->mlp_width, &found);
     PL_TRY(read_u32(r, "expert_used_count", 1, PL_EXPERTS_MAX, &c->experts_used, NULL));

@@ -398,6 +398,7 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
     if (!d->moe) return PL_OK;
     if (c->arch == PL_ARCH_JAMBA) return read_jamba_experts(r, c);
+    if (c->arch == PL_ARCH_NEMOTRON_H) return PL_OK; /* where its layers are read */
     if (d->moe_optional) return read_granite_experts(r, c);
     bool local = c->arch == PL_ARCH_MIXTRAL || c->arch == PL_ARCH_GPT_OSS;
     uint32_t count = c->arch == PL_ARCH_MIXTRAL     ? 8

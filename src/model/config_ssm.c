@@ -254,28 +254,50 @@ static enum pl_status nemotron_count(const json_t *o, const char *name, uint32_t
     return PL_OK;
 }
 
+/* Scores by sigmoid with a bias for the choice; groups, where there are several, by their two best. */
+static enum pl_status read_nemotron_experts(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    const json_t *latent = json_object_get(o, "moe_latent_size"), *shared = json_object_get(o, "n_shared_experts");
+    uint32_t always = 1;
+    if (latent != NULL && !json_is_null(latent))
+        PL_FAIL(err, PL_UNSUPPORTED,
+                "config.json: moe_latent_size asks for experts in a latent space, which is not implemented");
+    PL_TRY(pl_hf_u32(o, "n_routed_experts", 1, PL_EXPERTS_MAX, 8, &c->experts, err));
+    PL_TRY(pl_hf_u32(o, "num_experts_per_tok", 1, PL_EXPERTS_MAX, 2, &c->experts_used, err));
+    PL_TRY(pl_hf_u32(o, "moe_intermediate_size", 1, PL_MLP_MAX, 7688, &c->expert_width, err));
+    PL_TRY(pl_hf_u32(o, "n_shared_experts", 0, PL_EXPERTS_MAX, json_is_null(shared) ? 0 : 1, &always, err));
+    if (always > 0) PL_TRY(pl_hf_u32(o, "moe_shared_expert_intermediate_size", 1, PL_MLP_MAX, 7688, &c->shared_width, err));
+    PL_TRY(pl_hf_bool(o, "norm_topk_prob", true, &c->experts_renormalise, err));
+    PL_TRY(pl_hf_f32(o, "routed_scaling_factor", 1, &c->experts_scale, err));
+    PL_TRY(pl_hf_u32(o, "n_group", 1, PL_EXPERTS_MAX, 1, &c->expert_groups, err));
+    PL_TRY(pl_hf_u32(o, "topk_group", 1, PL_EXPERTS_MAX, 1, &c->groups_used, err));
+    c->expert_group_top = 2;
+    c->experts_sigmoid = c->experts_bias = true;
+    if (c->expert_groups == 1) c->expert_groups = 0;
+    return PL_OK;
+}
+
 static enum pl_status read_nemotron(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
     const json_t *act = json_object_get(o, "mlp_hidden_act");
     const char *name = act == NULL || json_is_null(act) ? "relu2" : json_is_string(act) ? json_string_value(act) : "no text";
     if (strcmp(name, "relu2") != 0)
         PL_FAIL(err, PL_UNSUPPORTED, "config.json: mlp_hidden_act '%.32s' is not implemented for nemotron_h; relu2 is",
                 name);
+    bool mixed = false;
     PL_TRY(pl_hf_f32(o, "time_step_min", 0.001, &c->ssm.dt_min, err));
     c->ssm.dt_max = 3e38f;
     PL_TRY(nemotron_count(o, "hybrid_override_pattern", c->layers, err));
     PL_TRY(nemotron_count(o, "layers_block_type", c->layers, err));
     for (uint32_t l = 0; l < c->layers; l++) {
         char kind = nemotron_layer(o, l);
-        if (kind == 'E')
-            PL_FAIL(err, PL_UNSUPPORTED,
-                    "config.json: layer %u is a mixture of experts without gates, which is not implemented", l);
-        if (kind != 'M' && kind != '*' && kind != '-')
+        if (kind != 'M' && kind != '*' && kind != '-' && kind != 'E')
             PL_FAIL(err, PL_FORMAT,
                     "config.json: neither hybrid_override_pattern nor layers_block_type says what layer %u is", l);
         c->layer_ssm[l] = kind == 'M';
         c->layer_no_attention[l] = kind != '*';
+        c->layer_moe[l] = kind == 'E';
+        mixed = mixed || kind == 'E';
     }
-    return PL_OK;
+    return mixed ? read_nemotron_experts(o, c, err) : PL_OK;
 }
 
 /* Attention at every mamba_step-th layer, of fewer layers at the last. It sees attention_window_size tokens before its own,

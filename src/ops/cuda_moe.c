@@ -99,7 +99,7 @@ enum pl_status pl_kernel_moe_mma(struct pl_kernels *ks, const struct pl_device_w
                                  bool direct, bool bulk, struct pl_kernel *out, struct pl_err *err) {
     static const char *const entries[PL_MOE_MMA_COUNT] = {"pk_moe_up", "pk_moe_mix", "pk_moe_down"};
     static const char *const parts[PL_MOE_MMA_COUNT] = {"MOE_UP", "MOE_MIX", "MOE_DOWN"};
-    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped"};
+    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped", "relu2"};
     char name[40];
     struct pl_jit_spec s = {.file = "cuda/moe.k.c", .entry = entries[which]};
     pl_jit_set_u32(&s, "GROUP", shapes[which].group);
@@ -331,7 +331,7 @@ enum pl_status pl_launch_moe_pack(struct pl_kernels *ks, struct pl_moe_dense *d,
 bool pl_moe_dense_wide(const struct pl_kernels *ks) { return pl_mma_wide(ks, PL_MMA_WIDE_ROWS); }
 enum pl_status pl_kernel_moe_dense(struct pl_kernels *ks, bool pair, int act, bool wide, struct pl_kernel *out,
                                    struct pl_err *err) {
-    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped"};
+    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped", "relu2"};
     char name[40];
     struct pl_jit_spec s = {.file = wide ? "cuda/moe_wide.k.c" : "cuda/moe_dense.k.c",
                             .entry = wide ? "pk_moe_wide" : "pk_moe_dense"};

@@ -90,13 +90,13 @@ enum pl_status dev_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t 
     size_t slots;
     if (!pl_mul_size(rows, p->used, &slots)) PL_FAIL(err, PL_LIMIT, "%zu rows of %zu experts", rows, p->used);
     PL_TRY(dev_moe_rearrange(d, p, err));
-    PL_TRY(pl_moe_ready(&d->ks, &d->moe.room, slots, p->gate->experts, (size_t)p->gate->rows, (size_t)p->down->rows, err));
+    PL_TRY(pl_moe_ready(&d->ks, &d->moe.room, slots, p->up->experts, (size_t)p->up->rows, (size_t)p->down->rows, err));
     return dev_moe_cuda_reserve(d, p, rows, err);
 }
 
 enum pl_status dev_moe_kernels(struct dev_ops *d, const struct pl_moe *p, uint32_t tile, struct pl_moe_route **out) {
     struct pl_moe_route *r = tile == PL_MOE_TILE ? &d->moe.route : &d->moe.route_dense;
-    uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
+    uint32_t experts = (uint32_t)p->up->experts, used = (uint32_t)p->used;
     *out = r;
     if (r->combine.jit != NULL && r->experts == experts && r->used == used) return PL_OK;
     return dev_report(d, pl_kernel_moe_route(&d->ks, experts, used, tile, r, &d->ks.err)); /* what ran stays in its record */
@@ -135,10 +135,14 @@ static enum pl_status product(struct pl_ops *o, const struct pl_weight *weight, 
                     pl_launch_moe(&d->ks, k, which, &d->moe.room, m));
 }
 
-/* h = act(gate x) * up x for every slot: one launch where both matrices are of one format. */
+/* h = act(gate x) * up x for every slot: one launch where both matrices are of one format, or there is but one. */
 static enum pl_status gate_and_up(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *x, bool direct) {
     struct dev_ops *d = dev_of(o);
     struct pl_launch_moe m = {.x = data_of(x), .y = &d->moe.room.h, .rows = x->rows, .used = p->used, .direct = direct};
+    if (p->gate == NULL) {
+        m.alone = true;
+        return product(o, p->up, PL_MOE_ONE, (int)p->act, &m);
+    }
     m.bias = bias_of(p->gate_bias);
     if (weight_of(p->gate)->format == weight_of(p->up)->format) {
         m.up = &weight_of(p->up)->w;
@@ -201,7 +205,7 @@ enum { MOE_IMPLS = 4, GRID_MAX = 65535 };
 /* In rank order. One row has every expert once: nothing to put in order. */
 static size_t candidates(const struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_candidate out[MOE_IMPLS]) {
     bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_BY_SLOT;
-    bool strips = weight_of(p->gate)->w.strips || weight_of(p->down)->w.strips;
+    bool strips = weight_of(p->up)->w.strips || weight_of(p->down)->w.strips;
     const char *moved = strips ? "rearranged weights" : NULL, *why = moved;
     size_t n = pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA ? dev_moe_cuda_candidates(d, p, rows, out) : 0;
     if (why == NULL && d->base.invariant) why = "another kernel for one row than for many";
@@ -220,13 +224,13 @@ enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl
     char shape[96];
     PL_TRY(dev_settle(o));
     bool ready = d->prepared == x && d->prepared_as == PL_INPUTS_FEW; /* the choice does not change x */
-    snprintf(shape, sizeof shape, "%zu rows, %zu of %zu experts, %s", x->rows, p->used, p->gate->experts,
-             pl_dtype_name(weight_of(p->gate)->w.dtype));
+    snprintf(shape, sizeof shape, "%zu rows, %zu of %zu experts, %s", x->rows, p->used, p->up->experts,
+             pl_dtype_name(weight_of(p->up)->w.dtype));
     PL_TRY(pl_ops_decide(o, PL_OP_moe, list, candidates(d, p, x->rows, list), 1, shape, &taken));
     struct pl_moe_route *k = NULL;
     PL_TRY(dev_moe_kernels(d, p, taken == PL_IMPL_DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &k));
     const struct pl_launch_route r = route_of(p, logits);
-    bool routed = taken == PL_IMPL_MMA && x->rows == 1 && pl_moe_routed_declines(&r, p->gate->experts, p->used) == NULL;
+    bool routed = taken == PL_IMPL_MMA && x->rows == 1 && pl_moe_routed_declines(&r, p->up->experts, p->used) == NULL;
     if (routed) return dev_moe_routed(o, &r, p, x, ready, y);
     bool ordered = taken != PL_IMPL_BY_SLOT && !(taken == PL_IMPL_MMA && x->rows == 1);
     PL_TRY(choice(o, k, p, &r, !ordered ? 0 : taken == PL_IMPL_DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE));

@@ -30,7 +30,8 @@ static bool wants_strips(const struct dev_ops *d, const struct pl_moe *p) {
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_moe];
     const struct pl_weight *all[] = {p->gate, p->up, p->down};
-    if (d->exact || (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_DENSE)) return false;
+    if (p->gate == NULL || d->exact || (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_DENSE))
+        return false;
     if ((c->disabled[PL_OP_moe] >> PL_IMPL_MMA & 1u) != 0 || p->gate_bias != NULL || p->down_bias != NULL) return false;
     if (weight_of(p->gate)->format != weight_of(p->up)->format || p->act == PL_OPS_SWIGLU_CLAMPED) return false;
     for (size_t i = 0; i < PL_COUNT_OF(all); i++)
@@ -64,7 +65,7 @@ static enum pl_status rearrange(struct dev_ops *d, struct dev_weight *w, struct 
 
 enum pl_status dev_moe_rearrange(struct dev_ops *d, const struct pl_moe *p, struct pl_err *err) {
     struct pl_weight *const all[] = {(struct pl_weight *)p->gate, (struct pl_weight *)p->up, (struct pl_weight *)p->down};
-    if (is_strips(p->gate) || !wants_strips(d, p)) return PL_OK;
+    if (is_strips(p->up) || !wants_strips(d, p)) return PL_OK;
     for (size_t i = 0; i < PL_COUNT_OF(all); i++) PL_TRY(rearrange(d, (struct dev_weight *)all[i], err));
     return PL_OK;
 }
@@ -75,16 +76,17 @@ static uint64_t unpacked_bytes(const struct pl_weight *w) {
 }
 static const char *dense_declines(const struct dev_ops *d, const struct pl_moe *p) {
     const struct pl_weight *all[] = {p->gate, p->up, p->down};
+    if (p->gate == NULL) return "experts without gates";
     for (size_t i = 0; i < PL_COUNT_OF(all); i++) {
         const char *why = pl_moe_dense_declines(&d->ks, &weight_of(all[i])->w, all[i]->experts);
         if (why != NULL) return why;
     }
     return d->exact ? "exact products were asked for" : NULL;
 }
-static size_t dense_from(const struct pl_moe *p) { return is_strips(p->gate) ? DENSE_ROWS_STRIPS : DENSE_ROWS; }
+static size_t dense_from(const struct pl_moe *p) { return is_strips(p->up) ? DENSE_ROWS_STRIPS : DENSE_ROWS; }
 
 enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_err *err) {
-    if (is_strips(p->gate))
+    if (is_strips(p->up))
         PL_TRY(pl_moe_ready_room(&d->ks, &d->moe.ready, PL_MIN(rows, (size_t)MMA_ROWS_MAX), (size_t)p->gate->cols, err));
     bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_DENSE;
     if (dense_declines(d, p) != NULL || (rows < dense_from(p) && !forced)) return PL_OK;
@@ -102,25 +104,25 @@ enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, s
 
 size_t dev_moe_cuda_candidates(const struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_candidate *out) {
     bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_DENSE;
-    const char *dense = dense_declines(d, p), *mma = is_strips(p->gate) ? NULL : "layout of the file";
+    const char *dense = dense_declines(d, p), *mma = is_strips(p->up) ? NULL : "layout of the file";
     if (dense == NULL && rows > d->moe.dense_rows) dense = "no memory for unpacked weights";
     if (dense == NULL && rows < dense_from(p) && !forced) dense = "few rows";
     if (mma == NULL && rows > MMA_ROWS_MAX) mma = "many rows";
     bool planned = !d->exact && rows >= dense_from(p) && d->moe.dense_rows > 0 && dense_declines(d, p) == NULL;
     out[0] = (struct pl_candidate){PL_IMPL_DENSE, planned, dense};
-    out[1] = (struct pl_candidate){PL_IMPL_MMA, is_strips(p->gate), mma};
+    out[1] = (struct pl_candidate){PL_IMPL_MMA, is_strips(p->up), mma};
     return 2;
 }
 
 /* --- choice --- */
 
 bool dev_moe_chooses(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p) {
-    return pl_cuda_capability(&d->ks) >= 80 && pl_moe_routed_declines(r, p->gate->experts, p->used) == NULL;
+    return pl_cuda_capability(&d->ks) >= 80 && pl_moe_routed_declines(r, p->up->experts, p->used) == NULL;
 }
 enum pl_status dev_moe_choose(struct pl_ops *o, struct pl_moe_route *k, const struct pl_launch_route *r,
                               const struct pl_moe *p, uint32_t tile) {
     struct dev_ops *d = dev_of(o);
-    uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
+    uint32_t experts = (uint32_t)p->up->experts, used = (uint32_t)p->used;
     bool both = tile > 0 && r->rows <= PL_MOE_CHOOSE_ROWS;
     struct dev_moe_choice *c = &d->moe.choose[!both ? 0 : tile == PL_MOE_TILE ? 1 : 2];
     enum pl_status st = PL_OK;

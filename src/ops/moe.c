@@ -119,7 +119,7 @@ static const char *const kernel_names[PL_MOE_KERNELS] = {"moe_pair", "moe_one", 
 
 static void name_of(const struct pl_device_weight *w, enum pl_moe_kernel which, int act, bool direct, char *out,
                     size_t size) {
-    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped"};
+    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped", "relu2"};
     char type[24];
     snprintf(type, sizeof type, "%s", pl_dtype_name(w->dtype));
     if (w->dtype == PL_MLX) snprintf(type, sizeof type, "mlx%u.%u", w->bits, w->group);
@@ -137,7 +137,7 @@ enum pl_status pl_kernel_moe(struct pl_kernels *ks, const struct pl_device_weigh
                              bool direct, struct pl_kernel *out, struct pl_err *err) {
     static const char *const entries[PL_MOE_KERNELS] = {"pk_moe_pair", "pk_moe_one", "pk_moe_mix"};
     static const char *const parts[PL_MOE_KERNELS] = {"MOE_PAIR", "MOE_ONE", "MOE_MIX"};
-    static const char *const acts[PL_MOE_ACTS] = {NULL, "ACT_GELU_TANH", "ACT_SWIGLU_CLAMPED"};
+    static const char *const acts[PL_MOE_ACTS] = {NULL, "ACT_GELU_TANH", "ACT_SWIGLU_CLAMPED", "ACT_RELU2"};
     PL_ASSERT(act < PL_MOE_ACTS && (which != PL_MOE_MIX || direct));
     char name[40];
     struct pl_jit_spec s = {.file = "moe.k.c", .entry = entries[which]};
@@ -159,8 +159,8 @@ enum pl_status pl_launch_moe(struct pl_kernels *ks, struct pl_kernel *k, enum pl
     PL_ASSERT(slots <= room->slots);
     struct pl_args_moe a = {
         (u32)m->rows, (u32)m->used, (u32)m->w->cols, (u32)out, (u32)room->slots, 0, m->w->row_bytes, 0, 0};
-    a.flags =
-        (m->bias != NULL ? PL_LINEAR_BIAS : 0u) | (m->by_place ? PL_MOE_BY_PLACE : 0u) | (m->gated ? PL_MOE_GATED : 0u);
+    a.flags = (m->bias != NULL ? PL_LINEAR_BIAS : 0u) | (m->by_place ? PL_MOE_BY_PLACE : 0u) |
+              (m->gated ? PL_MOE_GATED : 0u) | (m->alone ? PL_MOE_ALONE : 0u);
     const struct pl_device_buffer *list = m->direct ? &room->ids : &room->order;
     struct pl_device_arg args[16];
     const struct pl_device_weight *w[] = {m->w, which == PL_MOE_PAIR ? m->up : NULL};

@@ -42,7 +42,7 @@ enum pl_status pl_launch_moe_combine(struct pl_kernels *ks, struct pl_moe_route 
 
 /* Products of one format of weights: gate and up together, one matrix, down with the sum; by slot, or by order. */
 enum pl_moe_kernel { PL_MOE_PAIR, PL_MOE_ONE, PL_MOE_MIX, PL_MOE_KERNELS };
-enum { PL_MOE_ACTS = 3 }; /* enum pl_ops_act */
+enum { PL_MOE_ACTS = 4 }; /* enum pl_ops_act */
 enum pl_status pl_kernel_moe(struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_kernel which, int act,
                              bool direct, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 void pl_kernel_moe_name(const struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_kernel which, int act,
@@ -52,7 +52,7 @@ struct pl_launch_moe {
     pl_buffer_in *bias, *up_bias;          /* of all experts, or NULL */
     pl_buffer_in *x, *y;
     size_t experts, rows, used;
-    bool direct, by_place, gated; /* as in kernels/moe.k.c */
+    bool direct, by_place, gated, alone; /* as in kernels/moe.k.c */
 };
 enum pl_status pl_launch_moe(struct pl_kernels *ks, struct pl_kernel *k, enum pl_moe_kernel which,
                              const struct pl_moe_room *room, const struct pl_launch_moe *m) PL_MUST_CHECK;

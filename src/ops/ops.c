@@ -569,8 +569,9 @@ enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size
 
 enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
                           const struct pl_activation *x, struct pl_activation *y) {
-    size_t n = logits->cols, inner = (size_t)p->gate->rows;
-    PL_ASSERT(is_experts(p->gate, n, x->cols, inner) && is_experts(p->up, n, x->cols, inner));
+    size_t n = logits->cols, inner = (size_t)p->up->rows;
+    PL_ASSERT((p->gate == NULL || is_experts(p->gate, n, x->cols, inner)) && is_experts(p->up, n, x->cols, inner));
+    PL_ASSERT(p->gate != NULL || (p->gate_bias == NULL && p->up_bias == NULL));
     PL_ASSERT(is_experts(p->down, n, inner, y->cols) && p->used >= 1 && p->used <= n && x != y);
     PL_ASSERT(logits->rows == x->rows && y->rows == x->rows && x->cols == y->cols);
     PL_ASSERT(is_bias(p->choice_bias, n) && is_bias(p->gate_bias, n * inner) && is_bias(p->up_bias, n * inner) &&

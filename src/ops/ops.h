@@ -288,13 +288,14 @@ struct pl_moe {
     uint32_t groups, groups_used, group_top; /* groups 0: none; of equal size; group_top 1 or 2 */
     const struct pl_weight *choice_bias;     /* vector [experts] or NULL */
     enum pl_ops_act act;
-    const struct pl_weight *gate, *up, *down;                /* experts */
+    const struct pl_weight *gate, *up, *down;                /* experts; gate NULL: act(up x) goes down */
     const struct pl_weight *gate_bias, *up_bias, *down_bias; /* vectors [experts * outputs] or NULL, all or none */
 };
 /* The matrices and the shape of p are what counts here. What steps of up to `rows` rows need. Before the first step, for
  * every layer: a backend may rearrange its matrices now that it knows all three. */
 enum pl_status pl_ops_moe_reserve(struct pl_ops *o, const struct pl_moe *p, size_t rows, struct pl_err *err) PL_MUST_CHECK;
-/* y += sum of weight * down(act(gate x) * up x) over the row's experts. logits: [rows, experts]. */
+/* y += sum of weight * down(act(gate x) * up x) over the row's experts, without gates of weight * down(act(up x)). logits:
+ * [rows, experts]. */
 enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl_activation *logits,
                           const struct pl_activation *x, struct pl_activation *y);
 

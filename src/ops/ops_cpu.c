@@ -633,10 +633,11 @@ static enum pl_status gate_rows(struct pl_ops *o, struct pl_activation *x, const
 }
 
 static struct pl_cpu_moe moe_of(const struct pl_moe *p) {
-    return (struct pl_cpu_moe){.experts = p->gate->experts,
+    const struct cpu_weight *gate = p->gate != NULL ? weight_of(p->gate) : NULL;
+    return (struct pl_cpu_moe){.experts = p->up->experts,
                                .used = p->used,
-                               .in = p->gate->cols,
-                               .inner = p->gate->rows,
+                               .in = p->up->cols,
+                               .inner = p->up->rows,
                                .sigmoid = p->router == PL_ROUTER_SIGMOID,
                                .renormalise = p->renormalise,
                                .groups = p->groups,
@@ -649,8 +650,9 @@ static struct pl_cpu_moe moe_of(const struct pl_moe *p) {
                                .down_bias = p->down_bias != NULL ? weight_of(p->down_bias)->vector : NULL,
                                .act = p->act == PL_OPS_SILU        ? PL_ACT_SILU
                                       : p->act == PL_OPS_GELU_TANH ? PL_ACT_GELU_TANH
+                                      : p->act == PL_OPS_RELU2     ? PL_ACT_RELU2
                                                                    : PL_ACT_SWIGLU_CLAMPED,
-                               .gate = (const struct pl_cpu_weight *const *)weight_of(p->gate)->experts,
+                               .gate = gate != NULL ? (const struct pl_cpu_weight *const *)gate->experts : NULL,
                                .up = (const struct pl_cpu_weight *const *)weight_of(p->up)->experts,
                                .down = (const struct pl_cpu_weight *const *)weight_of(p->down)->experts};
 }
@@ -673,7 +675,7 @@ static enum pl_status moe(struct pl_ops *o, const struct pl_moe *p, const struct
     m.y_stride = data_of(y)->stride;
     if (pl_fault("moe-expert")) m.used--; /* the least of the chosen */
     size_t bytes = pl_cpu_moe(cpu_of(o)->cpu, &m);
-    pl_ops_count(o, PL_OP_moe, pl_cpu_weight_kernel(cpu_of(o)->cpu, m.gate[0], x->rows), 1, bytes);
+    pl_ops_count(o, PL_OP_moe, pl_cpu_weight_kernel(cpu_of(o)->cpu, (m.gate != NULL ? m.gate : m.up)[0], x->rows), 1, bytes);
     return PL_OK;
 }
 

@@ -80,7 +80,7 @@ static enum pl_status weights(struct pl_kernels *ks, const char *only, struct pl
 static enum pl_status experts(struct pl_kernels *ks, const char *only, struct pl_err *err) {
     static const struct {
         uint32_t experts, used;
-    } routers[] = {{128, 8}, {60, 4}, {64, 8}, {8, 2}, {32, 4}, {128, 4}, {64, 6}, {256, 8}};
+    } routers[] = {{128, 8}, {60, 4}, {64, 8}, {8, 2}, {32, 4}, {128, 4}, {64, 6}, {256, 8}, {128, 6}};
     static const enum pl_dtype types[] = {PL_F16, PL_BF16, PL_Q4_0, PL_Q5_0, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_MXFP4};
     for (size_t i = 0; i < PL_COUNT_OF(routers); i++) {
         struct pl_moe_route r;
@@ -95,6 +95,8 @@ static enum pl_status experts(struct pl_kernels *ks, const char *only, struct pl
         PL_TRY(pl_kernel_moe(ks, &w, PL_MOE_PAIR, act, false, &k, err));
         PL_TRY(pl_kernel_moe(ks, &w, PL_MOE_ONE, 0, false, &k, err));
         PL_TRY(pl_kernel_moe(ks, &w, PL_MOE_MIX, 0, true, &k, err));
+        for (int direct = 0; act == 0 && direct < 2; direct++) /* Nemotron 3: without gates */
+            PL_TRY(pl_kernel_moe(ks, &w, PL_MOE_ONE, 3, direct != 0, &k, err));
     }
     return PL_OK;
 }

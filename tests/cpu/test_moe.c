@@ -74,9 +74,11 @@ static void expected_row(const struct mix *k, size_t r, bool renormalise, float 
     for (size_t i = 0; i < USED; i++) {
         float g[INNER], u[INNER], d[IN], row[INNER];
         const struct pl_tensor *w[3] = {&k->tensors[0][ids[i]], &k->tensors[1][ids[i]], &k->tensors[2][ids[i]]};
-        assert_int_equal(pl_ref_matmul(w[0], NULL, k->x + r * IN, IN, 1, false, g, INNER, NULL, row), PL_OK);
+        bool alone = k->m.gate == NULL;
+        assert_int_equal(pl_ref_matmul(w[alone ? 1 : 0], NULL, k->x + r * IN, IN, 1, false, g, INNER, NULL, row), PL_OK);
         assert_int_equal(pl_ref_matmul(w[1], NULL, k->x + r * IN, IN, 1, false, u, INNER, NULL, row), PL_OK);
-        pl_ref_glu(PL_REF_SILU, g, u, g, INNER);
+        for (size_t n = 0; alone && n < INNER; n++) u[n] = 1;
+        pl_ref_glu(alone ? PL_REF_RELU2 : PL_REF_SILU, g, u, g, INNER);
         assert_int_equal(pl_ref_matmul(w[2], NULL, g, INNER, 1, false, d, IN, NULL, row), PL_OK);
         for (size_t n = 0; n < IN; n++) y[n] += (float)(weight[i] / (renormalise ? chosen : sum)) * d[n];
     }
@@ -94,9 +96,11 @@ static void against_the_definition(void **state) {
     static struct mix k;
     FOR_EACH_ISA(isa) {
         for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
-            for (int renormalise = 0; renormalise < 2; renormalise++) {
+            for (int form = 0; form < 4; form++) { /* renormalised or not, with gates or without */
+                int renormalise = form % 2;
                 struct pl_cpu *c = cpu_make(isa, 2);
                 mix_open(&k, c, types[t]);
+                if (form >= 2) k.m.gate = NULL, k.m.act = PL_ACT_RELU2;
                 float before[ROWS * IN];
                 memcpy(before, k.y, sizeof before);
                 k.m.renormalise = renormalise != 0;

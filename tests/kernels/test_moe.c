@@ -178,6 +178,7 @@ struct product_case {
     size_t rows;
     enum pl_ops_act act;
     bool biases, direct;
+    bool alone; /* no gates: act(up x) */
 };
 
 static float glu_of(enum pl_ref_act act, double g, float u) {
@@ -199,7 +200,7 @@ static double h_spread(enum pl_ref_act act, float g, float u, double mag_g, doub
 /* What each slot makes, in double where it matters, and the magnitude that rounding is relative to. */
 static void expected(const struct mix *k, const struct product_case *c, const float *x, float *const bias[3],
                      const uint32_t *ids, const float *weights, float *y, double *magnitude) {
-    static const enum pl_ref_act acts[] = {PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_SWIGLU_CLAMPED};
+    static const enum pl_ref_act acts[] = {PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_SWIGLU_CLAMPED, PL_REF_RELU2};
     size_t widest = PL_MAX(k->in, k->inner);
     float *g = malloc(k->inner * 4), *u = malloc(k->inner * 4), *d = malloc(k->in * 4), *row = malloc(widest * 4 + 4);
     float *spread = malloc(k->inner * 4), *ignored = malloc(k->in * 4);
@@ -211,6 +212,7 @@ static void expected(const struct mix *k, const struct product_case *c, const fl
         const float *bg = c->biases ? bias[0] + e * k->inner : NULL, *bu = c->biases ? bias[1] + e * k->inner : NULL;
         CHECK(pl_ref_matmul(&w[0], bg, x + r * k->in, k->in, 1, false, g, k->inner, mag_g, row));
         CHECK(pl_ref_matmul(&w[1], bu, x + r * k->in, k->in, 1, false, u, k->inner, mag_u, row));
+        for (size_t i = 0; c->alone && i < k->inner; i++) g[i] = u[i], mag_g[i] = mag_u[i], u[i] = 1, mag_u[i] = 0;
         for (size_t i = 0; i < k->inner; i++)
             spread[i] = (float)h_spread(acts[c->act], g[i], u[i], mag_g[i], mag_u[i], k->in);
         pl_ref_glu(acts[c->act], g, u, g, k->inner);
@@ -234,7 +236,11 @@ static void run_products(const struct mix *k, const struct product_case *c, stru
     m.bias = c->biases ? &bias[0] : NULL;
     m.up_bias = c->biases ? &bias[1] : NULL;
     if (!c->direct) CHECK(pl_launch_moe_order(&ks, route, &room, c->rows));
-    if (apart) {
+    if (c->alone) {
+        m.w = &k->w[1], m.alone = true;
+        CHECK(pl_kernel_moe(&ks, &k->w[1], PL_MOE_ONE, (int)c->act, c->direct, &one, &err));
+        CHECK(pl_launch_moe(&ks, &one, PL_MOE_ONE, &room, &m));
+    } else if (apart) {
         CHECK(pl_kernel_moe(&ks, &k->w[0], PL_MOE_ONE, 0, c->direct, &one, &err));
         CHECK(pl_kernel_moe(&ks, &k->w[0], PL_MOE_ONE, (int)c->act, c->direct, &gated, &err));
         CHECK(pl_launch_moe(&ks, &one, PL_MOE_ONE, &room, &m));
@@ -331,7 +337,7 @@ static void one_mix(enum pl_dtype dtype, enum pl_dtype down, size_t in, size_t i
     for (size_t i = 0; i < PL_COUNT_OF(rows); i++) {
         for (int direct = 0; direct < 2; direct++) {
             const struct product_case c = {rows[i], all ? (enum pl_ops_act)((i + (size_t)direct) % 3) : PL_OPS_SILU,
-                                           i % 2 == 0, direct != 0};
+                                           i % 2 == 0, direct != 0, false};
             double off = distance(&k, &c, all && i == 1, false);
             if (!(off <= 2e-5))
                 fail_msg("%s, %s, %zu rows, inner %zu, act %d, direct %d: off by %.3g", pl_dtype_name(dtype),
@@ -364,6 +370,29 @@ static void packed(void) {
 static void test_packed(void **state) {
     (void)state;
     kit_each(packed);
+}
+
+/* Experts without gates; and another expert's result is far from right. */
+static void lone(void) {
+    static const enum pl_dtype types[] = {PL_F32, PL_Q8_0, PL_Q4_K};
+    for (size_t t = 0; t < (test_small() ? 1 : PL_COUNT_OF(types)); t++) {
+        struct mix k = mix_of(types[t], types[t], 256, 512, 0);
+        static const size_t rows[] = {1, 5, 17};
+        for (size_t i = 0; i < 2 * PL_COUNT_OF(rows); i++) {
+            const struct product_case c = {rows[i / 2], i == 0 ? PL_OPS_SILU : PL_OPS_RELU2, false, .direct = i % 2 == 0,
+                                           .alone = true};
+            double off = distance(&k, &c, false, false);
+            if (!(off <= 2e-5))
+                fail_msg("%s without gates, %zu rows, act %d: off by %.3g", pl_dtype_name(types[t]), c.rows, (int)c.act,
+                         off);
+            if (i == 0) assert_true(distance(&k, &c, false, true) > 1e-3);
+        }
+        mix_free(&k);
+    }
+}
+static void test_lone(void **state) {
+    (void)state;
+    kit_each(lone);
 }
 
 /* --- NVIDIA's tensor cores: inputs of f16 or bf16 --- */
@@ -417,7 +446,7 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
         pl_moe_dense_deinit(&ks, &d);
     }
     if (!direct) CHECK(pl_launch_moe_combine(&ks, &route, &room, rows, k->in, &t.by));
-    const struct product_case c = {rows, act, biases, direct};
+    const struct product_case c = {rows, act, biases, direct, false};
     return trial_close(&t, k, &c, wrong);
 }
 
@@ -765,7 +794,7 @@ static void test_fma(void **state) {
 static void wrong_expert(void) {
     struct mix k = mix_of(PL_Q8_0, PL_Q8_0, 64, 64, 0);
     for (int direct = 0; direct < 2; direct++) {
-        const struct product_case c = {9, PL_OPS_SILU, false, direct != 0};
+        const struct product_case c = {9, PL_OPS_SILU, false, direct != 0, false};
         assert_true(distance(&k, &c, false, true) > 1e-3);
     }
     mix_free(&k);
@@ -787,7 +816,7 @@ static void repeats(void) {
         size_t row = t < 2 ? 0 : t - 2, rows = t < 2 ? ROWS : 1;
         struct pl_device_buffer bl = kit_up(logits + row * X, rows * X * 4), bx = kit_up(x + row * k.in, rows * k.in * 4),
                                 by = kit_up(y0 + row * k.in, rows * k.in * 4);
-        const struct product_case c = {rows, PL_OPS_SILU, false, false};
+        const struct product_case c = {rows, PL_OPS_SILU, false, false, false};
         const struct pl_launch_route r = {.logits = &bl, .rows = rows, .renormalise = true, .scale = 1};
         CHECK(pl_launch_moe_route(&ks, &route, &room, &r));
         run_products(&k, &c, &route, &bx, NULL, &by, false);
@@ -854,9 +883,10 @@ static void test_far(void **state) {
 
 int main(void) {
     struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes), cmocka_unit_test(test_orders),  cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_packed), cmocka_unit_test(test_control), cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_far),    cmocka_unit_test(test_cuda),    cmocka_unit_test(test_fma),
-        cmocka_unit_test(test_routed), cmocka_unit_test(test_one_row), cmocka_unit_test(test_choose)};
+        cmocka_unit_test(test_routes),  cmocka_unit_test(test_orders), cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_lone),    cmocka_unit_test(test_packed), cmocka_unit_test(test_control),
+        cmocka_unit_test(test_repeats), cmocka_unit_test(test_far),    cmocka_unit_test(test_cuda),
+        cmocka_unit_test(test_fma),     cmocka_unit_test(test_routed), cmocka_unit_test(test_one_row),
+        cmocka_unit_test(test_choose)};
     return TEST_RUN("experts", tests);
 }

@@ -357,6 +357,13 @@ static void state_space(void **state) {
         "\"num_hidden_layers\":5,\"attention_head_dim\":128,\"layer_norm_epsilon\":1e-5,\"mlp_hidden_act\":\"relu2\"}");
     assert_true(c.state_layers == 2 && c.kv_layers == 1 && c.layer_no_attention[1] && !c.layer_ssm[1] &&
                 c.ssm.inner == 8192);
+    c = must_read("{\"architectures\":[\"NemotronHForCausalLM\"],\"model_type\":\"nemotron_h\",\"num_hidden_layers\":4,"
+                  "\"hybrid_override_pattern\":\"ME*E\",\"n_routed_experts\":128,\"num_experts_per_tok\":6,"
+                  "\"moe_intermediate_size\":1856,\"moe_shared_expert_intermediate_size\":3712,\"n_shared_experts\":1,"
+                  "\"routed_scaling_factor\":2.5,\"norm_topk_prob\":true,\"n_group\":1,\"topk_group\":1}");
+    assert_true(c.experts == 128 && c.experts_used == 6 && c.expert_width == 1856 && c.shared_width == 3712);
+    assert_true(c.layer_moe[1] && !c.layer_moe[2] && c.layer_no_attention[1] && c.experts_sigmoid && c.experts_bias &&
+                c.expert_groups == 0 && c.experts_renormalise);
     c = must_read("{\"architectures\":[\"JambaForCausalLM\"],\"model_type\":\"jamba\",\"num_experts\":16}");
     assert_true(c.kv_layers == 4 && c.state_layers == 28 && !c.layer_no_attention[4] && c.layer_moe[1] && !c.layer_moe[2]);
     assert_true(c.ssm.dt_rank == 256 && c.ssm.inner == 8192 && !c.experts_renormalise);
@@ -461,8 +468,11 @@ static const struct {
     {"{\"model_type\":\"falcon_h1\",\"projectors_bias\":true," SOUND "}", "projectors_bias", PL_UNSUPPORTED},
     {"{\"model_type\":\"falcon_h1\",\"ssm_multipliers\":[1,2]," SOUND "}", "ssm_multipliers has 2", PL_FORMAT},
     {"{\"model_type\":\"falcon_h1\",\"mamba_d_ssm\":512,\"mamba_n_heads\":1," SOUND "}", "up to 256", PL_UNSUPPORTED},
-    {"{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"ME\"," SOUND "}", "experts without gates",
-     PL_UNSUPPORTED},
+    {"{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"ME\",\"moe_latent_size\":64," SOUND "}",
+     "moe_latent_size", PL_UNSUPPORTED},
+    {"{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"ME\",\"n_routed_experts\":4,\"num_experts_per_tok\":"
+     "5," SOUND "}",
+     "5 of 4 experts", PL_FORMAT},
     {"{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"M\"," SOUND "}", "names 1 layers", PL_FORMAT},
     {"{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"M*M\"," SOUND "}", "names 3 layers", PL_FORMAT},
     {"{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"M?\"," SOUND "}", "layer 1", PL_FORMAT},

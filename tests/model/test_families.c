@@ -50,6 +50,7 @@ static const struct {
     {"Granite 4 hybrids with experts", "granite-hybrid-moe"},
     {"Jamba", "jamba"},
     {"Nemotron-H", "nemotron-h"},
+    {"Nemotron-H with experts", "nemotron-h-moe"},
     {"PLaMo 2", "plamo2"},
 };
 
