@@ -213,7 +213,7 @@ check: deps-check
 
 ## make check-order  does a test depend on its predecessors? The optimised suite in order, shuffled, and each test alone
 check-order: deps-check
-	@$(MAKE) --no-print-directory -j$(JOBS) all tests
+	@$(MAKE) --no-print-directory -j$(JOBS) all tests replay-bins
 	@sh tools/check_order.sh "$(BUILD)" "$(JOBS)" "$(TESTS)"
 
 ## make check-gpu    the tests that need a GPU

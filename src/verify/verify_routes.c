@@ -257,20 +257,26 @@ static double launches(const struct seen *s, const char *op, const char *const *
     return n;
 }
 
+/* Why a route is none on a CPU. */
+static const char cpu_one_form[] = "the CPU has one form of attention", cpu_merges[] = "the CPU merges inside its kernel",
+                  cpu_reads[] = "on the CPU the sampler reads logits where they are";
+
 struct report {
     const struct seen *seen; /* [SEEN_MAX] */
     size_t models;           /* further ones */
     json_t *rows;
-    size_t reached;
+    size_t reached, absent; /* absent: not runnable here, whatever the model */
     bool cpu;
 };
 
 static void add_row_of(struct report *r, const char *route, const char *way, const char *model, double count,
                        const char *what, const char *why) {
+    bool absent = count <= 0 && (why == cpu_one_form || why == cpu_merges || why == cpu_reads);
     r->reached += count > 0;
-    json_array_append_new(r->rows,
-                          json_pack("{s:s, s:s, s:s, s:b, s:f, s:s, s:s}", "route", route, "way_in", way, "model", model,
-                                    "reached", count > 0, "count", count, "what_ran", what, "why", count > 0 ? "" : why));
+    r->absent += absent;
+    json_array_append_new(r->rows, json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:s, s:s}", "route", route, "way_in", way,
+                                             "model", model, "runnable", !absent, "reached", count > 0, "count", count,
+                                             "what_ran", what, "why", count > 0 ? "" : why));
 }
 static void add_row(struct report *r, const char *route, const char *way, double count, const char *what, const char *why) {
     add_row_of(r, route, way, count > 0 ? r->seen[PLANNED].model : "", count, what, why);
@@ -281,7 +287,7 @@ static void form_row(struct report *r, const char *route, enum way_id w, const c
     char instead[400] = "", names[300] = "", why[480];
     const struct seen *s = &r->seen[w];
     if (!s->driven || r->cpu) {
-        add_row(r, route, ways[w].name, 0, "", r->cpu ? "the CPU has one form of attention" : "not driven");
+        add_row(r, route, ways[w].name, 0, "", r->cpu ? cpu_one_form : "not driven");
         return;
     }
     double n = form_steps(s, form, reason, instead, sizeof instead);
@@ -326,7 +332,7 @@ static void shape_row(struct report *r, const char *route, const char *reason, c
     }
     if (n > 0) (void)launches(&r->seen[at], "attention", NULL, names, sizeof names);
     add_row_of(r, route, way, n > 0 ? r->seen[at].model : "", n, names,
-               r->cpu ? "the CPU has one form of attention" : "the kernels take the heads of these models");
+               r->cpu ? cpu_one_form : "the kernels take the heads of these models");
 }
 
 /* The bed that the tuner times forms in: kernels without a model, no dispatch in between. */
@@ -352,7 +358,7 @@ static void bed_rows(const struct pl_verify_options *o, struct report *r) {
     struct pl_err err = {0};
     int code = 0;
     if (r->cpu) {
-        add_row(r, "v1 in the tuner's bed", "plumb bench --op paged-decode", 0, "", "the CPU has one form of attention");
+        add_row(r, "v1 in the tuner's bed", "plumb bench --op paged-decode", 0, "", cpu_one_form);
         return;
     }
     if (pl_verify_self(o, words, &out, &said, &code, &err) != PL_OK) code = 1;
@@ -391,8 +397,7 @@ static void decline_rows(struct report *r) {
             if (why != NULL && strcmp(why, reasons[i]) == 0) n += json_number_value(json_object_get(row, "layer_steps"));
         }
         snprintf(route, sizeof route, "cascade declined: %s", reasons[i]);
-        add_row(r, route, ways[PLANNED].name, n, "",
-                r->cpu ? "the CPU has one form of attention" : "no step was declined for it");
+        add_row(r, route, ways[PLANNED].name, n, "", r->cpu ? cpu_one_form : "no step was declined for it");
     }
 }
 
@@ -411,13 +416,13 @@ static void attention_rows(struct report *r) {
     form_row(r, "v1: one pass over pages", FORCED_V1, "v1", NULL);
     form_row(r, "v2: chunks, several sequences at once", FORCED_V2, "v2", NULL);
     kernel_row(r, "merge of chunks", "attention", merge, "a context of several chunks",
-               r->cpu ? "the CPU merges inside its kernel" : "no context had more than one chunk");
+               r->cpu ? cpu_merges : "no context had more than one chunk");
     kernel_row(r, "latent attention: keys and values in one", "latent_append", NULL, "a model with latent attention",
                "no model here has latent attention");
     kernel_row_with(r, "merge of latent attention's chunks", "attention", merge, "latent_append",
                     "a context of several chunks",
                     !has_latent(r) ? "no model here has latent attention"
-                    : r->cpu       ? "the CPU merges inside its kernel"
+                    : r->cpu       ? cpu_merges
                                    : "no context had more than one chunk");
     form_row(r, "cascade over a shared beginning", FORCED_CASCADE, "cascade", NULL);
     decline_rows(r);
@@ -425,7 +430,7 @@ static void attention_rows(struct report *r) {
     form_row(r, "gather, because all else is switched off", SWITCHED_OFF, "gather", NULL);
     shape_row(r, "declined for the size of heads", "geometry", "a model whose heads the paged kernels do not take");
     kernel_row(r, "attention with sinks", "attention", sinks, "a model with sinks",
-               r->cpu ? "the CPU has one form of attention" : "no model here has attention sinks");
+               r->cpu ? cpu_one_form : "no model here has attention sinks");
     form_row(r, "declined before the pool: a step of several tokens", FORCED_V2, NULL, "multi-token");
     form_row(r, "declined before the pool: prompts beside rows of decoding", PLANNED, NULL, "mixed");
 }
@@ -462,7 +467,7 @@ static void other_rows(struct report *r) {
     kernel_row(r, "products of many rows", "linear", many, "prompts", "no kernel for many rows ran");
     kernel_row(r, "gate and up", "glu", NULL, "every request", "this model has none");
     kernel_row(r, "greedy choice on the device", "argmax", NULL, "requests without a temperature",
-               r->cpu ? "on the CPU the sampler reads logits where they are" : "logits were read by the host");
+               r->cpu ? cpu_reads : "logits were read by the host");
     char drawn[300] = "";
     double draws = launches(&r->seen[PLANNED], "draw", NULL, drawn, sizeof drawn);
     add_row(r, "sampling", "a request with a temperature", draws > 0 ? draws : r->seen[PLANNED].ok,
@@ -517,8 +522,8 @@ static void conclude(struct report *r, const char *bad, const char *open, struct
         pl_verify_say(out, PL_VERIFY_FAIL, "%s", bad);
     else
         pl_verify_say(out, r->reached > 0 && open[0] == '\0' ? PL_VERIFY_PASS : PL_VERIFY_INCONCLUSIVE,
-                      "%zu of %zu routes reached; the others are listed with the reason%s%s", r->reached,
-                      json_array_size(r->rows), open[0] != '\0' ? "; not driven: " : "", open);
+                      "%zu of %zu routes reached, %zu more are none on this backend; each with the reason%s%s", r->reached,
+                      json_array_size(r->rows) - r->absent, r->absent, open[0] != '\0' ? "; not driven: " : "", open);
 }
 
 void pl_verify_routes(const struct pl_verify_options *o, struct pl_verify_result *r) {

@@ -197,7 +197,8 @@ def other_models_reach_other_routes():
                          ("residual and norm in one", "capped"), ("shared experts behind a gate", "shared"), ("norm around a mean", "parallel")):
         assert rows[route]["reached"] and rows[route]["model"] == model + ".gguf", rows[route]
     assert rows["FFT"]["reached"] and rows["norm"]["model"] == "tiny" and r["options"]["route_models"] == models[1::2]
-    assert item(r, "routes")["summary"].startswith(f"{sum(x['reached'] for x in rows.values())} of {len(rows)}")
+    assert item(r, "routes")["summary"].startswith(f"{sum(x['reached'] for x in rows.values())} of {sum(x['runnable'] for x in rows.values())} routes")
+    assert {x["why"][:7] for x in rows.values() if not x["runnable"]} == {"the CPU", "on the "}
     verify("-m", tiny(), "--quick", "--backend", "cpu", "--only", "routes", "--report", out, "--route-model", "tests/golden/model/mamba2.gguf", code=2)
     assert "not driven: mamba2.gguf" in item(report(out), "routes")["summary"]
     assert "needs -m" in verify("--route-model", "x", code=64)
