@@ -57,7 +57,7 @@ struct plumb_engine_options {
     uint32_t context;      /* tokens a session may hold; 0 = the smaller of the model's own and 4096 */
     uint32_t max_sessions; /* 0 = 1 */
     uint32_t batch_rows;   /* rows of one prefill step; 0 = 512 */
-    const char *kv_dtype;  /* "f16" (NULL), "bf16", "f32", "int8", "fp8" */
+    const char *kv_dtype;  /* "f16" (NULL), "bf16", "f32", "int8", "fp8", "k8v4" */
     uint32_t page_tokens;  /* 0 = 32 */
     bool strict;           /* any kernel that is not the planned one is an error */
     uint64_t memory_limit; /* bytes; 0 = what the machine has */
@@ -76,6 +76,7 @@ struct plumb_engine_options {
     bool no_graphs;              /* devices: kernels are launched one by one instead of as a graph; slower */
     bool pin;                    /* CPU: each thread stays on one CPU; so does a thread that calls the engine */
     bool no_ahead; /* devices: a step is launched only when the last one's tokens were read (to measure what that costs) */
+    float sparse_values; /* in [0, 1): attention does not read values whose weight is below this; 0: it reads all */
 };
 PLUMB_API int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
                                   struct plumb_error *err);

@@ -10,6 +10,8 @@
  * HEADS divides H / G. Query heads are taken HEADS at a time: tile y holds heads [y * HEADS, + HEADS) of KV head
  * y / (H / G / HEADS). The part rows of a chunk of M members are tile-major: row = y * (M * HEADS) + m * HEADS + r.
  * Values are VALUE_DIM wide with VALUE_STRIDE from token to token (MLA: a part of the key's own row).
+ * SPARSE_V: values whose weight is below a.least of the largest that their team (v1) or chunk (v2) has seen are not read; the
+ * weight stays in the sum, so it is below a.least of the whole.
  * Numerics: f32, online softmax in base 2, parts normalised, weight lse_log2 = m + log2(l), -inf where nothing is visible;
  * (-inf) - (-inf) is never computed. Orders are fixed: bitwise repeatable. Relative error to src/ref <= 2e-3.
  * Cost: v2 reads each visible key and value once per HEADS heads. */
@@ -57,6 +59,9 @@ KERNEL(paged_dense)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL c
     LOCAL f32 scratch[GROUP];
     LOCAL f32 team_m[TEAMS];
     LOCAL f32 team_l[TEAMS];
+#ifdef SPARSE_V
+    u32 skipped = 0u;
+#endif
     count_launch(witness);
     u32 head = GROUP_X, row = GROUP_Y, g = head / (a.heads / a.kv_heads), team = LOCAL_X / TEAM, lane = LOCAL_X % TEAM;
     u32 tokens = plan[plan[PL_PLAN_VISIBLE] + row];
@@ -85,13 +90,23 @@ KERNEL(paged_dense)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL c
             f32 m_new = FMAX(m, s), keep = weight_of(m, m_new), e = weight_of(s, m_new);
             m = m_new;
             l = l * keep + e;
-            e = kv_scaled(v, e);
+#ifdef SPARSE_V
+            bool weighed = e >= a.least;
+            skipped += weighed ? 0u : 1u;
+#else
+            bool weighed = true;
+#endif
+            if (weighed) e = value_scaled(v, e);
             ROLLED for (u32 c = 0; c < V_SHARE; c++) {
                 u32 i = c * TEAM + lane;
-                if (i < VALUE_DIM) acc[c] = acc[c] * keep + e * kv_load(v + i);
+                acc[c] *= keep;
+                if (weighed && i < VALUE_DIM) acc[c] += e * value_load(v, i);
             }
         }
     }
+#ifdef SPARSE_V
+    if (lane == 0u) count_values(witness, (tokens + TEAMS - 1u - team) / TEAMS, skipped);
+#endif
     for (u32 i = LOCAL_X; i < VALUE_DIM; i += GROUP) sum[i] = 0.0f;
     if (lane == 0u) {
         team_m[team] = m;
@@ -109,6 +124,9 @@ KERNEL(paged_dense)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL c
         }
         BARRIER();
     }
+#ifdef KV_K8V4
+    values_turn_back(sum);
+#endif
     u64 to = ((u64)row * a.heads + head) * VALUE_DIM;
     for (u32 i = LOCAL_X; i < VALUE_DIM; i += GROUP) out[to + i] = total > 0.0f ? sum[i] / total : 0.0f;
 }
@@ -126,14 +144,14 @@ FN f32 team_max(f32 v) {
 }
 
 /* One row of scores becomes weights; m, l and keep of the row are updated. All lanes of a team come along. */
-FN void soften(LOCAL_PTR f32 *p, u32 count, LOCAL_PTR f32 *m, LOCAL_PTR f32 *l, LOCAL_PTR f32 *keep) {
+FN void soften(LOCAL_PTR f32 *p, u32 count, f32 least, LOCAL_PTR f32 *m, LOCAL_PTR f32 *l, LOCAL_PTR f32 *keep) {
     u32 lane = LOCAL_X % TEAM;
     f32 top = NEG_INF, sum = 0.0f;
     for (u32 j = lane; j < count; j += TEAM) top = FMAX(top, p[j]);
     top = FMAX(team_max(top), *m);
     for (u32 j = lane; j < count; j += TEAM) {
         f32 e = weight_of(p[j], top);
-        p[j] = e;
+        p[j] = e < least ? 0.0f : e;
         sum += e;
     }
 #if TEAM > 1
@@ -157,6 +175,14 @@ KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL cons
     LOCAL f32 m[ROWS];
     LOCAL f32 l[ROWS];
     LOCAL f32 keep[ROWS];
+#ifdef SPARSE_V
+    LOCAL u32 weighed[GROUP];
+    LOCAL u32 skipped;
+    f32 least = a.least;
+    if (LOCAL_X == 0u) skipped = 0u;
+#else
+    f32 least = 0.0f;
+#endif
     count_launch(witness);
     bool there = GROUP_X < plan[PL_PLAN_CHUNK_COUNT]; /* the grid may be larger than the plan */
     GLOBAL const u32 *chunk = plan + plan[PL_PLAN_CHUNKS] + (there ? GROUP_X : 0u) * PL_PLAN_CHUNK_WORDS;
@@ -199,18 +225,30 @@ KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL cons
             }
         }
         BARRIER();
-        for (u32 r = LOCAL_X / TEAM; r < used; r += GROUP / TEAM) soften(p + r * GROUP, count, m + r, l + r, keep + r);
+        for (u32 r = LOCAL_X / TEAM; r < used; r += GROUP / TEAM) soften(p + r * GROUP, count, least, m + r, l + r, keep + r);
         BARRIER();
+#ifdef SPARSE_V
+        if (LOCAL_X < count) {
+            f32 top = 0.0f;
+            for (u32 r = 0; r < used; r++) top = FMAX(top, p[r * GROUP + LOCAL_X]);
+            weighed[LOCAL_X] = top > 0.0f ? 1u : 0u;
+            if (top == 0.0f) LOCAL_COUNT(&skipped);
+        }
+        BARRIER();
+#endif
         EACH_MEMBER {
             ROLLED for (u32 h = 0; n < count_m && h < HEADS; h++) {
                 ROLLED for (u32 c = 0; c < V_SHARE; c++) acc[n * HEADS + h][c] *= keep[n * HEADS + h];
             }
         }
         for (u32 j = 0; j < count; j++) {
+#ifdef SPARSE_V
+            if (weighed[j] == 0u) continue;
+#endif
             GLOBAL const KV_TYPE *v = v_pages + (slot_of(pages, skip + t0 + j) * a.kv_heads + g) * VALUE_STRIDE;
             ROLLED for (u32 c = 0; c < V_SHARE; c++) {
                 u32 i = c * GROUP + LOCAL_X;
-                f32 x = i < VALUE_DIM ? kv_scaled(v, kv_load(v + i)) : 0.0f;
+                f32 x = i < VALUE_DIM ? value_scaled(v, value_load(v, i)) : 0.0f;
                 EACH_MEMBER {
                     ROLLED for (u32 h = 0; n < count_m && h < HEADS; h++) acc[n * HEADS + h][c] +=
                         p[(n * HEADS + h) * GROUP + j] * x;
@@ -219,6 +257,9 @@ KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL cons
         }
         BARRIER();
     }
+#ifdef SPARSE_V
+    if (LOCAL_X == 0u && tokens > 0u) count_values(witness, tokens, skipped);
+#endif
     ROLLED for (u32 r = 0; r < ROWS; r++) {
         if (r < used) {
             bool direct = part_first == PL_PLAN_DIRECT;
@@ -226,6 +267,20 @@ KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL cons
                             : (u64)part_first * a.heads + (u64)GROUP_Y * used + r;
             GLOBAL f32 *o = (direct ? out : parts) + to * VALUE_DIM;
             f32 total = l[r];
+#ifdef KV_K8V4
+            if (direct) { /* parts stay turned: whoever merges them turns the row back */
+                BARRIER();
+                ROLLED for (u32 c = 0; c < V_SHARE; c++) {
+                    u32 i = c * GROUP + LOCAL_X;
+                    if (i < VALUE_DIM) qs[i] = acc[r][c];
+                }
+                values_turn_back(qs);
+                ROLLED for (u32 c = 0; c < V_SHARE; c++) {
+                    u32 i = c * GROUP + LOCAL_X;
+                    if (i < VALUE_DIM) acc[r][c] = qs[i];
+                }
+            }
+#endif
             ROLLED for (u32 c = 0; c < V_SHARE; c++) {
                 u32 i = c * GROUP + LOCAL_X;
                 if (i < VALUE_DIM) o[i] = total > 0.0f ? acc[r][c] / total : 0.0f;
@@ -240,6 +295,9 @@ KERNEL(paged_v2)(GLOBAL const f32 *q, GLOBAL const KV_TYPE *k_pages, GLOBAL cons
 /* grid: (merged rows, H) */
 KERNEL(paged_merge)(GLOBAL const f32 *parts, GLOBAL const f32 *lse_log2, GLOBAL const u32 *plan, GLOBAL f32 *out, GLOBAL u32 *witness,
  const struct pl_args_paged a) {
+#ifdef KV_K8V4
+    LOCAL f32 sum[VALUE_DIM];
+#endif
     count_launch(witness);
     if (GROUP_X < plan[PL_PLAN_MERGE_COUNT]) {
         GLOBAL const u32 *start = plan + plan[PL_PLAN_MERGE_START] + GROUP_X;
@@ -262,8 +320,15 @@ KERNEL(paged_merge)(GLOBAL const f32 *parts, GLOBAL const f32 *lse_log2, GLOBAL 
                 f32 e = weight_of(lse_log2[at], top);
                 if (e > 0.0f) v += e * parts[at * VALUE_DIM + d];
             }
+#ifdef KV_K8V4
+            sum[d] = total > 0.0f ? v / total : 0.0f;
+        }
+        values_turn_back(sum);
+        for (u32 d = LOCAL_X; d < VALUE_DIM; d += GROUP) out[((u64)row * a.heads + head) * VALUE_DIM + d] = sum[d];
+#else
             out[((u64)row * a.heads + head) * VALUE_DIM + d] = total > 0.0f ? v / total : 0.0f;
         }
+#endif
     }
 }
 #endif

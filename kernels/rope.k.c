@@ -1,10 +1,32 @@
 /* rope - per head and row: RMS norm (when weights are given), rotation, and append of k and v to the layer's pages.
  *
  * One group per (head, row); heads [0,H) are q, [H,H+G) are k, then G of v. q is written in place, k and v only into
- * the pages [P,S,G,D]. HEAD_DIM, PAGE_TOKENS, KV_F16 | KV_BF16 | KV_F32, Q_NORM, K_NORM, ROPE_HALVES | ROPE_PAIRS. */
+ * the pages [P,S,G,D]. HEAD_DIM, PAGE_TOKENS, KV_* (kv.h), Q_NORM, K_NORM, ROPE_HALVES | ROPE_PAIRS. */
 #include "dialect.h"
 #include "args/args.h"
 #include "kv.h"
+
+#ifdef KV_K8V4
+/* x [HEAD_DIM] as levels and their scale: src/tensor/kv4.h. */
+FN void put_levels(LOCAL_PTR f32 *x, GLOBAL u8 *to, LOCAL_PTR f32 *scratch) {
+    f32 squares = 0.0f, along = 0.0f, levels = 0.0f;
+    for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) x[i] *= value_sign(i);
+    values_transform(x);
+    for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) squares += x[i] * x[i];
+    squares = group_sum(squares, scratch);
+    f32 by = squares > 1e-30f ? SQRT((f32)HEAD_DIM / squares) : 0.0f;
+    for (u32 i = LOCAL_X; i < HEAD_DIM / 2; i += GROUP) {
+        u32 a = value_code(x[2u * i] * by), b = value_code(x[2u * i + 1u] * by);
+        f32 va = value_level(a), vb = value_level(b);
+        to[i] = (u8)(a | b << 4);
+        along += x[2u * i] * va + x[2u * i + 1u] * vb;
+        levels += va * va + vb * vb;
+    }
+    along = group_sum(along, scratch);
+    levels = group_sum(levels, scratch);
+    if (LOCAL_X == 0u) *(GLOBAL f32 *)(to + HEAD_DIM / 2) = along / levels / (f32)VALUE_BLOCK;
+}
+#endif
 
 KERNEL(rope_append)(GLOBAL f32 *q, GLOBAL const f32 *k, GLOBAL const f32 *v, GLOBAL const f32 *q_norm,
                     GLOBAL const f32 *k_norm, GLOBAL const f32 *cos_sin, GLOBAL const u32 *step, GLOBAL KV_TYPE *k_pages,
@@ -63,8 +85,15 @@ KERNEL(rope_append)(GLOBAL f32 *q, GLOBAL const f32 *k, GLOBAL const f32 *v, GLO
         GLOBAL f32 *to = q + ((u64)row * a.heads + g) * HEAD_DIM;
         for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) to[i] = x[i];
     } else {
-        u64 at = kv_offset(step + PL_STEP_PAGES(a.stride) + step[PL_STEP_PAGE_FIRST(a.stride) + row], position, g, a.kv_heads);
+        GLOBAL const u32 *table = step + PL_STEP_PAGES(a.stride) + step[PL_STEP_PAGE_FIRST(a.stride) + row];
+        u64 at = is_k ? kv_offset(table, position, g, a.kv_heads) : value_offset(table, position, g, a.kv_heads);
         GLOBAL KV_TYPE *to = (is_k ? k_pages : v_pages) + at;
+#ifdef KV_K8V4
+        if (!is_k) {
+            put_levels(x, to, scratch);
+            return;
+        }
+#endif
 #ifdef KV_MOST
         f32 top = 0.0f;
         for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) top = FMAX(top, FABS(x[i]));

@@ -174,10 +174,15 @@ struct pl_args_paged {
     f32 scale, softcap;
     u32 chunks, merges, rows; /* of this launch */
     u32 fresh;                /* so many tokens at each row's end were written by launches of this step */
+    f32 least;                /* SPARSE_V: weights below it are passed over */
+    u32 pad;
 };
 #define PL_PAGED_ALL_FRESH 0xFFFFFFFFu
-PL_ARGS_CHECK(pl_args_paged, merges, 20);
-PL_ARGS_SIZE(pl_args_paged, 32);
+PL_ARGS_CHECK(pl_args_paged, least, 32);
+PL_ARGS_SIZE(pl_args_paged, 40);
+
+/* A kernel's counter: launches, then of SPARSE_V rows of values and those not read, in 64 bits, low half first. */
+enum { PL_COUNT_LAUNCHES, PL_COUNT_VALUES = 2, PL_COUNT_SKIPPED = 4, PL_COUNT_WORDS = 6 };
 
 /* Which experts a row takes. */
 struct pl_args_route {
@@ -236,7 +241,8 @@ PL_ARGS_SIZE(pl_args_latent, 16);
 struct pl_args_attention {
     u32 heads, kv_heads, window, stride;
     f32 scale, softcap;
-    u32 splits, pad;
+    u32 splits;
+    f32 least; /* as in pl_args_paged */
 };
 PL_ARGS_CHECK(pl_args_attention, softcap, 20);
 PL_ARGS_SIZE(pl_args_attention, 32);

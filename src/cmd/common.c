@@ -41,7 +41,8 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
         {'c', "context", "N", PL_ARG_U32, &e->context, "tokens a sequence may hold (0 = the model's own, at most 4096)", 0,
          0, NULL},
         {0, "batch-rows", "N", PL_ARG_U32, &e->batch_rows, "rows of one prefill step (0 = 512)", 0, 65536, NULL},
-        {0, "kv-dtype", "TYPE", PL_ARG_STR, &e->kv_dtype, "f16, bf16, f32; int8 or fp8: half the memory", 0, 0, NULL},
+        {0, "kv-dtype", "TYPE", PL_ARG_STR, &e->kv_dtype,
+         "f16, bf16, f32; int8 or fp8: half the memory; k8v4: values in 4 bits", 0, 0, NULL},
         {0, "kv", "LAYOUT", PL_ARG_STR, &e->kv_layout, "KV memory: paged, dense (nothing shared), auto", 0, 0, NULL},
         {0, "page-tokens", "N", PL_ARG_U32, &e->page_tokens, "tokens of a KV page: 16, 32 or 64 (0 = 32)", 0, 64, NULL},
         {0, "memory-limit", "BYTES", PL_ARG_U64, &e->memory_limit, "refuse to use more (0 = what the machine has)", 0, 0,
@@ -51,6 +52,8 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
          add_forced},
         {0, "disable-kernel", "OP=IMPL,...", PL_ARG_EACH, o, "pass this implementation over", 0, 0, add_disabled},
         {0, "attn", "FORM", PL_ARG_STR, &e->attention, "decode attention: auto, v1, v2, cascade, gather", 0, 0, NULL},
+        {0, "sparse-v", "WEIGHT", PL_ARG_F32, &e->sparse_values,
+         "attention does not read values whose weight is below this, as 0.001 (0 = it reads all)", 0, 0.999999, NULL},
         {0, "invariant", NULL, PL_ARG_FLAG, &e->invariant, "a text does not depend on what runs beside it; slower", 0, 0,
          NULL},
         {0, "jit-cache", "MODE", PL_ARG_STR, &e->jit_cache, "compiled kernels: on, off, verify (also PLUMB_JIT_CACHE)", 0, 0,
@@ -93,7 +96,7 @@ static enum pl_status check_values(const struct plumb_engine_options *e, struct 
     static const char *const isas[] = {"auto",       "scalar",       "avx2",      "avx-vnni", "avx512-vnni",
                                        "avx512-amx", "neon-dotprod", "neon-i8mm", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", "rocm", "opencl", NULL};
-    static const char *const kv_dtypes[] = {"f16", "bf16", "f32", "int8", "fp8", NULL};
+    static const char *const kv_dtypes[] = {"f16", "bf16", "f32", "int8", "fp8", "k8v4", NULL};
     static const char *const layouts[] = {"auto", "paged", "dense", NULL};
     static const char *const forms[] = {"auto", "v1", "v2", "cascade", "gather", NULL};
     PL_TRY(check_name("--isa", e->isa, isas, err));

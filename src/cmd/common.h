@@ -17,7 +17,7 @@ struct pl_model_opts {
     struct plumb_engine_options engine;
     char force[512], disable[512]; /* "op=impl,op=impl" gathered from options and environment */
 };
-#define PL_MODEL_ARG_ROWS 22
+#define PL_MODEL_ARG_ROWS 23
 /* Fills rows (ended by a row without name) whose targets are in o. */
 void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS]);
 /* -m is there and the named values are known: wrong usage is said before anything is read. */

@@ -6,6 +6,7 @@
 
 #include "base/fault.h"
 #include "cpu/internal.h"
+#include "tensor/kv4.h"
 
 struct attn_job {
     struct pl_cpu *c;
@@ -79,6 +80,7 @@ static void finish(const struct cpu_table *table, const struct cpu_attn_tile *t,
         struct cpu_attn_state *s = &sum.s[q];
         if (t->a->sinks != NULL) s->l += expf(t->a->sinks[t->kv_head * group + (t->first + q) % group] - s->m);
         table->attn_finish(s, sum.o + q * d_pad, out_row(t, q), d);
+        if (t->a->kv->dtype == PL_K8V4) pl_kv4_turn_back(out_row(t, q), d); /* once, not for every token */
     }
 }
 

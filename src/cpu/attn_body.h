@@ -26,22 +26,34 @@ static struct attn_scratch attn_split(void *scratch, size_t d_pad) {
     return s;
 }
 
-/* at: elements from the pool's start to a vector of `whole`; the first d of it. */
-static void widen(const void *src, enum pl_dtype dtype, size_t at, size_t whole, float *dst, size_t d, size_t d_pad) {
+/* A vector of `whole` values in 4 bits, as it is turned. */
+static void widen_levels(const uint8_t *from, size_t whole, float *dst) {
+#if defined(__AVX2__)
+    float scale;
+    memcpy(&scale, from + whole / 2, sizeof scale);
+    vf by = vf_set1(scale);
+    for (size_t i = 0; i < whole; i += VW) vf_store(dst + i, vf_mul(vf_levels(from + i / 2, pl_kv4_levels), by));
+#else
+    pl_kv4_get(from, whole, dst);
+#endif
+}
+
+/* The first d of a vector of `whole`. */
+static void widen(const void *from, enum pl_dtype dtype, size_t whole, float *dst, size_t d, size_t d_pad) {
     size_t i = 0;
     if (pl_is_kv8(dtype)) {
-        pl_kv8_get(dtype, (const uint8_t *)src + at / whole * (whole + sizeof(float)), whole, d, dst);
+        pl_kv8_get(dtype, from, whole, d, dst);
         i = d;
     } else if (dtype == PL_F16) {
-        const uint16_t *p = (const uint16_t *)src + at;
+        const uint16_t *p = from;
         for (; i + VW <= d; i += VW) vf_store(dst + i, vf_load_f16(p + i));
         for (; i < d; i++) dst[i] = pl_f16_to_f32(p[i]);
     } else if (dtype == PL_BF16) {
-        const uint16_t *p = (const uint16_t *)src + at;
+        const uint16_t *p = from;
         for (; i + VW <= d; i += VW) vf_store(dst + i, vf_load_bf16(p + i));
         for (; i < d; i++) dst[i] = pl_bf16_to_f32(p[i]);
     } else {
-        const float *p = (const float *)src + at;
+        const float *p = from;
         for (; i < d; i++) dst[i] = p[i];
     }
     for (; i < d_pad; i++) dst[i] = 0.0f;
@@ -52,25 +64,38 @@ static size_t kv_slot(const struct cpu_attn_tile *t, size_t tok) {
     return (size_t)t->seq->pages[tok / page] * page + tok % page;
 }
 
+static const unsigned char *vector_at(const struct cpu_attn_tile *t, bool values, size_t tok, size_t *bytes) {
+    const struct pl_cpu_kv *kv = t->a->kv;
+    *bytes = (values ? pl_kv_value_bytes : pl_kv_key_bytes)(kv->dtype, kv->head_dim);
+    return (const unsigned char *)(values ? kv->v : kv->k) + (kv_slot(t, tok) * kv->kv_heads + t->kv_head) * *bytes;
+}
+
+/* d numbers of one token, one KV head. */
+static void load_token(const struct cpu_attn_tile *t, bool values, size_t tok, float *dst, size_t d, size_t d_pad) {
+    const struct pl_cpu_kv *kv = t->a->kv;
+    size_t bytes;
+    const unsigned char *from = vector_at(t, values, tok, &bytes);
+    if (values && kv->dtype == PL_K8V4)
+        widen_levels(from, kv->head_dim, dst); /* d is head_dim is d_pad */
+    else
+        widen(from, kv->dtype, kv->head_dim, dst, d, d_pad);
+}
+
 /* d numbers of each of tokens [begin, end) of a group starting at t0, one KV head, into group[ATTN_GROUP][d_pad]; other
  * slots are zeroed. */
-static void load_group(const struct cpu_attn_tile *t, const void *side, size_t t0, size_t begin, size_t end, float *group,
+static void load_group(const struct cpu_attn_tile *t, bool values, size_t t0, size_t begin, size_t end, float *group,
                        size_t d, size_t d_pad) {
-    const struct pl_cpu_kv *kv = t->a->kv;
-    const size_t row = pl_kv_vector_bytes(kv->dtype, kv->head_dim);
     for (size_t i = 0; i < ATTN_GROUP; i++) {
-        size_t tok = t0 + i;
+        size_t tok = t0 + i, bytes;
         if (tok < begin || tok >= end) {
             memset(group + i * d_pad, 0, d_pad * sizeof *group);
             continue;
         }
-        size_t slot = kv_slot(t, tok);
         if (tok + ATTN_GROUP < end) { /* the next group's tokens lie apart: no hardware foresees them */
-            const unsigned char *next =
-                (const unsigned char *)side + (kv_slot(t, tok + ATTN_GROUP) * kv->kv_heads + t->kv_head) * row;
-            for (size_t b = 0; b < row; b += 64) __builtin_prefetch(next + b);
+            const unsigned char *next = vector_at(t, values, tok + ATTN_GROUP, &bytes);
+            for (size_t b = 0; b < bytes; b += 64) __builtin_prefetch(next + b);
         }
-        widen(side, kv->dtype, (slot * kv->kv_heads + t->kv_head) * kv->head_dim, kv->head_dim, group + i * d_pad, d, d_pad);
+        load_token(t, values, tok, group + i * d_pad, d, d_pad);
     }
 }
 
@@ -262,10 +287,54 @@ static void attn_scores(const struct cpu_attn_tile *t, const struct attn_scratch
         size_t first, last;
         group_queries(s, t->count, g, &first, &last);
         if (first == last) continue;
-        load_group(t, t->a->kv->k, t0 + g, lo, hi, s->group, t->a->kv->head_dim, d_pad);
+        load_group(t, false, t0 + g, lo, hi, s->group, t->a->kv->head_dim, d_pad);
         turn_group(s->group, d_pad, s->turned);
         dot_group(s->q + first * d_pad, last - first, s->turned, d_pad, s->scores + first * ATTN_CHUNK + g);
     }
+}
+
+/* Sparse V. A query's weights below the bound become zeros, after they were summed; which do depends on the query alone. */
+static void drop_weights(float least, float *p, size_t b, size_t e) {
+    for (size_t i = b; i < e; i++) p[i] = p[i] < least ? 0.0f : p[i];
+}
+
+/* Of the group at g those tokens of [lo, hi) that a query weighs; their weights come to stand first, in the same order. */
+static size_t keep_weighed(const struct attn_scratch *s, size_t first, size_t last, size_t g, size_t lo, size_t hi,
+                           uint8_t kept[ATTN_GROUP]) {
+    size_t n = 0;
+    for (size_t i = PL_MAX(lo, g); i < PL_MIN(hi, g + ATTN_GROUP); i++) {
+        bool weighed = false;
+        for (size_t q = first; q < last && !weighed; q++)
+            weighed = i >= s->begin[q] && i < s->end[q] && s->scores[q * ATTN_CHUNK + i] > 0;
+        if (weighed) kept[n++] = (uint8_t)i;
+    }
+    for (size_t q = first; q < last; q++) {
+        float *p = s->scores + q * ATTN_CHUNK;
+        for (size_t j = 0; j < n; j++) p[g + j] = kept[j] >= s->begin[q] && kept[j] < s->end[q] ? p[kept[j]] : 0.0f;
+    }
+    return n;
+}
+
+static void sparse_values(const struct cpu_attn_tile *t, const struct attn_scratch *s, size_t t0, size_t d_pad, float *o,
+                          size_t o_stride) {
+    size_t lo = s->begin[0], hi = s->end[t->count - 1], rows = 0, read = 0;
+    for (size_t g = 0; g < ATTN_CHUNK; g += ATTN_GROUP) {
+        size_t first, last, q;
+        uint8_t kept[ATTN_GROUP];
+        group_queries(s, t->count, g, &first, &last);
+        if (first == last) continue;
+        size_t n = keep_weighed(s, first, last, g, lo, hi, kept);
+        rows += PL_MIN(hi, g + ATTN_GROUP) - PL_MAX(lo, g);
+        read += n;
+        for (size_t j = 0; j < n; j++)
+            load_token(t, true, t0 + kept[j], s->group + j * d_pad, cpu_value_dim(t->a->kv), d_pad);
+        const float *p = s->scores + g;
+        for (q = first; q + WEIGH_QUERIES <= last; q += WEIGH_QUERIES)
+            weigh_queries(WEIGH_QUERIES, p + q * ATTN_CHUNK, s->group, 0, n, d_pad, o + q * o_stride, o_stride);
+        for (; q < last; q++) weigh_queries(1, p + q * ATTN_CHUNK, s->group, 0, n, d_pad, o + q * o_stride, o_stride);
+    }
+    atomic_fetch_add_explicit(&t->a->sparse->rows, rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(&t->a->sparse->skipped, rows - read, memory_order_relaxed);
 }
 
 static void attn_values(const struct cpu_attn_tile *t, const struct attn_scratch *s, size_t t0, size_t d_pad, float *o,
@@ -275,7 +344,7 @@ static void attn_values(const struct cpu_attn_tile *t, const struct attn_scratch
         size_t first, last;
         group_queries(s, t->count, g, &first, &last);
         if (first == last) continue;
-        load_group(t, t->a->kv->v, t0 + g, lo, hi, s->group, cpu_value_dim(t->a->kv), d_pad);
+        load_group(t, true, t0 + g, lo, hi, s->group, cpu_value_dim(t->a->kv), d_pad);
         for (size_t q = first, n; q < last; q += n) {
             size_t b = PL_MAX((size_t)s->begin[q], g) - g, e = PL_MIN((size_t)s->end[q], g + ATTN_GROUP) - g;
             n = same_span(s, q, last, g);
@@ -298,8 +367,9 @@ static void attn_chunk(const struct cpu_attn_tile *t, size_t chunk, struct cpu_a
     for (size_t q = 0; q < t->count; q++) {
         states[q] = softmax_chunk(t, s.begin[q], s.end[q], s.scores + q * ATTN_CHUNK);
         memset(o + q * o_stride, 0, d_pad * sizeof *o);
+        if (t->a->sparse != NULL) drop_weights(t->a->sparse->least, s.scores + q * ATTN_CHUNK, s.begin[q], s.end[q]);
     }
-    attn_values(t, &s, t0, cpu_head_pad(cpu_value_dim(t->a->kv)), o, o_stride);
+    (t->a->sparse != NULL ? sparse_values : attn_values)(t, &s, t0, cpu_head_pad(cpu_value_dim(t->a->kv)), o, o_stride);
 }
 
 static void attn_merge(struct cpu_attn_state *s, float *o, const struct cpu_attn_state *s2, const float *o2, size_t n) {

@@ -7,6 +7,8 @@
 #ifndef PL_CPU_CPU_H
 #define PL_CPU_CPU_H
 
+#include <stdatomic.h>
+
 #include "base/pool.h"
 #include "tensor/tensor.h"
 
@@ -227,6 +229,14 @@ struct pl_cpu_latent_append {
 };
 void pl_cpu_latent_append(struct pl_cpu *c, const struct pl_cpu_latent_append *a);
 
+/* Sparse V: a token's values are not read where no query of a tile weighs it by `least` or more of the largest weight in its
+ * chunk; such a weight still counts in the softmax's sum. Its own share of the sum is then below least. Counted: values of
+ * one token and KV head that a tile would have read, and those it did not. */
+struct pl_cpu_sparse {
+    float least;
+    _Atomic uint64_t rows, skipped;
+};
+
 /* out [rows, H*D] = softmax(mask(softcap(q k^T * scale))) v. Causal; a row at position p sees tokens
  * (p-window, p] when window > 0, else [0, p]. The step's own k and v are in the cache already. */
 struct pl_cpu_attention {
@@ -240,7 +250,8 @@ struct pl_cpu_attention {
     const struct pl_cpu_kv *kv;
     float *out;
     size_t out_stride;
-    const float *sinks; /* [heads] or NULL: one more score in each softmax, that weighs nothing */
+    const float *sinks;           /* [heads] or NULL: one more score in each softmax, that weighs nothing */
+    struct pl_cpu_sparse *sparse; /* NULL: all values are read */
 };
 void pl_cpu_attention(struct pl_cpu *c, const struct pl_cpu_attention *a);
 

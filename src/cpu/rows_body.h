@@ -194,7 +194,11 @@ static void rope_append_row(const struct pl_cpu_rope_append *a, const struct pl_
         memcpy(tmp, a->k + r * a->k_stride + g * d, d * sizeof *tmp);
         head_prepare(a, tmp, a->k_norm, pos);
         kv_store(kv->k, kv->dtype, (slot + g) * d, tmp, d);
-        kv_store(kv->v, kv->dtype, (slot + g) * d, a->v + r * a->v_stride + g * d, d);
+        const float *v = a->v + r * a->v_stride + g * d;
+        if (kv->dtype == PL_K8V4)
+            pl_kv4_put(v, d, (uint8_t *)kv->v + (slot + g) * pl_kv_value_bytes(PL_K8V4, d));
+        else
+            kv_store(kv->v, kv->dtype, (slot + g) * d, v, d);
     }
 }
 

@@ -57,6 +57,15 @@ static inline vf vf_load_bf16(const uint16_t *p) {
     __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
 }
+/* VW places of 4 bits, the first in the low ones, looked up among sixteen numbers (the last eight are the first, negative).
+ */
+static inline vf vf_levels(const uint8_t *p, const float *levels) {
+    int32_t w[2];
+    memcpy(w, p, sizeof w);
+    __m512i all = _mm512_inserti64x4(_mm512_set1_epi32(w[0]), _mm256_set1_epi32(w[1]), 1);
+    __m512i by = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(all, by), _mm512_loadu_ps(levels)); /* reads the low four bits */
+}
 static inline void vf_store_f16(uint16_t *p, vf v) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -102,6 +111,13 @@ static inline float vf_hmax(vf a) {
 static inline vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 static inline vf vf_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+static inline vf vf_levels(const uint8_t *p, const float *levels) { /* as with AVX-512 */
+    int32_t w;
+    memcpy(&w, p, sizeof w);
+    __m256i places = _mm256_srlv_epi32(_mm256_set1_epi32(w), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    vf mag = _mm256_permutevar8x32_ps(_mm256_loadu_ps(levels), places); /* reads the low three bits */
+    return _mm256_xor_ps(mag, _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(places, 28)), _mm256_set1_ps(-0.0f)));
 }
 static inline void vf_store_f16(uint16_t *p, vf v) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));

@@ -111,7 +111,7 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     const char *name = e->opt.kv_dtype == NULL ? "f16" : e->opt.kv_dtype;
     enum pl_dtype dtype;
     if (!pl_kv_type_from_name(name, &dtype))
-        PL_FAIL(err, PL_INVALID, "kv_dtype is '%.40s' but must be f16, bf16, f32, int8 or fp8", name);
+        PL_FAIL(err, PL_INVALID, "kv_dtype is '%.40s' but must be f16, bf16, f32, int8, fp8 or k8v4", name);
     uint32_t page = e->opt.page_tokens == 0 ? 32 : e->opt.page_tokens;
     if (page != 16 && page != 32 && page != 64) PL_FAIL(err, PL_INVALID, "page_tokens is %u but must be 16, 32 or 64", page);
     uint64_t pages = ((uint64_t)e->context + page - 1) / page * e->max_sessions;
@@ -123,6 +123,10 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     if (pl_is_kv8(dtype) && e->kv_shape.value_dim > 0) { /* whose keys hold the values too: it stays whole */
         pl_log_always("KV cache: f16, not %s: a latent cache is kept in 16 bits", name);
         e->kv_shape.dtype = PL_F16;
+    } else if (dtype == PL_K8V4 && e->kv_shape.head_dim % pl_kv_multiple(dtype) != 0) {
+        pl_log_always("KV cache: int8, not k8v4: heads of %zu are no multiple of %zu", e->kv_shape.head_dim,
+                      pl_kv_multiple(dtype));
+        e->kv_shape.dtype = PL_I8;
     }
     choose_kept_states(e);
     if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");

@@ -25,6 +25,8 @@ static enum pl_status read_options(const struct plumb_engine_options *opt, struc
     memcpy(out, opt, PL_MIN(opt->size, sizeof *out));
     if (out->model == NULL || out->model[0] == '\0')
         PL_FAIL(err, PL_INVALID, "model is empty: expected a file or directory");
+    if (!(out->sparse_values >= 0 && out->sparse_values < 1))
+        PL_FAIL(err, PL_INVALID, "sparse_values is %g but must be at least 0 and below 1", (double)out->sparse_values);
     return PL_OK;
 }
 
@@ -74,6 +76,7 @@ static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
                                 .attn = e->opt.attention,
                                 .attn_off = e->opt.attention_off,
                                 .invariant = e->opt.invariant,
+                                .sparse_values = e->opt.sparse_values,
                                 .no_graphs = e->opt.no_graphs};
     struct pl_attn_table table;
     PL_TRY(choose_backend(e, &oo.backend, err));
@@ -151,6 +154,13 @@ static void announce_state(const struct plumb_engine *e) {
     if (s->layers == 0) pl_log_always("KV cache: none (no layer has attention): its layout and type do not matter");
 }
 
+static void announce_sparse(const struct plumb_engine *e) {
+    const bool cuda = pl_ops_backend(e->ops) == PL_BACKEND_CUDA;
+    if (e->opt.sparse_values > 0 && e->kv_shape.layers > 0)
+        pl_log_always("attention: values whose weight is below %g are not read%s", (double)e->opt.sparse_values,
+                      cuda ? ", in decode, by kernels without tensor cores" : "");
+}
+
 static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     struct pl_model_options mo = {.max_context = e->context,
                                   .max_rows = e->batch_rows,
@@ -169,6 +179,7 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     if (pl_is_kv8(e->kv_shape.dtype) && pl_ops_backend(e->ops) == PL_BACKEND_CUDA)
         pl_log_always("KV cache: %s is slower than f16 here: its attention runs without tensor cores",
                       pl_kv_type_name(e->kv_shape.dtype));
+    announce_sparse(e);
     PL_TRY(allocate_step(e, err));
     return plan_kernels(e, err);
 }

@@ -1,6 +1,7 @@
 /* witness - what ran, counted by the host and by the device, and how each choice of an implementation ended. */
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "jit/jit.h"
@@ -99,6 +100,7 @@ static json_t *forms_json(const struct pl_ops *ops, size_t (*rows)(const struct 
 
 static json_t *attention_json(struct plumb_engine *e) {
     struct pl_ops_attention_totals t;
+    if (pl_ops_attention_settle(e->ops) != PL_OK) pl_log(PL_LOG_WARN, "the device did not end its last step");
     pl_ops_attention_totals(e->ops, &t);
     const struct {
         const char *name;
@@ -118,7 +120,9 @@ static json_t *attention_json(struct plumb_engine *e) {
                 {"cascade_span_pages", t.cascade_span_pages},
                 {"cascade_tokens_saved", t.cascade_tokens_saved},
                 {"gathered_pages", t.gathered_pages},
-                {"gathered_bytes", t.gathered_bytes}};
+                {"gathered_bytes", t.gathered_bytes},
+                {"value_rows", t.value_rows},
+                {"value_rows_skipped", t.value_rows_skipped}};
     json_t *o = json_object();
     for (size_t i = 0; i < PL_COUNT_OF(list); i++)
         json_object_set_new(o, list[i].name, json_integer((json_int_t)list[i].value));

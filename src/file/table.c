@@ -158,7 +158,7 @@ void pl_readable_types(bool gguf, char *out, size_t size) {
     out[0] = '\0';
     for (int i = 0; i < PL_DTYPE_COUNT && at < size; i++) {
         const struct pl_dtype_info *d = pl_dtype_info((enum pl_dtype)i);
-        if ((gguf && d->ggml_type < 0) || i == PL_TERNARY) continue;
+        if ((gguf && d->ggml_type < 0) || i == PL_TERNARY || i == PL_K8V4) continue;
         int n = snprintf(out + at, size - at, "%s%s", at == 0 ? "" : ", ", d->name);
         if (n > 0) at += (size_t)n;
     }

@@ -29,6 +29,7 @@ bool dev_whole(const struct dev_ops *d, const struct pl_launch_rope *r, struct p
     const struct pl_choice *c = &d->base.choice;
     if (pl_device_info(d->ks.device)->kind != PL_DEVICE_CUDA || d->base.invariant || b->rows != b->seq_count) return false;
     if (d->strips && !dev_streams_strips(d)) return false; /* not faster there */
+    if (d->sparse > 0) return false;
     if (c->forced[PL_OP_rope_append] != PL_IMPL_NONE || c->disabled[PL_OP_rope_append] != 0) return false;
     return pl_split_declines(&d->ks, s->dtype, s->head_dim, r->heads, s->kv_heads, r->rows) == NULL &&
            pl_whole_declines(&d->ks, kind, s->head_dim, r->rope_dim, d->exact) == NULL;
@@ -156,10 +157,17 @@ static struct dev_plan *plan_slot(struct dev_ops *d, uint32_t window, uint32_t h
     return NULL;
 }
 
+/* Only the portable kernels pass values over. */
+static void init_sparse(const struct pl_kernels *ks, struct pl_paged *p, const struct pl_paged_shape *s) {
+    (void)ks;
+    pl_paged_init(p, s);
+    p->sparse = true;
+}
+
 static struct pl_paged *paged_of(struct dev_ops *d, struct dev_kv *kv, const struct pl_paged_shape *s) {
     for (size_t i = 0; i < PL_COUNT_OF(kv->paged); i++) {
         struct pl_paged *p = &kv->paged[i];
-        if (p->shape.heads == 0) pl_paged_init_best(&d->ks, p, s);
+        if (p->shape.heads == 0) (d->sparse > 0 ? init_sparse : pl_paged_init_best)(&d->ks, p, s);
         if (p->shape.heads == s->heads) return p;
     }
     return NULL;
@@ -309,7 +317,7 @@ static enum pl_status gathered(struct pl_ops *o, struct dev_plan *p, struct pl_p
                                uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     uint64_t token = (uint64_t)paged->shape.kv_heads * pl_dtype_info(paged->shape.kv)->block_bytes;
-    uint64_t keys = p->plan.tokens * paged->shape.kv_heads * pl_kv_vector_bytes(paged->shape.kv, paged->shape.head_dim),
+    uint64_t keys = p->plan.tokens * paged->shape.kv_heads * pl_kv_key_bytes(paged->shape.kv, paged->shape.head_dim),
              values = p->plan.tokens * token * paged->shape.value_stride;
     enum pl_status st = room(d, &p->dense_k, PL_MAX(keys, (uint64_t)1));
     if (st == PL_OK) st = room(d, &p->dense_v, PL_MAX(values, (uint64_t)1));
@@ -357,7 +365,8 @@ static enum pl_status planned_attention(struct pl_ops *o, enum pl_impl form, str
                                 .merges = merges,
                                 .shared = plan->shared_count,
                                 .scale = a->scale,
-                                .softcap = a->softcap};
+                                .softcap = a->softcap,
+                                .least = a->least};
     if (d->ks.planning) return note_kernels(d, paged, form);
     count_plan(o, p, form);
     if (form == PL_IMPL_V1) return launch_form(o, paged, PL_PAGED_V1, &l, bytes);
@@ -403,10 +412,11 @@ static bool is_asked(const struct dev_ops *d, enum pl_impl i) {
     return d->base.choice.attn == i || d->base.choice.forced[PL_OP_attention] == i;
 }
 /* Whether a plan is wanted at all: everywhere but on NVIDIA devices whose tensor cores do not take the shape, there when a
- * form was asked for, or where values are a part of keys, which their other kernels do not know. */
+ * form was asked for, or where values are a part of keys or in few bits, which their other kernels do not know. */
 static bool wants_plan(const struct dev_ops *d, bool cuda) {
-    return !cuda || d->base.kv->shape.value_dim > 0 || d->attn_units || d->base.invariant || is_asked(d, PL_IMPL_V1) ||
-           is_asked(d, PL_IMPL_V2) || is_asked(d, PL_IMPL_CASCADE) || is_asked(d, PL_IMPL_GATHER);
+    const struct pl_kv_shape *s = &d->base.kv->shape;
+    return !cuda || s->value_dim > 0 || pl_is_kv8(s->dtype) || d->sparse > 0 || d->attn_units || d->base.invariant ||
+           is_asked(d, PL_IMPL_V1) || is_asked(d, PL_IMPL_V2) || is_asked(d, PL_IMPL_CASCADE) || is_asked(d, PL_IMPL_GATHER);
 }
 static struct pl_paged_shape shape_of(const struct pl_kv_shape *s, const struct pl_launch_attention *a) {
     return (struct pl_paged_shape){.kv = s->dtype,
@@ -475,7 +485,7 @@ static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a
     bool cuda = pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA, many = false;
     struct pl_paged_shape shape = shape_of(s, a);
     q->decode = b->rows == b->seq_count;
-    d->attn_units = cuda && a->sinks == NULL && pl_paged_mma_declines(&d->ks, &shape) == NULL;
+    d->attn_units = cuda && a->sinks == NULL && d->sparse == 0 && pl_paged_mma_declines(&d->ks, &shape) == NULL;
     if (wants_plan(d, cuda) && (q->decode || plans_all(d)) && !in_one_launch(d, a)) PL_TRY(ask_plan(d, a, cuda, q));
     if (cuda) {
         const char *fixed = d->base.invariant  ? "invariant"
@@ -485,6 +495,7 @@ static enum pl_status ask(struct dev_ops *d, const struct pl_launch_attention *a
         for (uint32_t i = 0; i < b->seq_count; i++) many = many || b->seqs[i].rows >= PL_TILES_ROWS;
         const char *tiles = pl_tiles_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads);
         const char *split = pl_split_declines(&d->ks, s->dtype, s->head_dim, a->heads, s->kv_heads, a->rows);
+        if (d->sparse > 0 && q->decode) split = "sparse values";
         if (d->attn_units && many && tiles == NULL && !q->decode) PL_TRY(ask_mixed(d, a, q));
         bool tiled = a->sinks == NULL && many && !d->ks.recording && pl_cuda_has_units(&d->ks);
         q->list[q->count++] = (struct pl_candidate){PL_IMPL_TILES, tiled, fixed != NULL ? fixed : tiles};
@@ -501,8 +512,8 @@ static enum pl_status portable_attention(struct pl_ops *o, const struct pl_launc
     enum pl_status st = PL_OK;
     struct pl_kernel *k = a->sinks != NULL ? &kv->attention_sinks : &kv->attention;
     if (k->jit == NULL)
-        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, pl_kv_value_dim(s), s->page_tokens, a->sinks != NULL, k,
-                                 &d->ks.err);
+        st = pl_kernel_attention(&d->ks, s->dtype, s->head_dim, pl_kv_value_dim(s), s->page_tokens, a->sinks != NULL,
+                                 d->sparse > 0, k, &d->ks.err);
     if (st == PL_OK) st = pl_launch_attention(&d->ks, k, a);
     return dev_done(o, PL_OP_attention, k, bytes, st);
 }
@@ -552,7 +563,8 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
                                     .window = p->window,
                                     .stride = d->stride,
                                     .scale = p->scale,
-                                    .softcap = p->softcap};
+                                    .softcap = p->softcap,
+                                    .least = d->sparse};
     if (p->sinks != NULL) a.sinks = &((const struct dev_weight *)p->sinks)->w.data;
     struct question what = {0};
     if (d->rope_waits.r.q == NULL) PL_TRY(dev_settle(o));
@@ -560,7 +572,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
     if (st != PL_OK) return dev_report(d, st);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    uint64_t bytes = pl_kv_sides(s) * tokens * s->kv_heads * pl_kv_vector_bytes(s->dtype, s->head_dim);
+    uint64_t bytes = tokens * s->kv_heads * pl_kv_token_bytes(s);
     char shape[96];
     struct pl_pick pick = pl_choose(&o->choice, PL_OP_attention, what.list, what.count);
     shape[0] = 0; /* only a refusal tells it */

@@ -149,6 +149,7 @@ struct dev_ops {
     struct pl_attn_table attn_table;
     bool attn_units;                  /* the shape at hand is one for tensor cores: plans come first on NVIDIA devices */
     bool exact;                       /* asked for: products never take dense */
+    float sparse;                     /* values whose weight is below this are not read; 0: all are */
     bool plain;                       /* there are bf16 weights, which dense takes from fewer rows on */
     struct dev_weight *packed;        /* matrices that dense has to unpack */
     uint64_t dense_cols, dense_bytes; /* widest input, most unpacked weights, of what it may take */

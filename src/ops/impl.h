@@ -107,6 +107,8 @@ struct pl_ops_impl {
     enum pl_status (*chosen)(struct pl_ops *o, uint32_t slot, uint32_t *ids, size_t rows); /* with argmax, else NULL */
 
     /* Optional: NULL where there are no compiled kernels. */
+    void (*value_rows)(const struct pl_ops *o, uint64_t *rows, uint64_t *skipped); /* what kernels counted so far */
+    enum pl_status (*settle)(struct pl_ops *o);                                    /* waits for what is under way */
     enum pl_status (*kernels)(struct pl_ops *o, struct pl_ops_kernel *out, size_t cap, size_t *count, struct pl_err *err);
     void (*kernels_reset)(struct pl_ops *o);
     void (*plan_begin)(struct pl_ops *o);

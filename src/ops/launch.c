@@ -43,6 +43,7 @@ enum pl_status pl_kernels_open(enum pl_device_kind kind, int index, const struct
 
 static void free_record(struct pl_kernels *ks, struct pl_kernel_record *r) {
     pl_device_free(ks->device, &r->counter);
+    pl_device_host_free(ks->device, r->values);
     pl_buf_deinit(&r->variant);
     pl_free(r);
 }
@@ -78,13 +79,20 @@ static struct pl_kernel_record *find_record(struct pl_kernels *ks, const struct 
 
 static enum pl_status fill_record(struct pl_kernels *ks, const struct pl_jit_spec *spec, struct pl_kernel_record *r,
                                   struct pl_err *err) {
+    bool sparse = false;
     snprintf(r->symbol, sizeof r->symbol, "%s", spec->entry);
     for (size_t i = 0; i < spec->value_count; i++) {
         pl_buf_printf(&r->variant, "%s%s=%s", i > 0 ? " " : "", spec->values[i].name, spec->values[i].text);
+        sparse |= strcmp(spec->values[i].name, "SPARSE_V") == 0;
     }
     if (!pl_buf_ok(&r->variant)) PL_FAIL(err, PL_NO_MEMORY, "no memory for the record of %s", r->name);
     r->counted = !ks->uncounted;
-    PL_TRY(pl_device_alloc(ks->device, sizeof(uint32_t), &r->counter, err));
+    uint64_t bytes = (sparse ? (uint64_t)PL_COUNT_WORDS : 1) * sizeof(uint32_t);
+    PL_TRY(pl_device_alloc(ks->device, bytes, &r->counter, err));
+    if (sparse) {
+        PL_TRY(pl_device_host_alloc(ks->device, bytes, (void **)&r->values, err));
+        memset(r->values, 0, bytes);
+    }
     return pl_device_fill(ks->device, ks->stream, &r->counter, 0, err);
 }
 
@@ -185,10 +193,29 @@ enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *
     return k->record != NULL ? pl_kernel_record_counted(ks, k->record, launches, err) : PL_OK;
 }
 
+enum pl_status pl_kernels_fetch_values(struct pl_kernels *ks) {
+    for (struct pl_kernel_record *r = ks->records; r != NULL; r = r->next) {
+        if (r->values == NULL) continue;
+        PL_TRY(pl_device_download(ks->device, ks->stream, r->values, &r->counter, 0, PL_COUNT_WORDS * sizeof(uint32_t),
+                                  &ks->err));
+    }
+    return PL_OK;
+}
+void pl_kernels_values(const struct pl_kernels *ks, uint64_t *rows, uint64_t *skipped) {
+    *rows = *skipped = 0;
+    for (const struct pl_kernel_record *r = ks->records; r != NULL; r = r->next) {
+        const volatile uint32_t *v = r->values; /* the device may be writing */
+        if (v == NULL) continue;
+        *rows += (uint64_t)v[PL_COUNT_VALUES + 1] << 32 | v[PL_COUNT_VALUES];
+        *skipped += (uint64_t)v[PL_COUNT_SKIPPED + 1] << 32 | v[PL_COUNT_SKIPPED];
+    }
+}
+
 void pl_kernels_reset_counts(struct pl_kernels *ks) {
     for (struct pl_kernel_record *r = ks->records; r != NULL; r = r->next) {
         struct pl_err err = {0};
         r->eager = r->graph = 0;
+        if (r->values != NULL) memset(r->values, 0, PL_COUNT_WORDS * sizeof(uint32_t));
         if (r->counter.handle == NULL) continue;
         if (pl_device_fill(ks->device, ks->stream, &r->counter, 0, &err) != PL_OK) pl_log(PL_LOG_WARN, "%s", err.text);
     }

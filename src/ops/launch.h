@@ -24,6 +24,7 @@ struct pl_kernel_record {
     struct pl_device_buffer counter;
     uint64_t eager, graph; /* launches by the host */
     bool counted;          /* the kernel counts as well */
+    uint32_t *values;      /* SPARSE_V: the counter's words as of the last fetch, in memory the device writes; else NULL */
 };
 struct pl_kernel {
     const struct pl_jit_kernel *jit; /* NULL: not made yet */
@@ -85,6 +86,9 @@ enum pl_status pl_kernel_counted(struct pl_kernels *ks, const struct pl_kernel *
                                  struct pl_err *err) PL_MUST_CHECK;
 /* All counts to zero, on the device in the order of the stream. */
 void pl_kernels_reset_counts(struct pl_kernels *ks);
+/* Enqueues copies of what kernels counted of rows of values; pl_kernels_values sums those that have arrived. */
+enum pl_status pl_kernels_fetch_values(struct pl_kernels *ks) PL_MUST_CHECK;
+void pl_kernels_values(const struct pl_kernels *ks, uint64_t *rows, uint64_t *skipped);
 enum pl_status pl_kernel_record_counted(struct pl_kernels *ks, const struct pl_kernel_record *r, uint64_t *launches,
                                         struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_launch(struct pl_kernels *ks, struct pl_kernel *k, uint32_t gx, uint32_t gy, uint32_t shared_bytes,
@@ -144,7 +148,8 @@ enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t he
                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 /* value_dim: as head_dim, or so many first numbers of each value. */
 enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t value_dim,
-                                   size_t page_tokens, bool sinks, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+                                   size_t page_tokens, bool sinks, bool sparse, struct pl_kernel *out,
+                                   struct pl_err *err) PL_MUST_CHECK;
 
 /* Buffers are not changed by a launch call, what they hold may be. */
 #define pl_buffer_in const struct pl_device_buffer
@@ -185,6 +190,7 @@ struct pl_launch_attention {
     uint32_t rows, heads, kv_heads, window, stride;
     float scale, softcap;
     pl_buffer_in *sinks; /* [heads] or NULL; the portable kernel's */
+    float least;         /* with SPARSE_V; the portable kernel's */
 };
 enum pl_status pl_launch_attention(struct pl_kernels *ks, struct pl_kernel *k,
                                    const struct pl_launch_attention *a) PL_MUST_CHECK;

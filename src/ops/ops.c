@@ -198,7 +198,7 @@ enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activati
 
 const char *pl_kv_type_name(enum pl_dtype t) { return t == PL_I8 ? "int8" : t == PL_F8 ? "fp8" : pl_dtype_name(t); }
 bool pl_kv_type_from_name(const char *name, enum pl_dtype *out) {
-    static const enum pl_dtype types[] = {PL_F16, PL_BF16, PL_F32, PL_I8, PL_F8};
+    static const enum pl_dtype types[] = {PL_F16, PL_BF16, PL_F32, PL_I8, PL_F8, PL_K8V4};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         if (strcmp(name, pl_kv_type_name(types[i])) != 0) continue;
         *out = types[i];
@@ -207,11 +207,21 @@ bool pl_kv_type_from_name(const char *name, enum pl_dtype *out) {
     return false;
 }
 
+size_t pl_kv_token_bytes(const struct pl_kv_shape *s) {
+    size_t values = s->value_dim > 0 ? 0 : pl_kv_value_bytes(s->dtype, s->head_dim);
+    return pl_kv_key_bytes(s->dtype, s->head_dim) + values;
+}
+
+size_t pl_kv_side_bytes(const struct pl_kv_shape *s, size_t side) {
+    size_t vector = (side > 0 ? pl_kv_value_bytes : pl_kv_key_bytes)(s->dtype, s->head_dim);
+    return vector * s->kv_heads * s->page_tokens * s->page_count; /* pl_kv_pages_bytes has seen that it fits */
+}
+
 size_t pl_kv_pages_bytes(const struct pl_kv_shape *s) {
-    size_t bytes = pl_kv_vector_bytes(s->dtype, s->head_dim);
+    size_t bytes = pl_kv_token_bytes(s);
     bool fits = s->head_dim <= UINT32_MAX && pl_mul_size(bytes, s->kv_heads, &bytes) &&
                 pl_mul_size(bytes, s->page_tokens, &bytes) && pl_mul_size(bytes, s->page_count, &bytes) &&
-                pl_mul_size(bytes, s->layers, &bytes) && pl_mul_size(bytes, pl_kv_sides(s), &bytes);
+                pl_mul_size(bytes, s->layers, &bytes);
     return fits ? bytes : 0;
 }
 
@@ -232,9 +242,9 @@ enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shap
                                 struct pl_err *err) {
     const bool kv8 = pl_is_kv8(shape->dtype);
     if (shape->dtype != PL_F16 && shape->dtype != PL_BF16 && shape->dtype != PL_F32 && !kv8)
-        PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: f16, bf16, f32, int8 and fp8 are known",
+        PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: f16, bf16, f32, int8, fp8 and k8v4 are known",
                 pl_dtype_name(shape->dtype));
-    if (kv8 && (shape->value_dim > 0 || shape->head_dim % 4 != 0))
+    if (kv8 && (shape->value_dim > 0 || shape->head_dim % pl_kv_multiple(shape->dtype) != 0))
         PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: keys and values of a latent cache and heads of %zu have none",
                 pl_kv_type_name(shape->dtype), shape->head_dim);
     if (pl_kv_shape_bytes(shape) == 0 || shape->value_dim > shape->head_dim)
@@ -674,7 +684,11 @@ size_t pl_ops_attention_rows(const struct pl_ops *o, struct pl_ops_attention *ou
 size_t pl_ops_cascade_rows(const struct pl_ops *o, struct pl_ops_attention *out, size_t cap) {
     return meter_group(&o->attention, "cascade", out, cap);
 }
-void pl_ops_attention_totals(const struct pl_ops *o, struct pl_ops_attention_totals *out) { *out = o->attention_totals; }
+void pl_ops_attention_totals(const struct pl_ops *o, struct pl_ops_attention_totals *out) {
+    *out = o->attention_totals;
+    if (o->impl->value_rows != NULL) o->impl->value_rows(o, &out->value_rows, &out->value_rows_skipped);
+}
+enum pl_status pl_ops_attention_settle(struct pl_ops *o) { return o->impl->settle != NULL ? o->impl->settle(o) : PL_OK; }
 bool pl_ops_invariant(const struct pl_ops *o) { return o->invariant; }
 
 size_t pl_ops_witness(const struct pl_ops *o, struct pl_ops_launches *out, size_t cap) {

@@ -56,6 +56,8 @@ struct pl_ops_options {
     bool invariant;              /* a row's result does not depend on what else is in the step; slower */
     const struct pl_attn_table *attn_table; /* devices: measured floors and costs; NULL: built in */
     bool no_graphs;                         /* devices: every launch at once, none collected into a graph */
+    float sparse_values; /* a token's values are not read where its weight is below this; 0: all are read (docs/attention.md)
+                          */
 };
 /* What the planner of decode attention is given for a device: measured by `plumb tune`, or built in. */
 struct pl_attn_table {
@@ -132,13 +134,13 @@ enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activati
 
 struct pl_kv_shape {
     size_t layers, page_count, page_tokens, kv_heads, head_dim;
-    enum pl_dtype dtype; /* f16, bf16, f32; PL_I8, PL_F8: in 8 bits, each token and head with a scale (tensor/kv8.h) */
+    enum pl_dtype dtype; /* f16, bf16, f32; PL_I8, PL_F8, PL_K8V4: each token and head with a scale (tensor/kv8.h) */
     size_t value_dim;    /* not 0: a token has no values of its own, they are the first value_dim numbers of each key */
     /* Recurrent state beside the pages, f32: one slot a sequence, in each slot for every layer that has a state the inputs
      * of its convolution and the state itself. layers, above, may then be 0: no layer has a cache. */
     size_t state_layers, state_slots, state_conv, state_ssm; /* the last two in values of one slot of one layer */
 };
-/* "f16", "bf16", "f32", "int8", "fp8" */
+/* "f16", "bf16", "f32", "int8", "fp8", "k8v4" */
 const char *pl_kv_type_name(enum pl_dtype t);
 bool pl_kv_type_from_name(const char *name, enum pl_dtype *out);
 /* Buffers of a layer: keys and values, or keys that hold their values. */
@@ -148,7 +150,9 @@ static inline size_t pl_kv_value_dim(const struct pl_kv_shape *s) { return s->va
 enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shape, struct pl_kv_store **out,
                                 struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_kv_destroy(struct pl_ops *o, struct pl_kv_store *kv);
-size_t pl_kv_shape_bytes(const struct pl_kv_shape *shape); /* of pages and state; 0 on overflow */
+size_t pl_kv_token_bytes(const struct pl_kv_shape *shape); /* of one token and KV head of one layer, both sides */
+size_t pl_kv_side_bytes(const struct pl_kv_shape *shape, size_t side); /* pages of one layer; 0: keys, 1: values */
+size_t pl_kv_shape_bytes(const struct pl_kv_shape *shape);             /* of pages and state; 0 on overflow */
 size_t pl_kv_pages_bytes(const struct pl_kv_shape *shape); /* of pages alone; 0 where there are none, or on overflow */
 size_t pl_kv_state_bytes(const struct pl_kv_shape *shape); /* of the state alone; likewise */
 /* Copies whole pages (copy-on-write), all layers and both sides. */
@@ -399,11 +403,15 @@ struct pl_ops_attention_totals { /* of all layer steps, but for the first two */
     uint64_t chunks, merged_rows, merged_states;
     uint64_t cascade_groups, cascade_members, cascade_span_pages, cascade_tokens_saved;
     uint64_t gathered_pages, gathered_bytes;
+    uint64_t value_rows, value_rows_skipped; /* sparse values: of one token and KV head, as a tile of queries reads them */
 };
 size_t pl_ops_attention_rows(const struct pl_ops *o, struct pl_ops_attention *out, size_t cap); /* returns the full count */
 /* Why layer steps by plan did not share: form "used" or "declined", with the reason. */
 size_t pl_ops_cascade_rows(const struct pl_ops *o, struct pl_ops_attention *out, size_t cap);
+/* Devices count rows of values themselves: as of the last step that was waited for, or exactly after
+ * pl_ops_attention_settle, which waits for all of them. */
 void pl_ops_attention_totals(const struct pl_ops *o, struct pl_ops_attention_totals *out);
+enum pl_status pl_ops_attention_settle(struct pl_ops *o);
 bool pl_ops_invariant(const struct pl_ops *o);
 
 /* What the compiled-kernel cache did; false on a backend without one. */

@@ -25,6 +25,7 @@ struct cpu_ops {
     size_t states_cap;
     size_t reserved_rows, reserved_cols, reserved_tokens;
     size_t positions;                      /* of the longest rotary table: no sequence is longer */
+    struct pl_cpu_sparse sparse;           /* least 0: off */
     char kernel[PL_OP_COUNT][KERNEL_NAME]; /* "avx2/norm"; products have names of their own */
 };
 struct cpu_weight {
@@ -43,9 +44,9 @@ struct cpu_activation {
 };
 struct cpu_kv {
     struct pl_kv_store base;
-    char *data;        /* NULL: no layer has pages */
-    size_t side_bytes; /* one side of one layer; side_bytes x sides of a layer follow each other */
-    float *state;      /* [layers, slots, conv + ssm] or NULL */
+    char *data;                    /* NULL: no layer has pages */
+    size_t key_bytes, value_bytes; /* the pages of one layer: its keys, and then its values where they are not keys */
+    float *state;                  /* [layers, slots, conv + ssm] or NULL */
 };
 struct cpu_rope {
     struct pl_rope base;
@@ -262,7 +263,8 @@ static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, s
     }
     kv->data = data;
     kv->state = state;
-    kv->side_bytes = bytes > 0 ? bytes / s->layers / pl_kv_sides(s) : 0;
+    kv->key_bytes = pl_kv_side_bytes(s, 0);
+    kv->value_bytes = pl_kv_sides(s) > 1 ? pl_kv_side_bytes(s, 1) : 0;
     *out = &kv->base;
     return PL_OK;
 }
@@ -298,10 +300,9 @@ static void share(struct pl_ops *o, size_t units, void (*fn)(void *arg, size_t u
 static struct pl_cpu_kv layer_kv(const struct pl_kv_store *store, size_t layer) {
     const struct cpu_kv *kv = (const struct cpu_kv *)store;
     const struct pl_kv_shape *s = &store->shape;
-    size_t sides = pl_kv_sides(s);
-    char *k = kv->data + sides * layer * kv->side_bytes;
+    char *k = kv->data + layer * (kv->key_bytes + kv->value_bytes);
     return (struct pl_cpu_kv){.k = k,
-                              .v = k + (sides - 1) * kv->side_bytes,
+                              .v = pl_kv_sides(s) > 1 ? k + kv->key_bytes : k,
                               .dtype = s->dtype,
                               .page_tokens = s->page_tokens,
                               .kv_heads = s->kv_heads,
@@ -312,10 +313,11 @@ static struct pl_cpu_kv layer_kv(const struct pl_kv_store *store, size_t layer) 
 static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
     (void)o;
     struct cpu_kv *kv = (struct cpu_kv *)store;
-    size_t page_bytes = kv->side_bytes / store->shape.page_count;
-    for (size_t side = 0; side < pl_kv_sides(&store->shape) * store->shape.layers; side++) {
-        char *base = kv->data + side * kv->side_bytes;
-        memcpy(base + to * page_bytes, base + from * page_bytes, page_bytes);
+    size_t keys = kv->key_bytes / store->shape.page_count, values = kv->value_bytes / store->shape.page_count;
+    for (size_t layer = 0; layer < store->shape.layers; layer++) {
+        char *k = kv->data + layer * (kv->key_bytes + kv->value_bytes), *v = k + kv->key_bytes;
+        memcpy(k + to * keys, k + from * keys, keys);
+        memcpy(v + to * values, v + from * values, values);
     }
     return PL_OK;
 }
@@ -509,7 +511,7 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     bool stale = pl_fault("stale-page") && o->batch->seq_count == 1 && o->batch->rows == 1 && o->batch->seqs[0].past > 0 &&
                  o->batch->seqs[0].past % kv.page_tokens == 0;
     if (!stale) pl_cpu_rope_append(cpu_of(o)->cpu, &a);
-    count(o, PL_OP_rope_append, 2 * k->rows * kv.kv_heads * pl_kv_vector_bytes(kv.dtype, kv.head_dim));
+    count(o, PL_OP_rope_append, k->rows * kv.kv_heads * pl_kv_token_bytes(&o->kv->shape));
     return PL_OK;
 }
 
@@ -567,6 +569,7 @@ static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
 static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out) {
     const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
+    struct pl_cpu_sparse *sparse = &cpu_of(o)->sparse;
     struct pl_cpu_attention a = {.seq_count = o->batch->seq_count,
                                  .seqs = cpu_of(o)->seqs,
                                  .heads = p->heads,
@@ -578,11 +581,14 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
                                  .sinks = p->sinks != NULL ? weight_of(p->sinks)->vector : NULL,
                                  .kv = &kv,
                                  .out = data_of(out)->data,
-                                 .out_stride = data_of(out)->stride};
+                                 .out_stride = data_of(out)->stride,
+                                 .sparse = sparse->least > 0 ? sparse : NULL};
     pl_cpu_attention(cpu_of(o)->cpu, &a);
+    o->attention_totals.value_rows += atomic_exchange(&sparse->rows, 0);
+    o->attention_totals.value_rows_skipped += atomic_exchange(&sparse->skipped, 0);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    uint64_t bytes = pl_kv_sides(&o->kv->shape) * tokens * kv.kv_heads * pl_kv_vector_bytes(kv.dtype, kv.head_dim);
+    uint64_t bytes = tokens * kv.kv_heads * pl_kv_token_bytes(&o->kv->shape);
     if (pl_fault("gathered"))
         pl_ops_count(o, PL_OP_attention, "composed/gather", 1, bytes);
     else
@@ -835,6 +841,7 @@ enum pl_status pl_ops_cpu_create(const struct pl_ops_options *opt, struct pl_ops
     struct cpu_ops *c = pl_calloc(1, sizeof *c);
     if (c == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the CPU backend");
     pl_ops_init(&c->base, &cpu_impl);
+    c->sparse.least = opt->sparse_values;
     enum pl_status st = open_cpu(c, isa, opt, err);
     if (st != PL_OK) {
         pl_ops_destroy(&c->base);

@@ -324,14 +324,14 @@ static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, s
                                 struct pl_err *err) {
     struct dev_ops *d = dev_of(o);
     size_t sides = pl_kv_sides(s) * s->layers;
-    uint64_t side = sides > 0 ? pl_kv_pages_bytes(s) / sides : 0;
     struct dev_kv *kv = pl_calloc(1, sizeof *kv);
     if (kv == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a KV cache");
     kv->sides = pl_calloc(sides + 1, sizeof *kv->sides);
     enum pl_status st =
         kv->sides != NULL ? PL_OK : pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for a KV cache");
     while (st == PL_OK && kv->side_count < sides) {
-        st = pl_device_alloc(d->ks.device, side, &kv->sides[kv->side_count], err);
+        uint64_t bytes = pl_kv_side_bytes(s, kv->side_count % pl_kv_sides(s));
+        st = pl_device_alloc(d->ks.device, bytes, &kv->sides[kv->side_count], err);
         if (st == PL_OK) st = pl_device_fill(d->ks.device, d->ks.stream, &kv->sides[kv->side_count++], 0, err);
     }
     if (st == PL_OK) st = dev_states_create(d, kv, s, err);
@@ -472,6 +472,7 @@ static enum pl_status end(struct pl_ops *o) {
     struct dev_ops *d = dev_of(o);
     d->rope_waits = (struct dev_rope_waits){0}; /* of a step that failed: there is no cache any more, and no attention */
     enum pl_status st = dev_settle(o), ended = report(d, pl_kernels_record_end(&d->ks));
+    if (ended == PL_OK && d->sparse > 0 && !d->ks.planning) ended = report(d, pl_kernels_fetch_values(&d->ks));
     o->graphs = (struct pl_ops_graphs){d->ks.graph_launches, d->ks.graphs_made, d->ks.graphs_ns, d->ks.launched_once};
     return st != PL_OK ? st : ended;
 }
@@ -742,7 +743,7 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
                                .stride = d->stride,
                                .norm_eps = p->norm_eps,
                                .norm_offset = p->norm_offset};
-    uint64_t bytes = 2 * k->rows * s->kv_heads * pl_kv_vector_bytes(s->dtype, s->head_dim);
+    uint64_t bytes = k->rows * s->kv_heads * pl_kv_token_bytes(s);
     if (!dev_whole(d, &r, kind)) return dev_rope(o, &r, kind, bytes);
     d->rope_waits = (struct dev_rope_waits){r, kind, bytes};
     return PL_OK;
@@ -883,6 +884,14 @@ static void destroy(struct pl_ops *o) {
     pl_free(d);
 }
 
+static void value_rows(const struct pl_ops *o, uint64_t *rows, uint64_t *skipped) {
+    pl_kernels_values(&((const struct dev_ops *)(const void *)o)->ks, rows, skipped);
+}
+static enum pl_status settle(struct pl_ops *o) {
+    struct dev_ops *d = dev_of(o);
+    return report(d, pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err));
+}
+
 #define DEVICE_IMPL(kind)                                                                                                   \
     {                                                                                                                       \
         .backend = kind, .destroy = destroy, .weight_create = weight_create, .weight_destroy = weight_destroy,              \
@@ -897,7 +906,7 @@ static void destroy(struct pl_ops *o) {
         .experts_create = dev_experts_create, .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated,               \
         .gated = dev_gated, .causal_conv = dev_causal_conv, .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan,         \
         .gated_norm = dev_gated_norm, .ternary = dev_ternary, .heads_create = dev_heads_create,                             \
-        .heads_linear = dev_heads_linear, .latent_append = dev_latent_append,                                               \
+        .heads_linear = dev_heads_linear, .latent_append = dev_latent_append, .value_rows = value_rows, .settle = settle,   \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),
@@ -940,6 +949,7 @@ static enum pl_status create(enum pl_device_kind kind, const struct pl_ops_optio
     pl_ops_init(&d->base, &impls[kind]);
     d->base.failure = d->ks.err.text;
     d->exact = opt->exact || opt->invariant;
+    d->sparse = opt->sparse_values;
     if (kind == PL_DEVICE_CUDA) pl_chain_backend(1);
     enum pl_status st = open_device(d, kind, opt, err);
     if (st != PL_OK) {

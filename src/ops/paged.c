@@ -43,7 +43,8 @@ struct pl_attn_table pl_attn_built_in(uint32_t units, bool is_cpu, uint32_t capa
 
 const char *pl_paged_declines(const struct pl_paged_shape *s) {
     if (s->kv != PL_F16 && s->kv != PL_BF16 && s->kv != PL_F32 && !pl_is_kv8(s->kv)) return "dtype";
-    if (pl_is_kv8(s->kv) && (s->head_dim % 4 != 0 || (s->value_dim != 0 && s->value_dim != s->head_dim))) return "geometry";
+    if (pl_is_kv8(s->kv) && (s->head_dim % pl_kv_multiple(s->kv) != 0 || (s->value_dim != 0 && s->value_dim != s->head_dim)))
+        return "geometry";
     if (s->kv_heads == 0 || s->heads == 0 || s->heads % s->kv_heads != 0) return "geometry";
     if (s->head_dim == 0 || s->head_dim > 576 || s->page_tokens == 0 || s->heads > 65535) return "geometry";
     return NULL;
@@ -61,7 +62,7 @@ void pl_paged_init(struct pl_paged *p, const struct pl_paged_shape *s) {
     *p = (struct pl_paged){.shape = *s};
     if (p->shape.value_dim == 0) p->shape.value_dim = s->head_dim;
     if (p->shape.value_stride == 0) p->shape.value_stride = p->shape.value_dim;
-    if (pl_is_kv8(s->kv)) p->shape.value_stride = (uint32_t)pl_kv_vector_bytes(s->kv, s->head_dim); /* with the scale */
+    if (pl_is_kv8(s->kv)) p->shape.value_stride = (uint32_t)pl_kv_value_bytes(s->kv, s->head_dim); /* with the scale */
     p->heads_together = heads_together(s->heads / s->kv_heads);
     p->rows = SHARED_ROWS / p->heads_together * p->heads_together;
 }
@@ -242,6 +243,9 @@ static uint32_t group_of(const struct pl_kernels *ks, const struct pl_paged *p, 
     return ks->head;
 }
 
+/* Which of the kernels read values to sum them. */
+static bool weighs(enum pl_paged_kernel which) { return which != PL_PAGED_MERGE && which != PL_PAGED_GATHER; }
+
 void pl_paged_spec(const struct pl_kernels *ks, const struct pl_paged *p, enum pl_paged_kernel which,
                    struct pl_jit_spec *spec) {
     static const char *const entries[] = {"pk_paged_v1",    "pk_paged_v2",     "pk_paged_v2",
@@ -266,6 +270,7 @@ void pl_paged_spec(const struct pl_kernels *ks, const struct pl_paged *p, enum p
     enum pl_status st = pl_jit_set_kv(spec, s->kv, s->head_dim, s->page_tokens);
     PL_ASSERT(st == PL_OK);
     bool tiled = which == PL_PAGED_V2 || which == PL_PAGED_CASCADE || which == PL_PAGED_MERGE;
+    if (p->sparse && weighs(which)) pl_jit_set(spec, "SPARSE_V", "1");
     if (which != PL_PAGED_MERGE && which != PL_PAGED_GATHER) pl_jit_set_u32(spec, "TEAM", has_teams(ks) ? 32 : 1);
     if (tiled) pl_jit_set_u32(spec, "HEADS", p->heads_together);
     if (tiled && which != PL_PAGED_MERGE)
@@ -284,16 +289,16 @@ enum pl_status pl_paged_make(struct pl_kernels *ks, struct pl_paged *p, enum pl_
                                         "paged_merge", "paged_gather", "paged_dense"};
     struct pl_kernel *k = kernel_of(p, which);
     struct pl_jit_spec spec;
-    char name[64], tail[26] = "";
+    char name[80], tail[26] = "";
     if (k->jit != NULL) return PL_OK;
     if (which == PL_PAGED_V2 || which == PL_PAGED_MERGE) snprintf(tail, sizeof tail, "/h%u", p->heads_together);
     if (which == PL_PAGED_CASCADE) snprintf(tail, sizeof tail, "/h%ux%u", p->heads_together, p->rows / p->heads_together);
-    snprintf(name, sizeof name, "%s%s/%s/d%u%s", names[which],
+    snprintf(name, sizeof name, "%s%s/%s/d%u%s%s", names[which],
              on_wide(p, which)  ? "_wide"
              : on_mla(p, which) ? p->latent_wide && which == PL_PAGED_V2 ? "_mla_wide" : "_mla"
              : on_mma(p, which) ? "_mma"
                                 : "",
-             pl_dtype_name(p->shape.kv), p->shape.head_dim, tail);
+             pl_dtype_name(p->shape.kv), p->shape.head_dim, tail, p->sparse && weighs(which) ? "/sparse" : "");
     pl_paged_spec(ks, p, which, &spec);
     return pl_kernel_make(ks, &spec, group_of(ks, p, which), name, k, err);
 }
@@ -383,7 +388,8 @@ static enum pl_status launch_merge(struct pl_kernels *ks, struct pl_paged *p, co
 enum pl_status pl_launch_paged(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,
                                const struct pl_paged_launch *l) {
     const struct pl_paged_shape *s = &p->shape;
-    struct pl_args_paged a = {s->heads, s->kv_heads, l->scale, l->softcap, l->chunks, l->merges, l->rows, l->fresh};
+    struct pl_args_paged a = {s->heads,  s->kv_heads, l->scale, l->softcap, l->chunks,
+                              l->merges, l->rows,     l->fresh, l->least,   0};
     uint32_t tiles = s->heads / p->heads_together;
     if (on_wide(p, which)) return launch_wide(ks, p, l, a, tiles);
     if (on_mla(p, which)) return which == PL_PAGED_MERGE ? launch_mla_merge(ks, p, l, a) : launch_mla(ks, p, l, a, tiles);

@@ -22,6 +22,7 @@ struct pl_paged {
     uint32_t ring;           /* the cascade on Hopper's (kernels/cuda/paged_wide.k.c): tiles of its ring; 0: as elsewhere */
     bool latent;             /* on tensor cores, values a part of keys: kernels/cuda/mla.k.c */
     bool latent_wide;        /* likewise, on Hopper's: kernels/cuda/mla_wide.k.c */
+    bool sparse;             /* SPARSE_V: the portable kernels, values of little weight are not read */
     struct pl_kernel v1, v2, cascade, merge, gather, dense;
 };
 enum pl_paged_kernel { PL_PAGED_V1, PL_PAGED_V2, PL_PAGED_CASCADE, PL_PAGED_MERGE, PL_PAGED_GATHER, PL_PAGED_DENSE };
@@ -57,6 +58,7 @@ struct pl_paged_launch {
     uint32_t shared;                 /* the plan's shared_count; cascade only */
     uint32_t pages_longest;          /* gather only */
     float scale, softcap;
+    float least; /* sparse only */
 };
 enum pl_status pl_launch_paged(struct pl_kernels *ks, struct pl_paged *p, enum pl_paged_kernel which,
                                const struct pl_paged_launch *l) PL_MUST_CHECK;

@@ -29,8 +29,8 @@ void pl_jit_set_weight(struct pl_jit_spec *s, const struct pl_device_weight *w) 
 }
 
 enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t head_dim, size_t page_tokens) {
-    static const char *const macros[PL_DTYPE_COUNT] = {
-        [PL_F32] = "KV_F32", [PL_F16] = "KV_F16", [PL_BF16] = "KV_BF16", [PL_I8] = "KV_I8", [PL_F8] = "KV_F8"};
+    static const char *const macros[PL_DTYPE_COUNT] = {[PL_F32] = "KV_F32", [PL_F16] = "KV_F16", [PL_BF16] = "KV_BF16",
+                                                       [PL_I8] = "KV_I8",   [PL_F8] = "KV_F8",   [PL_K8V4] = "KV_K8V4"};
     if (macros[dtype] == NULL) return PL_UNSUPPORTED;
     pl_jit_set(s, macros[dtype], "1");
     pl_jit_set_u32(s, "HEAD_DIM", (uint32_t)head_dim);
@@ -133,7 +133,7 @@ enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t he
 }
 
 enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t value_dim,
-                                   size_t page_tokens, bool sinks, struct pl_kernel *out, struct pl_err *err) {
+                                   size_t page_tokens, bool sinks, bool sparse, struct pl_kernel *out, struct pl_err *err) {
     char name[48];
     struct pl_jit_spec s = spec_of("attention.k.c", "pk_attention", ks->head);
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) {
@@ -142,11 +142,13 @@ enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size
     }
     char values[24] = "";
     if (sinks) pl_jit_set(&s, "SINKS", "1");
+    if (sparse) pl_jit_set(&s, "SPARSE_V", "1");
     if (value_dim != head_dim) {
         pl_jit_set_u32(&s, "VALUE_DIM", (uint32_t)value_dim);
         snprintf(values, sizeof values, "/v%zu", value_dim);
     }
-    snprintf(name, sizeof name, "attention/%s/d%zu%s%s", pl_dtype_name(kv), head_dim, values, sinks ? "/sinks" : "");
+    snprintf(name, sizeof name, "attention/%s/d%zu%s%s%s", pl_dtype_name(kv), head_dim, values, sinks ? "/sinks" : "",
+             sparse ? "/sparse" : "");
     return pl_kernel_make(ks, &s, ks->head, name, out, err);
 }
 
@@ -256,7 +258,7 @@ enum pl_status pl_launch_rope(struct pl_kernels *ks, struct pl_kernel *k, const 
 }
 
 enum pl_status pl_launch_attention(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *p) {
-    struct pl_args_attention a = {p->heads, p->kv_heads, p->window, p->stride, p->scale, p->softcap, 1, 0};
+    struct pl_args_attention a = {p->heads, p->kv_heads, p->window, p->stride, p->scale, p->softcap, 1, p->least};
     struct pl_device_arg args[] = {
         PL_ARG_BUFFER(p->q),     PL_ARG_BUFFER(p->k_pages), PL_ARG_BUFFER(p->v_pages),  PL_ARG_BUFFER(p->step),
         PL_ARG_BUFFER(p->sinks), PL_ARG_BUFFER(p->out),     PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};

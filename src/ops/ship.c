@@ -116,7 +116,7 @@ static enum pl_status heads(struct pl_kernels *ks, const struct family *f, enum 
         struct pl_rope_kind kind = {f->norm, f->norm, true, halves != 0};
         PL_TRY(pl_kernel_rope(ks, kv, f->head_dim, SHIP_PAGE, kind, &k, err));
     }
-    PL_TRY(pl_kernel_attention(ks, kv, f->head_dim, f->head_dim, SHIP_PAGE, false, &k, err));
+    PL_TRY(pl_kernel_attention(ks, kv, f->head_dim, f->head_dim, SHIP_PAGE, false, false, &k, err));
     if (pl_split_declines(ks, kv, f->head_dim, f->heads, f->kv_heads, 1) == NULL)
         PL_TRY(pl_kernel_split(ks, kv, f->head_dim, SHIP_PAGE, f->heads / f->kv_heads, true, &split, err));
     if (pl_tiles_declines(ks, kv, f->head_dim, f->heads, f->kv_heads) == NULL)

@@ -157,6 +157,62 @@ void pl_ref_attention(const struct pl_ref_attention *a, double *scores) {
         for (size_t head = 0; head < a->heads; head++) attend(a, row, head, scores);
 }
 
+static double normal_density(double x) { return exp(-x * x / 2) / sqrt(2 * acos(-1.0)); }
+static double normal_above(double x) { return erfc(x / sqrt(2.0)) / 2; }
+
+void pl_ref_lloyd_max(double levels[8]) {
+    for (int i = 0; i < 8; i++) levels[i] = 0.15 + 0.33 * i;
+    for (int round = 0; round < 4000; round++) {
+        double from = 0;
+        for (int i = 0; i < 8; i++) { /* each becomes the mean of what is nearest to it; the next is still the old one */
+            double to = i < 7 ? (levels[i] + levels[i + 1]) / 2 : 40;
+            levels[i] = (normal_density(from) - normal_density(to)) / (normal_above(from) - normal_above(to));
+            from = to;
+        }
+    }
+}
+
+/* Row i, column j of the Walsh-Hadamard matrix: minus one to the number of ones that i and j share. */
+static double walsh(size_t i, size_t j) {
+    int ones = 0;
+    for (size_t both = i & j; both > 0; both >>= 1) ones += (int)(both & 1);
+    return ones % 2 == 0 ? 1 : -1;
+}
+static double kv4_sign(size_t i) {
+    uint64_t h = (uint64_t)(i + 1) * 2654435761u % 4294967296u;
+    h = (h ^ h / 32768) * 2246822507u % 4294967296u;
+    return (h ^ h / 8192) % 2 == 1 ? -1 : 1;
+}
+static void kv4_walsh(const double *x, size_t n, double *y) {
+    size_t block = 1;
+    while (n % (2 * block) == 0) block *= 2;
+    for (size_t i = 0; i < n; i++) {
+        y[i] = 0;
+        for (size_t j = 0; j < block; j++) y[i] += walsh(i % block, j) * x[i - i % block + j];
+        y[i] /= sqrt((double)block);
+    }
+}
+
+void pl_ref_kv4(const float *x, size_t n, const double levels[8], size_t shift, size_t flip, float *y, double *work) {
+    double *turned = work, *back = work + n, *signed_x = work + 2 * n, squares = 0, along = 0, length = 0;
+    for (size_t i = 0; i < n; i++) signed_x[i] = kv4_sign(i) * (double)x[i];
+    kv4_walsh(signed_x, n, turned);
+    for (size_t i = 0; i < n; i++) squares += turned[i] * turned[i];
+    double root = sqrt(squares / (double)n);
+    for (size_t i = 0; i < n; i++) {
+        size_t best = 0;
+        for (size_t l = 1; l < 8; l++)
+            if (fabs(fabs(turned[i]) - levels[l] * root) < fabs(fabs(turned[i]) - levels[best] * root)) best = l;
+        best = best + shift < 8 ? best + shift : 7;
+        back[i] = turned[i] < 0 ? -levels[best] : levels[best];
+        along += turned[i] * back[i];
+        length += back[i] * back[i];
+    }
+    for (size_t i = 0; i < n; i++) back[i] *= along / length;
+    kv4_walsh(back, n, turned);
+    for (size_t i = 0; i < n; i++) y[i] = (float)((i == flip ? -1 : 1) * kv4_sign(i) * turned[i]);
+}
+
 void pl_ref_quantize(const float *x, size_t cols, int8_t *q, float *scale) {
     for (size_t b = 0; b * 32 < cols; b++) {
         float top = 0;

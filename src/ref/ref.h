@@ -46,6 +46,15 @@ struct pl_ref_attention {
 };
 void pl_ref_attention(const struct pl_ref_attention *a, double *scores /* [past + rows] */);
 
+/* The positive half of the Lloyd-Max codebook of 16 levels for the normal distribution, by Lloyd's iteration. */
+void pl_ref_lloyd_max(double levels[8]);
+/* A vector of values as a 4-bit cache gives it back. Its blocks of the largest power of two that divides n are turned
+ * (signs, then the orthonormal Walsh-Hadamard matrix), over their root mean square rounded to the nearest of levels and
+ * their negatives, scaled for the least squared error, turned back. `shift`: so many levels further up, up to the last;
+ * `flip`: this element comes back with the other sign (n: none). Both are what a wrong kernel would do. work [3 n] is
+ * scratch. */
+void pl_ref_kv4(const float *x, size_t n, const double levels[8], size_t shift, size_t flip, float *y, double *work);
+
 /* State-space layers, one sequence. y[t, c] = act(bias[c] + sum of w[k, c] x[t - K + 1 + k, c]); state [K-1, channels] holds
  * the inputs before row 0, oldest first, and then those before row `rows`. */
 void pl_ref_causal_conv(const float *w, const float *bias, size_t channels, size_t kernel, bool silu, const float *x,

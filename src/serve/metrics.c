@@ -125,6 +125,10 @@ static void attention(struct pl_buf *b, struct pl_service *service) {
            (double)t->cascade_tokens_saved);
     metric(b, "attention_gathered_bytes_total", "counter", "Bytes of pages copied for dense attention.",
            (double)t->gathered_bytes);
+    metric(b, "attention_value_rows_total", "counter", "With sparse values: values of a token and KV head that were due.",
+           (double)t->value_rows);
+    metric(b, "attention_value_rows_skipped_total", "counter", "Of them those whose weight was below the bound.",
+           (double)t->value_rows_skipped);
 }
 
 static void requests(struct pl_buf *b, const struct pl_service_info *n, struct server_counts *c) {

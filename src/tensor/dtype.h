@@ -44,7 +44,8 @@
     X(PL_F64,    "f64",     1,    8,   28)                                                                                    \
     X(PL_I2_S,   "i2_s",    128,  32,  36)                                                                                    \
     X(PL_F8,     "f8_e4m3", 1,    1,   -1)                                                                                    \
-    X(PL_TERNARY,"ternary", 32,   8,   -1)
+    X(PL_TERNARY,"ternary", 32,   8,   -1)                                                                                    \
+    X(PL_K8V4,   "k8v4",    1,    1,   -1)
 /* clang-format on */
 
 enum pl_dtype {

@@ -134,7 +134,8 @@ static const float *sinks_of(const struct world *w) {
 static void attend(struct pl_cpu *c, struct world *w, const float *q, float *out) {
     size_t width = w->p.g * w->p.r * w->p.d;
     struct pl_cpu_attention a = {w->p.seqs,    w->seqs,     w->p.g * w->p.r, q,   width, 0.3f / sqrtf((float)w->p.d),
-                                 w->p.softcap, w->p.window, &w->kv,          out, width, sinks_of(w)};
+                                 w->p.softcap, w->p.window, &w->kv,          out, width, sinks_of(w),
+                                 NULL};
     PL_ASSERT(w->p.g * w->p.r <= 64);
     pl_cpu_attention(c, &a);
 }
@@ -278,7 +279,7 @@ static void causal_and_independent_of_chunking(void **state) {
                 size_t n = PL_MIN(steps[k % 4], total - at);
                 append(c, &w, 0, at, n, q, at);
                 struct pl_cpu_seq s = {at, n, at, w.pages[0]};
-                struct pl_cpu_attention a = {1, &s, 6, q, width, 0.125f, 0, p.window, &w.kv, out, width, NULL};
+                struct pl_cpu_attention a = {1, &s, 6, q, width, 0.125f, 0, p.window, &w.kv, out, width, NULL, NULL};
                 pl_cpu_attention(c, &a);
             }
             if (k % 4 == 0) {

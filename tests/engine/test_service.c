@@ -18,10 +18,11 @@
 #define MODEL  "build/test-service-model"
 #define MAMBA  "build/test-service-mamba"  /* no pages that count: its state is in slots */
 #define HYBRID "build/test-service-hybrid" /* both, so it is preempted too */
-static const char *model = MODEL;
+static const char *model = MODEL, *kv_dtype = "f32";
+static float sparse_values;
 enum { CONTEXT = 96, TEXT_MAX = 96, REQUESTS = 150, RUNNING = 6 };
 
-static uint64_t seed, draws, preempted; /* preempted: of recurrent programs */
+static uint64_t seed, draws, preempted; /* preempted: of the programs of a test */
 static uint32_t below(uint32_t n) {
     uint32_t c[4] = {(uint32_t)draws++, 0, 0, 5}, k[2] = {(uint32_t)seed, 0};
     return pl_philox4x32(c, k).v[0] % n;
@@ -84,13 +85,15 @@ static struct plumb_engine *open_engine(bool no_ahead, uint64_t kv_memory) {
                                      .batch_rows = 48,
                                      .logit_rows = RUNNING + 8,
                                      .page_tokens = 16,
-                                     .kv_dtype = "f32",
+                                     .kv_dtype = kv_dtype,
+                                     .sparse_values = sparse_values,
                                      .kv_memory = kv_memory,
                                      .invariant = true,
                                      .no_ahead = no_ahead};
     struct plumb_engine *e = NULL;
     struct pl_err err = {0};
     if (pl_engine_create(&o, &e, &err) != PL_OK) fail_msg("%s", err.text);
+    assert_string_equal(pl_kv_type_name(e->kv_shape.dtype), kv_dtype);
     fake_install(e, 258);
     fake.end_token = 0;
     for (uint32_t id = 0; id < e->config.vocab && fake.end_token == 0; id++)
@@ -224,8 +227,8 @@ static uint32_t program(uint64_t with, bool fault) {
             (unsigned long long)n.states_kept, (unsigned long long)n.states_restored, (unsigned long long)n.states_skipped,
             (unsigned long long)n.prefix_declined);
         assert_true(n.states_kept > 20 && n.states_restored > 5);
-        preempted += n.preempted;
     }
+    preempted += n.preempted;
     assert_true(n.steps_waited[PL_CHOICE_LOGPROBS] > 0 && n.choices[PL_CHOICE_DEVICE] > 0);
     uint64_t waited = 0;
     for (int p = 0; p < PL_CHOICE_PLACES; p++) waited += n.steps_waited[p];
@@ -240,12 +243,26 @@ static void texts_equal_those_of_runs_alone(void **state) {
 }
 static void recurrent_texts_equal_those_of_runs_alone(void **state) {
     (void)state;
+    preempted = 0;
     model = MAMBA;
     assert_int_equal(program(5, false), 0);
     model = HYBRID;
     for (uint64_t with = 6; with <= 8; with++) assert_int_equal(program(with, false), 0);
     assert_true(preempted > 0);
     model = MODEL;
+}
+/* Scales and levels travel with pages that are shared, copied, given up and computed again. */
+static void caches_in_few_bits_do_alike(void **state) {
+    (void)state;
+    preempted = 0;
+    kv_dtype = "int8";
+    assert_int_equal(program(9, false), 0);
+    kv_dtype = "k8v4";
+    sparse_values = 0.02f;
+    assert_int_equal(program(10, false), 0);
+    kv_dtype = "f32";
+    sparse_values = 0;
+    assert_true(preempted > 0);
 }
 static void a_choice_of_another_row_is_seen(void **state) {
     (void)state;
@@ -396,6 +413,7 @@ int main(void) {
     if (system("python3 tests/tiny_chat_model.py " MAMBA " mamba >/dev/null") != 0) return 1;
     if (system("python3 tests/tiny_chat_model.py " HYBRID " hybrid >/dev/null") != 0) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_equal_those_of_runs_alone),
+                                       cmocka_unit_test(caches_in_few_bits_do_alike),
                                        cmocka_unit_test(a_choice_of_another_row_is_seen),
                                        cmocka_unit_test(a_client_that_leaves_frees_its_pages),
                                        cmocka_unit_test(a_request_that_fails_fails_alone),

@@ -131,7 +131,7 @@ static void one(const struct shape *s) {
     struct pl_kernel rope = {0}, attn = {0};
     struct pl_rope_kind kind = {s->q_norm, s->k_norm, s->rope_dim > 0, s->halves};
     CHECK(pl_kernel_rope(&ks, s->kv, D, s->page_tokens, kind, &rope, &err));
-    CHECK(pl_kernel_attention(&ks, s->kv, D, D, s->page_tokens, false, &attn, &err));
+    CHECK(pl_kernel_attention(&ks, s->kv, D, D, s->page_tokens, false, false, &attn, &err));
     struct pl_launch_rope r = {.q = &bq,
                                .k = &bk,
                                .v = &bv,
@@ -151,8 +151,8 @@ static void one(const struct shape *s) {
     CHECK(pl_launch_rope(&ks, &rope, &r));
     float scale = 1.0f / sqrtf((float)D);
     struct pl_launch_attention a = {
-        &bq,       &bhk,   &bhv,  &bs,        &bo, (uint32_t)rows, (uint32_t)s->heads, (uint32_t)s->kv_heads,
-        s->window, STRIDE, scale, s->softcap, NULL};
+        &bq,    &bhk,  &bhv,       &bs,  &bo, (uint32_t)rows, (uint32_t)s->heads, (uint32_t)s->kv_heads, s->window,
+        STRIDE, scale, s->softcap, NULL, 0};
     CHECK(pl_launch_attention(&ks, &attn, &a));
     struct pl_kernel with_sinks = {0};
     float *sinks = kit_random(s->heads, 4);
@@ -160,7 +160,7 @@ static void one(const struct shape *s) {
     struct pl_launch_attention sunk = a;
     sunk.sinks = &bsinks;
     sunk.out = &bo4;
-    CHECK(pl_kernel_attention(&ks, s->kv, D, D, s->page_tokens, true, &with_sinks, &err));
+    CHECK(pl_kernel_attention(&ks, s->kv, D, D, s->page_tokens, true, false, &with_sinks, &err));
     CHECK(pl_launch_attention(&ks, &with_sinks, &sunk));
     struct pl_device_buffer bo2[2] = {0}; /* f32 throughout; on tensor cores */
     for (int exact = 0; exact < 2; exact++) {

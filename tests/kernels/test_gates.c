@@ -79,7 +79,7 @@ static void weights(struct gate *g) {
 }
 
 static void heads(struct gate *g) {
-    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_I8, PL_F8};
+    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16, PL_I8, PL_F8, PL_K8V4};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         struct pl_jit_spec s = spec("rope.k.c", "pk_rope_append", 128), a = spec("attention.k.c", "pk_attention", 128);
         assert_int_equal(pl_jit_set_kv(&s, types[i], 64u << i % 3, 32), PL_OK);
@@ -111,11 +111,9 @@ static void latent(struct gate *g) {
 }
 
 static void paged(struct gate *g) {
-    static const struct pl_paged_shape shapes[] = {{PL_F16, 128, 0, 0, 32, 32, 8},
-                                                   {PL_BF16, 64, 0, 0, 16, 16, 1},
-                                                   {PL_I8, 128, 0, 0, 32, 32, 8},
-                                                   {PL_F8, 64, 0, 0, 32, 8, 2},
-                                                   {PL_F16, 576, 512, 576, 64, 128, 1}};
+    static const struct pl_paged_shape shapes[] = {{PL_F16, 128, 0, 0, 32, 32, 8},  {PL_BF16, 64, 0, 0, 16, 16, 1},
+                                                   {PL_I8, 128, 0, 0, 32, 32, 8},   {PL_F8, 64, 0, 0, 32, 8, 2},
+                                                   {PL_K8V4, 128, 0, 0, 32, 32, 8}, {PL_F16, 576, 512, 576, 64, 128, 1}};
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
         struct pl_paged p;
         pl_paged_init(&p, &shapes[i]);
