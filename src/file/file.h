@@ -24,7 +24,14 @@ struct pl_pool;
 
 enum pl_file_kind { PL_FILE_GGUF, PL_FILE_HF };
 
-enum pl_file_json { PL_JSON_CONFIG, PL_JSON_TOKENIZER, PL_JSON_TOKENIZER_CONFIG, PL_JSON_GENERATION, PL_JSON_COUNT };
+enum pl_file_json {
+    PL_JSON_CONFIG,
+    PL_JSON_TOKENIZER,
+    PL_JSON_TOKENIZER_CONFIG,
+    PL_JSON_GENERATION,
+    PL_JSON_TOKENIZER_LINES, /* an array, of the document on each line of tokenizer.jsonl */
+    PL_JSON_COUNT
+};
 
 /* path: a .gguf file (any part of a split), a directory, or a config.json/safetensors inside one. */
 enum pl_status pl_file_open(const char *path, struct pl_file **out, struct pl_err *err) PL_MUST_CHECK;

@@ -20,6 +20,7 @@ static const struct {
     [PL_JSON_TOKENIZER] = {"tokenizer.json", 512u << 20},
     [PL_JSON_TOKENIZER_CONFIG] = {"tokenizer_config.json", 128u << 20},
     [PL_JSON_GENERATION] = {"generation_config.json", 16u << 20},
+    [PL_JSON_TOKENIZER_LINES] = {"tokenizer.jsonl", 128u << 20},
 };
 
 /* The directory being opened, and a buffer for paths in it. */
@@ -66,6 +67,44 @@ static enum pl_status load_object(struct dir *d, const char *name, size_t max_by
     return PL_OK;
 }
 
+static enum pl_status add_lines(const char *path, const struct pl_buf *text, json_t *all, struct pl_err *err) {
+    for (size_t at = 0, number = 1; at < text->len; number++) {
+        const char *from = text->data + at, *end = memchr(from, '\n', text->len - at);
+        size_t n = end != NULL ? (size_t)(end - from) : text->len - at;
+        json_t *one = NULL;
+        at += n + 1;
+        if (n == 0 || (n == 1 && from[0] == '\r')) continue;
+        enum pl_status st = pl_json_parse(path, from, n, &one, err);
+        if (st != PL_OK) {
+            (void)pl_err_note(err, "reading line %zu", number);
+            return st;
+        }
+        if (json_array_append_new(all, one) != 0)
+            PL_FAIL(err, PL_NO_MEMORY, "%s: no memory for its lines", PL_SHOWN_C(path));
+    }
+    return PL_OK;
+}
+
+/* The document of every line, as one array; *out stays NULL when the file is not there. */
+static enum pl_status load_lines(struct dir *d, const char *name, size_t max_bytes, json_t **out) {
+    const char *path = NULL;
+    struct pl_buf text = {0};
+    bool there = false;
+    PL_TRY(exists(d, name, &there));
+    if (!there) return PL_OK;
+    PL_TRY(join(d, name, &path));
+    enum pl_status st = pl_read_file(path, max_bytes, &text, d->err);
+    json_t *all = json_array();
+    if (st == PL_OK && all == NULL) st = pl_err_set(d->err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for %s", name);
+    if (st == PL_OK) st = add_lines(path, &text, all, d->err);
+    pl_buf_deinit(&text);
+    if (st == PL_OK)
+        *out = all;
+    else
+        json_decref(all);
+    return st;
+}
+
 /* The first name in the directory, in byte order, that ends in one of two ways; "" when there is none. */
 static void find_name(const char *path, const char *end1, const char *end2, char *out, size_t size) {
     out[0] = '\0';
@@ -95,7 +134,11 @@ static void find_other(const char *path, char *out, size_t size) {
 
 static enum pl_status load_documents(struct dir *d) {
     struct pl_file *f = d->file;
-    for (int i = 0; i < PL_JSON_COUNT; i++) PL_TRY(load_object(d, json_files[i].name, json_files[i].max_bytes, &f->json[i]));
+    for (int i = 0; i < PL_JSON_TOKENIZER_LINES; i++)
+        PL_TRY(load_object(d, json_files[i].name, json_files[i].max_bytes, &f->json[i]));
+    if (f->json[PL_JSON_TOKENIZER] == NULL)
+        PL_TRY(load_lines(d, json_files[PL_JSON_TOKENIZER_LINES].name, json_files[PL_JSON_TOKENIZER_LINES].max_bytes,
+                          &f->json[PL_JSON_TOKENIZER_LINES]));
     PL_TRY(load_object(d, "chat_template.json", 16u << 20, &f->template_json));
     if (f->json[PL_JSON_CONFIG] != NULL) return PL_OK;
     char other[256];

@@ -267,7 +267,8 @@ enum pl_status pl_tokenizer_finish(struct pl_tokenizer *t, struct pl_err *err) {
     PL_TRY(normalize_added(t, err));
     PL_TRY(added_tables(t));
     PL_TRY(model_bytes(t));
-    if (t->model.kind == PL_MODEL_UNIGRAM) PL_TRY(unigram_tables(t, err));
+    if (t->model.kind == PL_MODEL_UNIGRAM || t->model.kind == PL_MODEL_PLAMO) PL_TRY(unigram_tables(t, err));
+    if (t->model.kind == PL_MODEL_PLAMO) PL_TRY(pl_tok_plamo_check(t, err));
     PL_TRY(bloom(t));
     return pl_tok_make_pieces(t, err);
 }
@@ -306,11 +307,16 @@ bool pl_tokenizer_find(const struct pl_tokenizer *t, const char *text, size_t le
 
 enum pl_status pl_tokenizer_create(const struct pl_file *f, struct pl_tokenizer **out, struct pl_err *err) {
     if (pl_file_kind(f) == PL_FILE_GGUF) return pl_tokenizer_from_gguf(f, out, err);
-    const json_t *tok = pl_file_json(f, PL_JSON_TOKENIZER);
+    const json_t *tok = pl_file_json(f, PL_JSON_TOKENIZER), *lines = pl_file_json(f, PL_JSON_TOKENIZER_LINES);
+    if (tok == NULL && lines != NULL)
+        return pl_tokenizer_from_lines(lines, pl_file_json(f, PL_JSON_TOKENIZER_CONFIG), pl_file_json(f, PL_JSON_CONFIG),
+                                       pl_file_json(f, PL_JSON_GENERATION), out, err);
     if (tok == NULL)
-        PL_FAIL(err, PL_NOT_FOUND,
-                "%s has no tokenizer.json: plumb reads that form only (convert with transformers' save_pretrained)",
-                pl_file_path(f));
+        PL_FAIL(
+            err, PL_NOT_FOUND,
+            "%s has no tokenizer.json, nor PLaMo 2's tokenizer.jsonl: plumb reads those only (convert with transformers' "
+            "save_pretrained)",
+            pl_file_path(f));
     return pl_tokenizer_from_json(tok, pl_file_json(f, PL_JSON_TOKENIZER_CONFIG), pl_file_json(f, PL_JSON_CONFIG),
                                   pl_file_json(f, PL_JSON_GENERATION), out, err);
 }

@@ -223,13 +223,13 @@ static void mark_special(struct builder *b) {
 static enum pl_status ids_and_eog(struct builder *b) {
     struct pl_tokenizer *t = b->t;
     enum pl_model_kind k = t->model.kind;
-    bool spm = k == PL_MODEL_SPM, bert = k == PL_MODEL_WORDPIECE, t5 = k == PL_MODEL_UNIGRAM;
+    bool spm = k == PL_MODEL_SPM, bert = k == PL_MODEL_WORDPIECE, t5 = k == PL_MODEL_UNIGRAM, plamo = k == PL_MODEL_PLAMO;
     PL_TRY(special_id(b, KEY("cls_token_id"), bert ? 101 : -1, &t->bos));
-    if (!bert) t->bos = spm ? 1 : -1;
+    if (!bert) t->bos = spm || plamo ? 1 : -1;
     PL_TRY(special_id(b, KEY("bos_token_id"), t->bos, &t->bos));
-    PL_TRY(special_id(b, KEY("eos_token_id"), spm ? 2 : t5 ? 1 : -1, &t->eos));
-    PL_TRY(special_id(b, KEY("unknown_token_id"), spm ? 0 : bert ? 100 : t5 ? 2 : -1, &t->unk));
-    PL_TRY(special_id(b, KEY("padding_token_id"), bert || t5 ? 0 : -1, &t->pad));
+    PL_TRY(special_id(b, KEY("eos_token_id"), spm || plamo ? 2 : t5 ? 1 : -1, &t->eos));
+    PL_TRY(special_id(b, KEY("unknown_token_id"), spm || plamo ? 0 : bert ? 100 : t5 ? 2 : -1, &t->unk));
+    PL_TRY(special_id(b, KEY("padding_token_id"), bert || t5 ? 0 : plamo ? 3 : -1, &t->pad));
     PL_TRY(special_id(b, KEY("seperator_token_id"), bert ? 102 : -1, &b->sep));
     if (t->unk >= 0 && k != PL_MODEL_BPE) t->model.unk = (uint32_t)t->unk;
     const char *const ends[] = {KEY("eot_token_id"), KEY("eom_token_id"), KEY("fim_pad_token_id"), KEY("fim_rep_token_id"),
@@ -399,10 +399,17 @@ static enum pl_status setup_t5(struct builder *b) {
     return add_spaces_decoder(t, b->space_prefix || b->extra_spaces);
 }
 
+static enum pl_status setup_plamo(struct builder *b) {
+    b->t->model.kind = PL_MODEL_PLAMO;
+    b->t->model.byte_fallback = true;
+    return pl_tok_add_dec(b->t, PL_DEC_BYTE_FALLBACK) == NULL ? PL_NO_MEMORY : PL_OK;
+}
+
 static enum pl_status load_scores(struct builder *b) {
     struct pl_tokenizer *t = b->t;
     bool spm = t->model.kind == PL_MODEL_SPM;
-    if (!spm && t->model.kind != PL_MODEL_UNIGRAM) return PL_OK;
+    bool plamo = t->model.kind == PL_MODEL_PLAMO;
+    if (!spm && !plamo && t->model.kind != PL_MODEL_UNIGRAM) return PL_OK;
     if (b->scores == NULL)
         PL_FAIL(b->err, PL_FORMAT, "%s: tokenizer.ggml.scores is missing: a SentencePiece vocabulary needs it",
                 pl_file_path(b->f));
@@ -415,7 +422,9 @@ static enum pl_status load_scores(struct builder *b) {
         if (isnan(s)) PL_FAIL(b->err, PL_FORMAT, "%s: tokenizer.ggml.scores[%u] is not a number", pl_file_path(b->f), id);
         int64_t type = type_of(b, id);
         if (type == TYPE_NORMAL) least = PL_MIN(least, s);
-        if (spm)
+        if (plamo)
+            t->model.log_prob[id] = pl_tok_plamo_score(s);
+        else if (spm)
             t->model.score[id] = (float)s;
         else
             t->model.log_prob[id] = type == TYPE_USER ? 0.0 : s;
@@ -447,9 +456,11 @@ static enum pl_status build(struct builder *b) {
         PL_TRY(setup_bert(b));
     else if (pl_str_eq_c(model, "t5"))
         PL_TRY(setup_t5(b));
+    else if (pl_str_eq_c(model, "plamo2"))
+        PL_TRY(setup_plamo(b));
     else
         PL_FAIL(b->err, PL_UNSUPPORTED,
-                "%s: tokenizer.ggml.model '%.*s' is not known: expected one of gpt2, gemma4, llama, bert, t5",
+                "%s: tokenizer.ggml.model '%.*s' is not known: expected one of gpt2, gemma4, llama, bert, t5, plamo2",
                 pl_file_path(b->f), (int)PL_MIN(model.len, (size_t)60), model.data);
     PL_TRY(load_tokens(b));
     if (bpe) PL_TRY(load_merges(b));

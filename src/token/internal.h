@@ -65,7 +65,7 @@ struct pl_tok_pre {
 };
 
 /* --- models --- */
-enum pl_model_kind { PL_MODEL_BPE, PL_MODEL_SPM, PL_MODEL_UNIGRAM, PL_MODEL_WORDPIECE, PL_MODEL_WORDLEVEL };
+enum pl_model_kind { PL_MODEL_BPE, PL_MODEL_SPM, PL_MODEL_UNIGRAM, PL_MODEL_WORDPIECE, PL_MODEL_WORDLEVEL, PL_MODEL_PLAMO };
 struct pl_merge_slot {
     uint64_t pair; /* left << 32 | right; UINT64_MAX = free */
     uint32_t rank, id;
@@ -80,9 +80,9 @@ struct pl_tok_model {
     struct pl_merge_slot *merges;
     size_t merge_slots;
     float *score;     /* SPM, indexed by id */
-    double *log_prob; /* unigram */
+    double *log_prob; /* unigram; PLaMo 2: whole numbers, NaN: never taken */
     double unk_score;
-    struct pl_tok_trie trie;    /* unigram */
+    struct pl_tok_trie trie;    /* unigram, PLaMo 2 */
     uint64_t *pair_bloom;       /* adjacent characters that occur inside some token; NULL: text may not be cut */
     bool cut_before_space_only; /* unigram: cut only before U+2581 */
 };
@@ -226,6 +226,10 @@ enum pl_status pl_tok_spm(const struct pl_tokenizer *t, struct pl_tok_ctx *c, co
                           struct pl_ids *out) PL_MUST_CHECK;
 enum pl_status pl_tok_unigram(const struct pl_tokenizer *t, struct pl_tok_ctx *c, const char *w, size_t len,
                               struct pl_ids *out) PL_MUST_CHECK;
+enum pl_status pl_tok_plamo(const struct pl_tokenizer *t, struct pl_tok_ctx *c, const char *w, size_t len,
+                            struct pl_ids *out) PL_MUST_CHECK;
+double pl_tok_plamo_score(double s); /* a vocabulary's score as the model counts it */
+enum pl_status pl_tok_plamo_check(const struct pl_tokenizer *t, struct pl_err *err) PL_MUST_CHECK; /* all bytes are there */
 enum pl_status pl_tok_wordpiece(const struct pl_tokenizer *t, struct pl_tok_ctx *c, const char *w, size_t len,
                                 struct pl_ids *out) PL_MUST_CHECK;
 enum pl_status pl_ids_add(struct pl_ids *ids, uint32_t id) PL_MUST_CHECK;

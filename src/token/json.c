@@ -70,7 +70,7 @@ static int64_t ids_of(struct pl_tokenizer *t, const json_t *config, const char *
 
 static int64_t choose(int64_t a, int64_t b) { return a >= 0 ? a : b; }
 
-static void roles(struct pl_tokenizer *t, const json_t *tc, const json_t *config, const json_t *generation) {
+void pl_tj_roles(struct pl_tokenizer *t, const json_t *tc, const json_t *config, const json_t *generation) {
     const json_t *text = json_object_get(config, "text_config"); /* multimodal configurations nest it */
     const json_t *from[] = {generation, config, text};
     t->bos = named(t, tc, "bos_token");
@@ -141,7 +141,7 @@ enum pl_status pl_tokenizer_from_json(const json_t *tokenizer, const json_t *tok
     PL_TRY(pl_tokenizer_new(&x.t));
     enum pl_status st = build(&x, tokenizer);
     if (st == PL_OK) {
-        roles(x.t, tokenizer_config, config, generation);
+        pl_tj_roles(x.t, tokenizer_config, config, generation);
         *out = x.t;
         return PL_OK;
     }

@@ -32,4 +32,7 @@ enum pl_status pl_tj_post_processor(struct pl_json_ctx *x, const json_t *o) PL_M
 enum pl_status pl_tj_decoder(struct pl_json_ctx *x, const json_t *o) PL_MUST_CHECK;
 enum pl_status pl_tj_model(struct pl_json_ctx *x, const json_t *o, const json_t *added) PL_MUST_CHECK;
 
+/* bos, eos, pad, unk and what ends a text, from tokenizer_config.json and the others; after finish. */
+void pl_tj_roles(struct pl_tokenizer *t, const json_t *tc, const json_t *config, const json_t *generation);
+
 #endif

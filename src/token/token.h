@@ -18,6 +18,10 @@ enum pl_status pl_tokenizer_create(const struct pl_file *f, struct pl_tokenizer 
  * pad), config.json and generation_config.json (ids that end a text). What pl_tokenizer_create does for a directory. */
 enum pl_status pl_tokenizer_from_json(const json_t *tokenizer, const json_t *tokenizer_config, const json_t *config,
                                       const json_t *generation, struct pl_tokenizer **out, struct pl_err *err) PL_MUST_CHECK;
+/* PLaMo 2's tokenizer.jsonl: an array of [token, score, type]. */
+enum pl_status pl_tokenizer_from_lines(const json_t *lines, const json_t *tokenizer_config, const json_t *config,
+                                       const json_t *generation, struct pl_tokenizer **out,
+                                       struct pl_err *err) PL_MUST_CHECK;
 void pl_tokenizer_destroy(struct pl_tokenizer *t);
 
 uint32_t pl_tokenizer_vocab_size(const struct pl_tokenizer *t);

@@ -134,6 +134,7 @@ enum pl_status pl_tok_model_word(const struct pl_tokenizer *t, struct pl_tok_ctx
     case PL_MODEL_BPE: return pl_tok_bpe(t, c, word, len, out);
     case PL_MODEL_SPM: return pl_tok_spm(t, c, word, len, out);
     case PL_MODEL_UNIGRAM: return pl_tok_unigram(t, c, word, len, out);
+    case PL_MODEL_PLAMO: return pl_tok_plamo(t, c, word, len, out);
     case PL_MODEL_WORDPIECE: return pl_tok_wordpiece(t, c, word, len, out);
     case PL_MODEL_WORDLEVEL: return word_level(t, word, len, out);
     }
