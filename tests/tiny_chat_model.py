@@ -1,6 +1,6 @@
 """A complete tiny chat model made from nothing but a seed: random Llama weights, a byte-level BPE tokenizer with
 ChatML's special tokens and a chat template. For tests of commands and server that need text in and out but no sense.
-Standard library only. Use: python3 tests/tiny_chat_model.py DIR [FAMILY]; families: llama, mamba, hybrid."""
+Standard library only. Use: python3 tests/tiny_chat_model.py DIR [FAMILY]; families: llama, mamba, hybrid, windows."""
 import json
 import os
 import random
@@ -158,6 +158,9 @@ def write(directory, seed=1, context=512, family="llama", head_dim=16):
         config = dict(MAMBA, vocab_size=vocab, max_position_embeddings=context, eos_token_id=ids["<|im_end|>"])
     if family == "hybrid":
         config = dict(HYBRID, vocab_size=vocab, max_position_embeddings=context, eos_token_id=ids["<|im_end|>"])
+    if family == "windows":  # of four layers one sees everything
+        config.update(architectures=["MinistralForCausalLM"], model_type="ministral", num_hidden_layers=4, sliding_window=20,
+                      layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"])
     files = {"config.json": config, "tokenizer.json": tok,
              "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>",
                                        "pad_token": "<|endoftext|>", "chat_template": TEMPLATE},

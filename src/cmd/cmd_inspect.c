@@ -181,8 +181,8 @@ static double mb(const json_t *o, const char *key) { return (double)json_integer
 
 static void print_head(struct inspect *in) {
     const json_t *memory = json_object_get(in->info, "memory");
-    const char *const plain[] = {"model",   "architecture", "fingerprint", "file_bytes",
-                                 "backend", "context",      "kv_dtype",    "sizes"};
+    const char *const plain[] = {"model",   "architecture", "fingerprint", "file_bytes", "backend",
+                                 "context", "kv_dtype",     "page_tokens", "pages",      "sizes"};
     for (size_t i = 0; i < PL_COUNT_OF(plain); i++) {
         const json_t *v = json_object_get(in->info, plain[i]);
         if (v == NULL) continue;

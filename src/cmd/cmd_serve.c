@@ -305,8 +305,10 @@ static int serve(struct serve *s) {
                 e->context);
         const struct pl_kv_shape *kv = &e->kv_shape;
         if (kv->layers > 0)
-            fprintf(stderr, "KV cache %s, %zu page%s of %zu tokens, %.1f MB)\n", pl_kv_type_name(kv->dtype), kv->page_count,
-                    pl_cmd_s(kv->page_count), kv->page_tokens, (double)pl_kv_shape_bytes(kv) * 1e-6);
+            fprintf(stderr, "KV cache %s, %zu page%s of %zu tokens%s, %.1f MB)\n", pl_kv_type_name(kv->dtype),
+                    kv->page_count, pl_cmd_s(kv->page_count), kv->page_tokens,
+                    kv->window_page_count > 0 ? " beside those of windowed layers" : "",
+                    (double)pl_kv_shape_bytes(kv) * 1e-6);
         else
             fprintf(stderr, "recurrent state %.1f MB)\n", (double)pl_kv_shape_bytes(kv) * 1e-6);
         failed = wait_for_end(s, server, &set);

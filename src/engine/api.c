@@ -169,7 +169,7 @@ int plumb_session_create(struct plumb_engine *e, struct plumb_session **out, str
     return finish(s, &pe, err);
 }
 
-uint32_t plumb_session_length(const struct plumb_session *s) { return s == NULL ? 0 : s->table.len; }
+uint32_t plumb_session_length(const struct plumb_session *s) { return s == NULL ? 0 : pl_session_held(s); }
 
 int plumb_session_truncate(struct plumb_session *s, uint32_t length, struct plumb_error *err) {
     struct pl_err pe = {0};

@@ -68,31 +68,52 @@ static enum pl_status choose_context(struct plumb_engine *e, struct pl_err *err)
     return PL_OK;
 }
 
-/* Fewer pages than every session could use: enough for one of them, the others share what is left. */
+/* Pages of windowed layers that n sequences need: each its window and what a session may be truncated by, one page more for
+ * where its tokens begin, and the rows of one step, which they share. */
+static uint64_t window_pages(const struct plumb_engine *e, uint64_t n) {
+    uint32_t size = (uint32_t)e->kv_shape.page_tokens;
+    return n * (pl_window_pages(e->config.window + PL_SESSION_BACK, size, 1) + 1) + (e->batch_rows + size - 1) / size;
+}
+
+/* Layers with a window get pages of their own where that saves at least a quarter of their pages. A service's prefix cache
+ * keeps windows, too: room for two a sequence. */
+static void choose_window_pages(struct plumb_engine *e) {
+    struct pl_kv_shape *s = &e->kv_shape;
+    if (e->dense || e->config.window == 0 || e->config.window > e->context) return;
+    s->window_page_count = 1;
+    uint64_t all = s->page_count, least = window_pages(e, e->max_sessions);
+    bool any = pl_kv_windowed_layers(s) > 0, service = e->opt.logit_rows > e->max_sessions;
+    uint64_t kept = service ? 2 * e->max_sessions * pl_window_pages(e->config.window, (uint32_t)s->page_tokens, 1) : 0;
+    s->window_page_count = any && 4 * least <= 3 * all ? (size_t)PL_MIN(least + kept, all) : 0;
+}
+
+/* Fewer pages than every session could use: enough for one of them, the others share what is left. Windowed layers take up
+ * to half of the memory, and what the others leave. */
 static enum pl_status limit_kv(struct plumb_engine *e, struct pl_err *err) {
+    struct pl_kv_shape *s = &e->kv_shape;
     if (e->opt.kv_memory == 0) return PL_OK;
-    uint64_t page = pl_kv_pages_bytes(&e->kv_shape) / e->kv_shape.page_count,
-             most = page > 0 ? e->opt.kv_memory / page : e->kv_shape.page_count,
-             least = e->kv_shape.page_count / e->max_sessions;
-    if (most < least)
+    uint64_t one = (uint64_t)pl_kv_token_bytes(s) * s->kv_heads * s->page_tokens, own = one * pl_kv_windowed_layers(s),
+             page = one * s->layers - own, least = s->page_count / e->max_sessions,
+             least_own = s->window_page_count > 0 ? window_pages(e, 1) : 0, memory = e->opt.kv_memory;
+    uint64_t windowed = own > 0 ? PL_MAX(least_own, PL_MIN(s->window_page_count, memory / 2 / own)) : 0,
+             rest = memory - PL_MIN(memory, windowed * own), most = page > 0 ? rest / page : s->page_count;
+    if (most < least || windowed * own > memory)
         PL_FAIL(err, PL_LIMIT,
                 "%llu bytes of KV memory hold %llu tokens, one sequence of this context needs %u (%llu bytes): raise "
                 "--kv-memory or lower --context",
-                (unsigned long long)e->opt.kv_memory, (unsigned long long)(most * e->kv_shape.page_tokens), e->context,
-                (unsigned long long)(least * page));
-    e->kv_shape.page_count = PL_MIN(e->kv_shape.page_count, most);
+                (unsigned long long)memory, (unsigned long long)(windowed * own > memory ? 0 : most * s->page_tokens),
+                e->context, (unsigned long long)(least * page + least_own * own));
+    s->page_count = PL_MIN(s->page_count, most);
+    if (own > 0) s->window_page_count = PL_MIN(s->window_page_count, (memory - s->page_count * page) / own);
     return PL_OK;
 }
 
 /* auto is paged: it shares prefixes and needs no room that nobody uses. */
-static enum pl_status choose_layout(struct plumb_engine *e, uint64_t all_pages, struct pl_err *err) {
+static enum pl_status choose_layout(struct plumb_engine *e, struct pl_err *err) {
     const char *name = e->opt.kv_layout == NULL ? "auto" : e->opt.kv_layout;
     e->dense = strcmp(name, "dense") == 0;
     if (!e->dense && strcmp(name, "paged") != 0 && strcmp(name, "auto") != 0)
         PL_FAIL(err, PL_INVALID, "kv_layout is '%.40s' but must be auto, paged or dense", name);
-    if (e->dense && e->kv_shape.page_count < all_pages)
-        PL_FAIL(err, PL_LIMIT,
-                "dense KV memory holds every session at full context: leave --kv-memory out or take --kv paged");
     return PL_OK;
 }
 
@@ -130,8 +151,13 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
     }
     choose_kept_states(e);
     if (pl_kv_shape_bytes(&e->kv_shape) == 0) PL_FAIL(err, PL_LIMIT, "the KV cache is larger than any memory");
+    PL_TRY(choose_layout(e, err));
+    choose_window_pages(e);
     PL_TRY(limit_kv(e, err));
-    return choose_layout(e, pages, err);
+    if (e->dense && e->kv_shape.page_count < pages)
+        PL_FAIL(err, PL_LIMIT,
+                "dense KV memory holds every session at full context: leave --kv-memory out or take --kv paged");
+    return PL_OK;
 }
 
 enum pl_status pl_engine_plan(struct plumb_engine *e, struct pl_err *err) {

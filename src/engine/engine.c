@@ -91,17 +91,25 @@ static enum pl_status allocate_step(struct plumb_engine *e, struct pl_err *err) 
     e->step.tokens = pl_alloc(e->batch_rows, sizeof *e->step.tokens);
     e->step.logit_rows = pl_alloc(e->logit_rows, sizeof *e->step.logit_rows);
     e->step.pages = pl_alloc(e->kv_shape.page_count, sizeof *e->step.pages);
+    e->step.window_pages = pl_alloc(e->kv_shape.page_count, sizeof *e->step.window_pages);
     e->step.seqs = pl_alloc(e->max_sessions, sizeof *e->step.seqs);
     e->step.who = pl_alloc(e->logit_rows, sizeof *e->step.who); /* a service may run so many requests */
     PL_TRY(pl_grow(&e->last.parts, &e->last.cap, e->logit_rows, sizeof *e->last.parts));
     e->sample_logits = pl_alloc(e->config.vocab, sizeof *e->sample_logits);
     if (pl_engine_is_recurrent(e)) e->state_used = pl_calloc(e->max_sessions, sizeof *e->state_used);
-    if (e->step.tokens == NULL || e->step.logit_rows == NULL || e->step.pages == NULL || e->step.seqs == NULL ||
-        e->step.who == NULL || e->sample_logits == NULL || (pl_engine_is_recurrent(e) && e->state_used == NULL))
+    if (e->step.tokens == NULL || e->step.logit_rows == NULL || e->step.pages == NULL || e->step.window_pages == NULL ||
+        e->step.seqs == NULL || e->step.who == NULL || e->sample_logits == NULL ||
+        (pl_engine_is_recurrent(e) && e->state_used == NULL))
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for the working space of a step");
     uint32_t pages = (uint32_t)e->kv_shape.page_count, size = (uint32_t)e->kv_shape.page_tokens;
     enum pl_status s = e->dense ? pl_page_pool_init_dense(&e->pages, e->max_sessions, pages / e->max_sessions, size)
                                 : pl_page_pool_init(&e->pages, pages, size);
+    e->pools.of[PL_PAGES_FULL] = &e->pages;
+    if (s == PL_OK && e->kv_shape.window_page_count > 0) {
+        s = pl_page_pool_init(&e->window_pages, (uint32_t)e->kv_shape.window_page_count, size);
+        e->pools.of[PL_PAGES_WINDOWED] = &e->window_pages;
+        e->pools.window = e->config.window;
+    }
     if (s != PL_OK) PL_FAIL(err, PL_NO_MEMORY, "out of memory for %zu page entries", e->kv_shape.page_count);
     return PL_OK;
 }
@@ -113,12 +121,17 @@ static enum pl_status plan_step(struct plumb_engine *e, uint32_t rows, uint32_t 
                          .seq_count = seq_count,
                          .seqs = e->step.seqs,
                          .pages = e->step.pages,
+                         .window_pages = e->pools.of[PL_PAGES_WINDOWED] != NULL ? e->step.window_pages : NULL,
                          .logit_count = PL_MIN(seq_count, e->logit_rows),
                          .logit_rows = e->step.logit_rows};
     uint32_t each = rows / seq_count, size = (uint32_t)e->kv_shape.page_tokens, pages = (each + size - 1) / size;
     memset(e->step.tokens, 0, rows * sizeof *e->step.tokens);
     for (uint32_t i = 0; i < seq_count; i++) e->step.seqs[i] = (struct pl_batch_seq){.first_row = i * each, .rows = each};
-    for (uint32_t i = 0; i < pages; i++) e->step.pages[b.page_entries++] = i;
+    for (uint32_t i = 0; i < pages; i++) {
+        e->step.pages[i] = i;
+        e->step.window_pages[i] = (uint32_t)(i % PL_MAX(e->kv_shape.window_page_count, (size_t)1));
+    }
+    b.page_entries = pages;
     for (uint32_t i = 0; i < b.logit_count; i++) e->step.logit_rows[i] = (i + 1) * each - 1;
     const struct pl_activation *logits = NULL;
     enum pl_status s = pl_model_forward(e->model, &b, e->kv, &logits);
@@ -161,6 +174,16 @@ static void announce_sparse(const struct plumb_engine *e) {
                       cuda ? ", in decode, by kernels without tensor cores" : "");
 }
 
+static void announce_pages(const struct plumb_engine *e) {
+    const struct pl_kv_shape *s = &e->kv_shape;
+    bool chosen = e->opt.kv_layout == NULL || strcmp(e->opt.kv_layout, "auto") == 0;
+    pl_log_always("KV cache: %s%s, %s, %zu page%s of %zu tokens", e->dense ? "dense" : "paged", chosen ? " (auto)" : "",
+                  pl_kv_type_name(s->dtype), s->page_count, s->page_count == 1 ? "" : "s", s->page_tokens);
+    if (s->window_page_count > 0)
+        pl_log_always("KV cache: %zu of %zu layers see %u tokens back and give pages back: %zu pages of their own",
+                      pl_kv_windowed_layers(s), s->layers, e->config.window, s->window_page_count);
+}
+
 static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     struct pl_model_options mo = {.max_context = e->context,
                                   .max_rows = e->batch_rows,
@@ -171,11 +194,7 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     PL_TRY(pl_model_create(e->file, e->ops, &mo, &e->model, err));
     PL_TRY(pl_ops_kv_create(e->ops, &e->kv_shape, &e->kv, err));
     announce_state(e);
-    if (e->kv_shape.layers > 0)
-        pl_log_always("KV cache: %s%s, %s, %zu page%s of %zu tokens", e->dense ? "dense" : "paged",
-                      e->opt.kv_layout == NULL || strcmp(e->opt.kv_layout, "auto") == 0 ? " (auto)" : "",
-                      pl_kv_type_name(e->kv_shape.dtype), e->kv_shape.page_count, e->kv_shape.page_count == 1 ? "" : "s",
-                      e->kv_shape.page_tokens);
+    if (e->kv_shape.layers > 0) announce_pages(e);
     if (pl_is_kv8(e->kv_shape.dtype) && pl_ops_backend(e->ops) == PL_BACKEND_CUDA)
         pl_log_always("KV cache: %s is slower than f16 here: its attention runs without tensor cores",
                       pl_kv_type_name(e->kv_shape.dtype));
@@ -242,12 +261,14 @@ void plumb_engine_destroy(struct plumb_engine *e) {
     pl_free(e->step.tokens);
     pl_free(e->step.logit_rows);
     pl_free(e->step.pages);
+    pl_free(e->step.window_pages);
     pl_free(e->step.seqs);
     pl_free(e->step.who);
     pl_free(e->last.parts);
     pl_free(e->sample_logits);
     pl_free(e->state_used);
     pl_page_pool_deinit(&e->pages);
+    pl_page_pool_deinit(&e->window_pages);
     if (e->kv != NULL) pl_ops_kv_destroy(e->ops, e->kv);
     if (e->model != NULL) pl_model_destroy(e->model);
     if (e->ops != NULL) pl_ops_destroy(e->ops);

@@ -13,11 +13,13 @@
 
 #include "base/clock.h"
 #include "chat/template.h"
-#include "kv/kv.h"
+#include "kv/tables.h"
 #include "model/model.h"
 #include "plumb.h"
 #include "sample/sample.h"
 #include "token/token.h"
+
+enum { PL_SESSION_BACK = 256 }; /* tokens that a session may be truncated by before its windows are lost */
 
 struct pl_epoch_part {
     uint64_t id; /* of a session or request */
@@ -40,7 +42,8 @@ struct plumb_engine {
     struct pl_model_config config;
     struct pl_kv_shape kv_shape;
     struct pl_kv_store *kv;
-    struct pl_page_pool pages;
+    struct pl_page_pool pages, window_pages;
+    struct pl_page_pools pools;     /* of both; the second only where windowed layers have pages of their own */
     bool *state_used;               /* [max_sessions] slots of recurrent state, NULL where the model has none */
     uint32_t kept_states;           /* slots behind those, for copies that a service keeps of the states after prefixes */
     bool dense;                     /* KV pages of a session stand in one run */
@@ -50,7 +53,7 @@ struct plumb_engine {
     bool poisoned;
     atomic_bool cancel; /* set from a signal handler or another thread: prefill stops between chunks */
     struct {            /* of one step */
-        uint32_t *tokens, *logit_rows, *pages;
+        uint32_t *tokens, *logit_rows, *pages, *window_pages;
         struct pl_batch_seq *seqs;
         struct pl_epoch_part *who;
     } step;
@@ -60,20 +63,22 @@ struct plumb_engine {
         size_t count, cap;
     } last;
     struct pl_pipeline_stats ahead;
-    uint64_t state_recomputed;               /* tokens computed again because a recurrent state cannot go back */
+    uint64_t state_recomputed;               /* tokens computed again because a state or a window cannot go back */
     float *sample_logits;                    /* [V] the sampler's copy */
     const struct pl_activation *picked_from; /* the model's, of the last step that picked */
 };
 
 struct plumb_session {
     struct plumb_engine *engine;
-    struct pl_block_table table;
+    struct pl_block_tables tables;
     uint32_t *ids; /* [context] what the cache holds */
     float *logits; /* [V] of the last token */
     bool has_logits;
     uint32_t state;     /* its slot of recurrent state, where the model has any; */
-    uint32_t state_len; /* the tokens that it stands after: where that is not table.len they are computed again */
+    uint32_t state_len; /* the tokens that it stands after: where that is not their number they are computed again */
+    bool window_lost;   /* truncated to where its window has pages no more: computed again as well */
 };
+static inline uint32_t pl_session_held(const struct plumb_session *s) { return s->tables.of[PL_PAGES_FULL].len; }
 
 /* Recurrent state: PL_LIMIT when all slots are in use. */
 bool pl_engine_is_recurrent(const struct plumb_engine *e);

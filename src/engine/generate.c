@@ -66,10 +66,11 @@ static enum pl_status draw(struct run *r, uint32_t *id, struct pl_err *err) {
     struct plumb_engine *e = s->engine;
     uint32_t vocab = e->config.vocab;
     memcpy(e->sample_logits, s->logits, vocab * sizeof *s->logits);
-    enum pl_status st = pl_sampler_draw(r->sampler, e->sample_logits, s->table.len, id);
-    if (st == PL_INVALID) PL_FAIL(err, st, "no token can be drawn at position %u: all are banned", s->table.len);
+    enum pl_status st = pl_sampler_draw(r->sampler, e->sample_logits, pl_session_held(s), id);
+    if (st == PL_INVALID) PL_FAIL(err, st, "no token can be drawn at position %u: all are banned", pl_session_held(s));
     if (st != PL_OK)
-        PL_FAIL(err, st, "the logits at position %u are not numbers: the weights or a kernel are broken", s->table.len);
+        PL_FAIL(err, st, "the logits at position %u are not numbers: the weights or a kernel are broken",
+                pl_session_held(s));
     r->logprob = NAN;
     r->top_count = 0;
     if (r->opt.logprob || r->opt.logprobs > 0) {
@@ -82,10 +83,10 @@ static enum pl_status draw(struct run *r, uint32_t *id, struct pl_err *err) {
 /* The device's choice as a draw's result. */
 static enum pl_status picked(const struct run *r, uint32_t id, struct pl_err *err) {
     if (id == (uint32_t)PL_OPS_PICK_NONE)
-        PL_FAIL(err, PL_INVALID, "no token can be drawn at position %u: all are banned", r->session->table.len);
+        PL_FAIL(err, PL_INVALID, "no token can be drawn at position %u: all are banned", pl_session_held(r->session));
     if (id == (uint32_t)PL_OPS_PICK_BROKEN)
         PL_FAIL(err, PL_DEVICE, "the logits at position %u are not numbers: the weights or a kernel are broken",
-                r->session->table.len);
+                pl_session_held(r->session));
     return PL_OK;
 }
 
@@ -129,7 +130,8 @@ static bool can_choose(const struct run *r) {
 /* One step with the token `id` after what the session holds. */
 static enum pl_status take_step(struct run *r, uint32_t id, uint32_t *choice, struct pl_err *err) {
     struct pl_draw how = {0};
-    bool drawn = choice != NULL && pl_sampler_draw_of(r->sampler, r->session->table.len + 1, &how) && how.temperature > 0;
+    bool drawn =
+        choice != NULL && pl_sampler_draw_of(r->sampler, pl_session_held(r->session) + 1, &how) && how.temperature > 0;
     struct pl_step_part part = {
         .session = r->session, .ids = &id, .count = 1, .logits = 1, .choice = choice, .draw = drawn ? &how : NULL};
     return pl_engine_step(r->session->engine, &part, 1, NULL, err);
@@ -139,7 +141,7 @@ static enum pl_status take_step(struct run *r, uint32_t id, uint32_t *choice, st
  * is as before that step, and its logits are computed once more. */
 static enum pl_status read_ahead(struct run *r, uint32_t choice, uint32_t *id, bool *ended, struct pl_err *err) {
     struct plumb_session *s = r->session;
-    uint32_t held = s->table.len - 1;
+    uint32_t held = pl_session_held(s) - 1;
     enum pl_status st = pl_engine_chosen(s->engine, choice, id, err);
     s->engine->ahead.steps++;
     if (st == PL_OK) s->ids[held] = *id;
@@ -180,7 +182,7 @@ static enum pl_status turn_known(struct run *r, uint32_t generated, uint32_t *ch
         *turn = TURN_STOP;
         return PL_OK;
     }
-    PL_TRY(hand_over(r, id, s->table.len, generated, turn, err));
+    PL_TRY(hand_over(r, id, pl_session_held(s), generated, turn, err));
     if (r->ends_here && (*turn == TURN_CALLBACK || is_last(r, generated))) return PL_OK;
     PL_TRY(take_step(r, id, choice, err));
     pl_sampler_accept(r->sampler, id);
@@ -190,7 +192,7 @@ static enum pl_status turn_known(struct run *r, uint32_t generated, uint32_t *ch
 /* The token was chosen on the device: it is computed at once, and reported while that runs. */
 static enum pl_status turn_ahead(struct run *r, uint32_t generated, uint32_t *choice, enum turn *turn, struct pl_err *err) {
     struct plumb_session *s = r->session;
-    uint32_t id = 0, last = *choice, held = s->table.len;
+    uint32_t id = 0, last = *choice, held = pl_session_held(s);
     bool ended = false;
     PL_TRY(take_step(r, PL_TOKEN_CHOSEN, choice, err));
     PL_TRY(read_ahead(r, last, &id, &ended, err));
@@ -208,7 +210,7 @@ static enum pl_status loop(struct run *r, uint32_t *generated, enum plumb_finish
     *finish = PLUMB_FINISH_LENGTH;
     while (*generated < r->opt.max_tokens && !pl_fault("empty")) {
         enum turn turn = TURN_ON;
-        if (s->table.len == s->engine->context) {
+        if (pl_session_held(s) == s->engine->context) {
             *finish = PLUMB_FINISH_CONTEXT;
             return PL_OK;
         }
@@ -235,7 +237,7 @@ static enum pl_status run_session(struct plumb_session *s, const struct plumb_ge
     struct run r = {.session = s, .opt = *opt, .ends_here = ends_here};
     struct pl_sampling sampling = pl_sampling_from_api(&opt->sampling);
     PL_TRY(pl_sampler_create(&sampling, s->engine->config.vocab, &r.sampler, err));
-    for (uint32_t i = 0; i < s->table.len; i++) pl_sampler_accept(r.sampler, s->ids[i]);
+    for (uint32_t i = 0; i < pl_session_held(s); i++) pl_sampler_accept(r.sampler, s->ids[i]);
     if (s->engine->tok != NULL) pl_decoder_init(&r.decoder, s->engine->tok, opt->show_special);
     r.decoder.started = true; /* a continuation: the space before its first word is part of the text */
     enum pl_status st = loop(&r, &count, &why, err);

@@ -23,13 +23,25 @@ static json_t *memory_json(const struct plumb_engine *e) {
     return o;
 }
 
+/* Pages by group: of all layers, or of windowed ones beside the others. */
+static json_t *pages_json(const struct plumb_engine *e) {
+    const struct pl_kv_shape *s = &e->kv_shape;
+    json_t *o = json_pack("{s:I}", "full", (json_int_t)s->page_count);
+    if (o != NULL && s->window_page_count > 0) {
+        json_object_set_new(o, "windowed", json_integer((json_int_t)s->window_page_count));
+        json_object_set_new(o, "windowed_layers", json_integer((json_int_t)pl_kv_windowed_layers(s)));
+        json_object_set_new(o, "window", json_integer((json_int_t)e->config.window));
+    }
+    return o;
+}
+
 json_t *pl_engine_info(struct plumb_engine *e) {
-    json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:o, s:o}", "model", e->model_path, "architecture",
-                          pl_arch_name(e->config.arch), "fingerprint", pl_file_fingerprint(e->file), "file_bytes",
-                          (json_int_t)pl_file_bytes(e->file), "context", (json_int_t)e->context, "max_sessions",
-                          (json_int_t)e->max_sessions, "batch_rows", (json_int_t)e->batch_rows, "kv_dtype",
-                          pl_kv_type_name(e->kv_shape.dtype), "page_tokens", (json_int_t)e->kv_shape.page_tokens, "sizes",
-                          sizes_json(&e->config), "memory", memory_json(e));
+    json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:o, s:o, s:o}", "model", e->model_path,
+                          "architecture", pl_arch_name(e->config.arch), "fingerprint", pl_file_fingerprint(e->file),
+                          "file_bytes", (json_int_t)pl_file_bytes(e->file), "context", (json_int_t)e->context,
+                          "max_sessions", (json_int_t)e->max_sessions, "batch_rows", (json_int_t)e->batch_rows, "kv_dtype",
+                          pl_kv_type_name(e->kv_shape.dtype), "page_tokens", (json_int_t)e->kv_shape.page_tokens, "pages",
+                          pages_json(e), "sizes", sizes_json(&e->config), "memory", memory_json(e));
     if (o == NULL || e->ops == NULL) return o;
     json_t *kernels = pl_engine_witness(e);
     if (json_object_set_new(o, "backend", json_string(pl_ops_describe(e->ops))) == 0 &&

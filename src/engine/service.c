@@ -38,30 +38,47 @@ static uint64_t space_of(const struct plumb_engine *e) {
     return pl_hash64(rest, sizeof rest, pl_hash64(weights, strlen(weights), 0));
 }
 
-static uint32_t cache_adopt(void *user, uint64_t id, struct pl_block_table *table) {
+static uint32_t adopt_pages(struct pl_service *s, struct request *r, struct pl_block_tables *tables) {
+    uint32_t matched, n = pl_prefix_adopt(s->tree, s->space, r->tokens, r->known, tables, &matched);
+    s->info.prefix_declined += n < matched;
+    r->fork = n < matched ? matched : 0;
+    return n;
+}
+static uint32_t cache_adopt(void *user, uint64_t id, struct pl_block_tables *tables) {
     struct pl_service *s = user;
     struct request *r = service_request_of(s, id);
     bool fresh = r->score_prompt && r->scored < r->prompt; /* the logits of all its rows are wanted */
-    uint32_t n = fresh               ? 0
-                 : s->states != NULL ? service_adopt_state(s, r, table)
-                                     : pl_prefix_adopt(s->tree, s->space, r->tokens, r->known, table);
+    uint32_t n = fresh ? 0 : s->states != NULL ? service_adopt_state(s, r, tables) : adopt_pages(s, r, tables);
     if (!r->admitted) r->cached = n;
     r->admitted = true;
     if (r->admitted_ns == 0) r->admitted_ns = pl_clock_ns();
     return n;
 }
-static void cache_retire(void *user, uint64_t id, const struct pl_block_table *table, uint32_t computed) {
+static void cache_retire(void *user, uint64_t id, const struct pl_block_tables *tables, uint32_t computed) {
     struct pl_service *s = user;
     struct request *r = service_request_of(s, id);
-    bool sound = table->gone == 0 && !s->poisoned && !r->failed; /* gone: its beginning is no longer there */
-    if (sound) pl_prefix_insert(s->tree, s->space, r->tokens, computed, table);
+    bool sound = !s->poisoned && !r->failed;
+    if (sound) pl_prefix_insert(s->tree, s->space, r->tokens, computed, tables);
     if (s->states != NULL) service_retire_states(s, r, computed, sound);
 }
-static uint32_t cache_reclaim(void *user, uint32_t pages) {
-    return pl_prefix_evict(((struct pl_service *)user)->tree, pages);
+/* Where others will begin, with windows that are about to be given back: at the last whole page of the prompt, and where its
+ * pages were known without them. */
+static void cache_pass(void *user, uint64_t id, const struct pl_block_tables *tables, uint32_t first, uint32_t computed) {
+    struct pl_service *s = user;
+    const struct request *r = service_request_of(s, id);
+    const uint32_t ends[] = {r->fork, (r->prompt - 1) / s->engine->pages.page_tokens * s->engine->pages.page_tokens};
+    for (size_t i = 0; i < PL_COUNT_OF(ends) && !s->poisoned && !r->failed; i++)
+        if (first < ends[i] && ends[i] <= computed) pl_prefix_insert(s->tree, s->space, r->tokens, ends[i], tables);
 }
-static uint32_t cache_reclaimable(void *user) { return pl_prefix_evictable(((struct pl_service *)user)->tree); }
-static uint32_t cache_held(void *user) { return pl_prefix_pages(((struct pl_service *)user)->tree); }
+static uint32_t cache_reclaim(void *user, enum pl_page_group g, uint32_t pages) {
+    return pl_prefix_evict(((struct pl_service *)user)->tree, g, pages);
+}
+static uint32_t cache_reclaimable(void *user, enum pl_page_group g) {
+    return pl_prefix_evictable(((struct pl_service *)user)->tree, g);
+}
+static uint32_t cache_held(void *user, enum pl_page_group g) {
+    return pl_prefix_pages(((struct pl_service *)user)->tree, g);
+}
 
 /* ---------- delivery ---------- */
 
@@ -158,13 +175,6 @@ static void *delivery_main(void *arg) {
 
 enum { FIRST_ROWS = 512 };
 
-/* What every layer sees back at most; 0 when one of them sees everything. */
-static uint32_t window_of(const struct pl_model_config *c) {
-    for (uint32_t l = 0; l < c->layers; l++)
-        if (!c->layer_windowed[l]) return 0;
-    return c->window;
-}
-
 static void options_with_defaults(const struct plumb_engine *e, const struct pl_service_options *opt,
                                   struct pl_sched_config *c) {
     *c = (struct pl_sched_config){.max_running = opt->max_running != 0 ? opt->max_running : 8,
@@ -175,7 +185,6 @@ static void options_with_defaults(const struct plumb_engine *e, const struct pl_
     c->step_tokens = PL_MIN(c->step_tokens, e->batch_rows);
     if (c->prefill_tokens == 0) c->prefill_tokens = c->step_tokens; /* decoding rows come first: what they leave */
     c->reserve_pages = c->max_running;
-    c->window = window_of(&e->config);
     c->score_tokens = PL_MIN(e->logit_rows - c->max_running, c->prefill_tokens);
 }
 
@@ -211,6 +220,7 @@ static enum pl_status make_buffers(struct pl_service *s) {
     s->batch_tokens = pl_alloc(s->config.step_tokens, sizeof *s->batch_tokens);
     s->batch_seqs = pl_alloc(running, sizeof *s->batch_seqs);
     s->batch_pages = pl_alloc(pages, sizeof *s->batch_pages);
+    s->batch_windows = pl_alloc(pages, sizeof *s->batch_windows);
     s->logit_cap = s->config.max_running + s->config.score_tokens;
     s->logits = pl_alloc(s->logit_cap, (size_t)e->config.vocab * sizeof(float));
     s->draws = pl_calloc(s->logit_cap, sizeof *s->draws);
@@ -218,8 +228,8 @@ static enum pl_status make_buffers(struct pl_service *s) {
     s->ends = pl_calloc(running, sizeof *s->ends);
     s->no_ends = pl_calloc(running, sizeof *s->no_ends);
     s->drawn = pl_calloc(s->logit_cap, sizeof *s->drawn);
-    bool ok = s->table && s->batch_tokens && s->batch_seqs && s->batch_pages && s->logits && s->draws && s->picks &&
-              s->ends && s->no_ends && s->drawn && make_flight(&s->flights[0], running, s->logit_cap) &&
+    bool ok = s->table && s->batch_tokens && s->batch_seqs && s->batch_pages && s->batch_windows && s->logits && s->draws &&
+              s->picks && s->ends && s->no_ends && s->drawn && make_flight(&s->flights[0], running, s->logit_cap) &&
               make_flight(&s->flights[1], running, s->logit_cap);
     if (!ok) return PL_NO_MEMORY;
     PL_TRY(pl_grow(&s->made, &s->made_cap, s->table_cap + 1024, sizeof *s->made));
@@ -235,6 +245,7 @@ static void free_service(struct pl_service *s) {
     pl_free(s->batch_tokens);
     pl_free(s->batch_seqs);
     pl_free(s->batch_pages);
+    pl_free(s->batch_windows);
     for (size_t i = 0; i < PL_COUNT_OF(s->flights); i++) free_flight(&s->flights[i]);
     pl_free(s->logits);
     pl_free(s->draws);
@@ -292,13 +303,17 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     s->no_prefix = pl_engine_is_recurrent(e) && prefixes && s->kept.count == 0;
     if (s->no_prefix) pl_log_always("prefix cache: off: this engine has no slots for copies of recurrent state");
     if (st == PL_OK && prefixes && !s->no_prefix) st = pl_prefix_create(&e->pages, &s->tree);
+    if (s->tree != NULL && e->pools.of[PL_PAGES_WINDOWED] != NULL) {
+        pl_prefix_with_windows(s->tree, &e->window_pages, e->pools.window);
+        cache.pass = cache_pass;
+    }
     if (st == PL_OK && s->kept.count > 0) {
         pl_prefix_with_states(s->tree, &s->kept);
         cache.most = service_state_most;
     }
     if (st != PL_OK)
         (void)pl_err_set(err, __FILE__, __LINE__, st, "no memory for a service of %u sequences", s->config.max_running);
-    if (st == PL_OK) st = pl_sched_create(&s->config, &e->pages, s->tree != NULL ? &cache : NULL, &s->sched, err);
+    if (st == PL_OK) st = pl_sched_create(&s->config, &e->pools, s->tree != NULL ? &cache : NULL, &s->sched, err);
     if (st == PL_OK && s->gap_ns > 0) pl_sched_limit_mixed(s->sched, FIRST_ROWS); /* until a step's time is known */
     if (st == PL_OK) st = start_threads(s, err);
     if (st != PL_OK) {

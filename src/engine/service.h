@@ -122,11 +122,11 @@ extern const char *const pl_host_part_names[PL_HOST_PARTS];
 
 struct pl_service_info {
     uint32_t running, waiting, max_running, page_count, pages_free, pages_cached, page_tokens;
+    uint32_t window_pages, window_pages_free, window_pages_cached; /* of windowed layers; 0: they have none of their own */
     bool invariant, poisoned;
     uint64_t steps, tokens_prefilled, tokens_generated, requests, finished, cancelled, failed, refused, preempted;
     uint64_t prefix_tokens_asked, prefix_tokens_adopted;
-    uint64_t
-        prefix_declined; /* requests that could not begin with all pages known to them: no recurrent state was kept there */
+    uint64_t prefix_declined; /* requests that could not begin with all pages known: no state or window was kept there */
     uint64_t states_kept, states_restored, states_skipped; /* copies made, begun with, not made for want of room */
     uint64_t choices[PL_CHOICE_PLACES];                    /* rows, by place */
     uint64_t steps_ahead;                                  /* launched before the last one's tokens were read */

@@ -25,7 +25,7 @@ struct request {
     uint32_t unread;     /* steps on their way that give it a token */
     uint32_t choice_row; /* of the last of them: where its token stands among the choices */
     uint32_t restore;    /* a kept state that it begins with, until its first rows are launched */
-    uint32_t fork;       /* tokens of the prompt whose pages were known without a state: others will begin so too; 0: none */
+    uint32_t fork;       /* tokens whose pages were known without a state or a window: others will begin so too; 0: none */
     struct kept_state {  /* copies it took: at the fork, at the prompt's last page, at the last page */
         uint32_t state, len; /* len 0: none */
     } kept[3];
@@ -111,7 +111,7 @@ struct pl_service {
     struct pl_state_pool kept;     /* copies of states after prefixes; count 0: none */
     uint32_t *states, state_count; /* slots of recurrent state by the scheduler's slot; NULL where the model has none */
     /* of one step, the engine thread's */
-    uint32_t *batch_tokens, *batch_pages;
+    uint32_t *batch_tokens, *batch_pages, *batch_windows;
     struct pl_batch_seq *batch_seqs;
     struct flight flights[2];
     uint32_t turn; /* of the flight begun last */
@@ -150,7 +150,7 @@ void service_enter(struct pl_service *s, enum pl_host_part part);
  */
 enum pl_status service_take_states(struct pl_service *s, bool keep);
 void service_give_states(struct pl_service *s);
-uint32_t service_adopt_state(struct pl_service *s, struct request *r, struct pl_block_table *table);
+uint32_t service_adopt_state(struct pl_service *s, struct request *r, struct pl_block_tables *tables);
 void service_retire_states(struct pl_service *s, struct request *r, uint32_t computed, bool sound);
 uint32_t service_state_most(void *user, uint64_t id, uint32_t computed, uint32_t count);
 /* The slot of item i, and what has to be copied before and after the step. */

@@ -40,6 +40,7 @@ static void count_item(struct flight *f, const struct request *r, const struct p
 /* The plan as the model's batch: rows, block tables one after the other, rows whose logits are wanted. Under lock. */
 static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, struct flight *f, struct pl_batch *b) {
     uint32_t page_first = 0, logits = 0;
+    bool windows = s->engine->pools.of[PL_PAGES_WINDOWED] != NULL;
     f->items = p->item_count;
     f->rows = p->rows;
     f->decoding = 0;
@@ -58,7 +59,9 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
                                                  .state = s->states != NULL ? service_place_state(s, f, i) : 0};
         uint32_t tokens = it->first + it->count, size = s->engine->pages.page_tokens,
                  pages = tokens / size + (tokens % size != 0);
-        memcpy(s->batch_pages + page_first, q->table.pages, pages * sizeof *s->batch_pages);
+        memcpy(s->batch_pages + page_first, q->tables.of[PL_PAGES_FULL].pages, pages * sizeof *s->batch_pages);
+        if (windows)
+            memcpy(s->batch_windows + page_first, q->tables.of[PL_PAGES_WINDOWED].pages, pages * sizeof *s->batch_windows);
         page_first += pages;
         s->engine->step.who[i] = (struct pl_epoch_part){r->number, it->count};
         f->item_logit[i] = logits;
@@ -74,6 +77,7 @@ static void build_batch(struct pl_service *s, const struct pl_sched_plan *p, str
                            .seqs = s->batch_seqs,
                            .pages = s->batch_pages,
                            .page_entries = page_first,
+                           .window_pages = windows ? s->batch_windows : NULL,
                            .logit_count = logits,
                            .logit_rows = f->logit_row,
                            .epoch = pl_engine_epoch(s->engine, s->engine->step.who, p->item_count)};
@@ -83,7 +87,8 @@ static enum pl_status launch(struct pl_service *s, const struct pl_sched_plan *p
                              struct flight *f) {
     struct plumb_engine *e = s->engine;
     for (uint32_t i = 0; i < p->copy_count; i++)
-        PL_TRY(pl_ops_kv_copy_page(e->ops, e->kv, p->copies[i].from, p->copies[i].to));
+        PL_TRY(
+            pl_ops_kv_copy_page(e->ops, e->kv, p->copies[i].group == PL_PAGES_WINDOWED, p->copies[i].from, p->copies[i].to));
     if (s->states != NULL) PL_TRY(service_copy_states(s, f->before, f->items));
     PL_TRY(pl_model_forward(e->model, b, e->kv, &f->logits));
     if (s->states != NULL) PL_TRY(service_copy_states(s, f->after, f->items));

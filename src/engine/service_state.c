@@ -35,9 +35,9 @@ static uint32_t prompt_end(const struct pl_service *s, const struct request *r) 
     return (r->prompt - 1) / page_of(s) * page_of(s);
 }
 
-uint32_t service_adopt_state(struct pl_service *s, struct request *r, struct pl_block_table *table) {
+uint32_t service_adopt_state(struct pl_service *s, struct request *r, struct pl_block_tables *tables) {
     uint32_t matched;
-    uint32_t n = pl_prefix_adopt_state(s->tree, s->space, r->tokens, r->known, table, &r->restore, &matched);
+    uint32_t n = pl_prefix_adopt_state(s->tree, s->space, r->tokens, r->known, tables, &r->restore, &matched);
     s->info.prefix_declined += n < matched;
     s->info.states_restored += n > 0;
     r->fork = n < matched ? matched : 0;

@@ -137,6 +137,8 @@ void pl_service_info(struct pl_service *s, struct pl_service_info *out) {
     out->page_count = s->engine->pages.page_count;
     out->page_tokens = s->engine->pages.page_tokens;
     out->pages_free = s->engine->pages.free_count;
+    out->window_pages = s->engine->window_pages.page_count;
+    out->window_pages_free = s->engine->window_pages.free_count;
     out->invariant = pl_ops_invariant(s->engine->ops);
     out->poisoned = s->poisoned;
     out->poison = s->poison;
@@ -146,7 +148,8 @@ void pl_service_info(struct pl_service *s, struct pl_service_info *out) {
     out->preempted = st.preempted;
     if (s->tree != NULL) {
         struct pl_prefix_stats p = pl_prefix_stats(s->tree);
-        out->pages_cached = pl_prefix_pages(s->tree);
+        out->pages_cached = pl_prefix_pages(s->tree, PL_PAGES_FULL);
+        out->window_pages_cached = pl_prefix_pages(s->tree, PL_PAGES_WINDOWED);
         out->prefix_tokens_asked = p.tokens_asked;
         out->prefix_tokens_adopted = p.tokens_adopted;
     }

@@ -51,7 +51,7 @@ enum pl_status pl_session_create(struct plumb_engine *e, struct plumb_session **
 
 void plumb_session_destroy(struct plumb_session *s) {
     if (s == NULL) return;
-    pl_block_table_deinit(&s->table, &s->engine->pages);
+    pl_block_tables_deinit(&s->tables, &s->engine->pools);
     if (pl_engine_is_recurrent(s->engine)) pl_engine_give_state(s->engine, s->state);
     s->engine->session_count--;
     pl_free(s->ids);
@@ -59,12 +59,22 @@ void plumb_session_destroy(struct plumb_session *s) {
     pl_free(s);
 }
 
-enum pl_status pl_session_truncate(struct plumb_session *s, uint32_t len, struct pl_err *err) {
-    if (len > s->table.len)
-        PL_FAIL(err, PL_INVALID, "cannot truncate to %u tokens: the session holds %u", len, s->table.len);
-    if (len == s->table.len) return PL_OK;
-    pl_block_table_truncate(&s->table, &s->engine->pages, len);
+/* Where the window of its next row was given back, the windowed pages are let go of, and its tokens are computed again
+ * before the next step. */
+static void cut(struct plumb_session *s, uint32_t len) {
+    struct plumb_engine *e = s->engine;
     s->has_logits = false;
+    if (len == pl_session_held(s)) return;
+    if (!s->window_lost && pl_block_tables_truncate(&s->tables, &e->pools, len)) return;
+    if (!s->window_lost) pl_block_table_truncate(&s->tables.of[PL_PAGES_WINDOWED], &e->window_pages, 0);
+    pl_block_table_truncate(&s->tables.of[PL_PAGES_FULL], &e->pages, len);
+    s->window_lost = len > 0;
+}
+
+enum pl_status pl_session_truncate(struct plumb_session *s, uint32_t len, struct pl_err *err) {
+    if (len > pl_session_held(s))
+        PL_FAIL(err, PL_INVALID, "cannot truncate to %u tokens: the session holds %u", len, pl_session_held(s));
+    if (len < pl_session_held(s)) cut(s, len);
     return PL_OK;
 }
 
@@ -77,10 +87,10 @@ static enum pl_status check_ids(const struct plumb_engine *e, const uint32_t *id
 }
 
 static enum pl_status check_room(const struct plumb_session *s, size_t count, struct pl_err *err) {
-    if (count <= s->engine->context - s->table.len) return PL_OK;
+    if (count <= s->engine->context - pl_session_held(s)) return PL_OK;
     PL_FAIL(err, PL_LIMIT,
             "%zu tokens do not fit: the context holds %u and %u are used; raise --context or shorten the text", count,
-            s->engine->context, s->table.len);
+            s->engine->context, pl_session_held(s));
 }
 
 static enum pl_status check_engine(const struct plumb_engine *e, struct pl_err *err) {
@@ -105,19 +115,18 @@ static enum pl_status check_parts(const struct plumb_engine *e, const struct pl_
 }
 
 static void roll_back(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count) {
-    for (size_t i = 0; i < part_count; i++) {
-        struct pl_block_table *t = &parts[i].session->table;
-        pl_block_table_truncate(t, &e->pages, t->len);
-    }
+    for (size_t i = 0; i < part_count; i++) pl_block_tables_undo(&parts[i].session->tables, &e->pools);
 }
 
 /* Pages for every part; a shared page that will be written is copied first. */
 static enum pl_status take_pages(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count,
                                  struct pl_err *err) {
     for (size_t i = 0; i < part_count; i++) {
-        uint32_t from, to;
-        enum pl_status s = pl_block_table_extend(&parts[i].session->table, &e->pages, parts[i].count, &from, &to);
-        if (s == PL_OK && from != UINT32_MAX) s = pl_ops_kv_copy_page(e->ops, e->kv, from, to);
+        struct pl_page_copy c[PL_PAGE_GROUPS];
+        enum pl_status s = pl_block_tables_extend(&parts[i].session->tables, &e->pools, parts[i].count, c);
+        for (int g = 0; g < PL_PAGE_GROUPS && s == PL_OK; g++)
+            if (c[g].from != UINT32_MAX)
+                s = pl_ops_kv_copy_page(e->ops, e->kv, c[g].group == PL_PAGES_WINDOWED, c[g].from, c[g].to);
         if (s == PL_OK) continue;
         PL_FAIL(err, s, "no KV pages for %u more tokens (%u of %u pages are free)", parts[i].count, e->pages.free_count,
                 e->pages.page_count);
@@ -126,28 +135,32 @@ static enum pl_status take_pages(struct plumb_engine *e, const struct pl_step_pa
 }
 
 uint64_t pl_engine_epoch(struct plumb_engine *e, const struct pl_epoch_part *parts, size_t count) {
-    bool same = e->last.epoch != 0 && e->last.pool == e->pages.epoch && e->last.count == count;
+    uint64_t pools = pl_page_pools_epoch(&e->pools);
+    bool same = e->last.epoch != 0 && e->last.pool == pools && e->last.count == count;
     for (size_t i = 0; same && i < count; i++)
         same = e->last.parts[i].id == parts[i].id && e->last.parts[i].rows == parts[i].rows;
     if (same) return e->last.epoch;
     if (pl_grow(&e->last.parts, &e->last.cap, count, sizeof *parts) != PL_OK) return 0; /* never reused */
     memcpy(e->last.parts, parts, count * sizeof *parts);
     e->last.count = count;
-    e->last.pool = e->pages.epoch;
+    e->last.pool = pools;
     return ++e->last.epoch;
 }
 
 static struct pl_batch describe(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count) {
     struct pl_batch b = {
         .tokens = e->step.tokens, .seqs = e->step.seqs, .pages = e->step.pages, .logit_rows = e->step.logit_rows};
+    if (e->pools.of[PL_PAGES_WINDOWED] != NULL) b.window_pages = e->step.window_pages;
     for (size_t i = 0; i < part_count; i++) {
         const struct pl_step_part *p = &parts[i];
-        const struct pl_block_table *t = &p->session->table;
+        const struct pl_block_table *t = &p->session->tables.of[PL_PAGES_FULL],
+                                    *w = &p->session->tables.of[PL_PAGES_WINDOWED];
         e->step.who[i] = (struct pl_epoch_part){(uintptr_t)p->session, p->count};
         e->step.seqs[b.seq_count++] = (struct pl_batch_seq){
             .first_row = b.rows, .rows = p->count, .past = t->len, .page_first = b.page_entries, .state = p->session->state};
         memcpy(e->step.tokens + b.rows, p->ids, p->count * sizeof *p->ids);
         memcpy(e->step.pages + b.page_entries, t->pages, t->count * sizeof *t->pages);
+        if (w->count > 0) memcpy(e->step.window_pages + b.page_entries, w->pages, w->count * sizeof *w->pages);
         b.rows += p->count;
         b.page_entries += t->count;
         for (uint32_t j = 0; j < p->logits; j++) e->step.logit_rows[b.logit_count++] = b.rows - p->logits + j;
@@ -176,52 +189,84 @@ static enum pl_status read_logits(struct plumb_engine *e, const struct pl_step_p
     return all_logits == NULL || row == 0 ? PL_OK : pl_ops_activation_read(e->ops, logits, 0, row, all_logits);
 }
 
+static void give_back(struct plumb_session *s, struct pl_block_tables *t, uint32_t len) {
+    pl_block_tables_trim(t, &s->engine->pools, len > PL_SESSION_BACK ? len - PL_SESSION_BACK : 0);
+}
+
 static void commit(const struct pl_step_part *parts, size_t part_count) {
     for (size_t i = 0; i < part_count; i++) {
         struct plumb_session *s = parts[i].session;
-        memcpy(s->ids + s->table.len, parts[i].ids, parts[i].count * sizeof *s->ids);
-        s->table.len += parts[i].count;
-        s->state_len = s->table.len;
+        uint32_t held = pl_session_held(s);
+        memcpy(s->ids + held, parts[i].ids, parts[i].count * sizeof *s->ids);
+        s->state_len = held + parts[i].count;
+        pl_block_tables_set_length(&s->tables, &s->engine->pools, s->state_len);
+        give_back(s, &s->tables, s->state_len);
     }
 }
 
-/* A recurrent state cannot go back: where a session was truncated, or a step failed, its tokens are computed again. */
-static enum pl_status recompute(struct plumb_engine *e, struct plumb_session *s, struct pl_err *err) {
-    uint32_t rows = s->state_len = 0;
-    for (; s->state_len < s->table.len; s->state_len += rows) {
-        rows = PL_MIN(s->table.len - s->state_len, e->batch_rows);
-        struct pl_batch_seq seq = {.rows = rows, .past = s->state_len, .state = s->state};
-        struct pl_batch b = {.rows = rows,
-                             .tokens = s->ids + s->state_len,
-                             .seq_count = 1,
-                             .seqs = &seq,
-                             .pages = s->table.pages,
-                             .page_entries = s->table.count,
-                             .logit_rows = e->step.logit_rows};
-        const struct pl_activation *logits = NULL;
-        enum pl_status st = pl_model_forward(e->model, &b, e->kv, &logits);
-        if (st == PL_DEVICE) e->poisoned = true;
-        if (st != PL_OK) PL_FAIL(err, st, "computing %u tokens again failed on %s", rows, pl_ops_describe(e->ops));
-        e->state_recomputed += rows;
+/* A recurrent state cannot go back, nor a window whose pages were given back: where a session was truncated, or a step
+ * failed, its tokens are computed again. Windowed pages are taken anew. */
+static enum pl_status recompute_rows(struct plumb_engine *e, struct plumb_session *s, uint32_t rows) {
+    const struct pl_block_table *full = &s->tables.of[PL_PAGES_FULL];
+    struct pl_block_table *windowed = &s->tables.of[PL_PAGES_WINDOWED];
+    struct pl_batch_seq seq = {.rows = rows, .past = s->state_len, .state = s->state};
+    struct pl_batch b = {.rows = rows,
+                         .tokens = s->ids + s->state_len,
+                         .seq_count = 1,
+                         .seqs = &seq,
+                         .pages = full->pages,
+                         .page_entries = full->count,
+                         .logit_rows = e->step.logit_rows};
+    if (e->pools.of[PL_PAGES_WINDOWED] != NULL) {
+        uint32_t from, to;
+        PL_TRY(pl_block_table_extend(windowed, &e->window_pages, rows, &from, &to));
+        b.window_pages = windowed->pages;
+        b.page_entries = windowed->count;
     }
+    const struct pl_activation *logits = NULL;
+    PL_TRY(pl_model_forward(e->model, &b, e->kv, &logits));
+    s->state_len += rows;
+    e->state_recomputed += rows;
+    if (b.window_pages == NULL) return PL_OK;
+    windowed->len = s->state_len;
+    give_back(s, &s->tables, s->state_len);
     return PL_OK;
 }
 
-/* The states of a step's sessions stand where their tables do; the step will move them, whether it ends well or not. */
-static enum pl_status prepare_states(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count,
-                                     struct pl_err *err) {
+static enum pl_status recompute(struct plumb_engine *e, struct plumb_session *s, struct pl_err *err) {
+    s->state_len = 0;
+    s->window_lost = e->pools.of[PL_PAGES_WINDOWED] != NULL;
+    if (s->window_lost) pl_block_table_truncate(&s->tables.of[PL_PAGES_WINDOWED], &e->window_pages, 0);
+    while (s->state_len < pl_session_held(s)) {
+        uint32_t rows = PL_MIN(pl_session_held(s) - s->state_len, e->batch_rows);
+        enum pl_status st = recompute_rows(e, s, rows);
+        if (st == PL_DEVICE) e->poisoned = true;
+        if (st == PL_OK) continue;
+        if (s->window_lost) pl_block_table_truncate(&s->tables.of[PL_PAGES_WINDOWED], &e->window_pages, 0);
+        PL_FAIL(err, st, "computing %u tokens again failed on %s", rows, pl_ops_describe(e->ops));
+    }
+    s->window_lost = false;
+    return PL_OK;
+}
+
+/* The states of a step's sessions stand where their tables do, and their windows are there; the step will move the states,
+ * whether it ends well or not. */
+static enum pl_status prepare(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count,
+                              struct pl_err *err) {
+    bool recurrent = pl_engine_is_recurrent(e);
     for (size_t i = 0; i < part_count; i++) {
         struct plumb_session *s = parts[i].session;
-        if (s->table.len > 0 && s->state_len != s->table.len) PL_TRY(recompute(e, s, err));
+        bool behind = recurrent && pl_session_held(s) > 0 && s->state_len != pl_session_held(s);
+        if (behind || s->window_lost) PL_TRY(recompute(e, s, err));
     }
-    for (size_t i = 0; i < part_count; i++) parts[i].session->state_len = UINT32_MAX;
+    for (size_t i = 0; i < part_count && recurrent; i++) parts[i].session->state_len = UINT32_MAX;
     return PL_OK;
 }
 
 enum pl_status pl_engine_step(struct plumb_engine *e, const struct pl_step_part *parts, size_t part_count, float *all_logits,
                               struct pl_err *err) {
     PL_TRY(check_parts(e, parts, part_count, err));
-    if (pl_engine_is_recurrent(e)) PL_TRY(prepare_states(e, parts, part_count, err));
+    PL_TRY(prepare(e, parts, part_count, err));
     enum pl_status s = take_pages(e, parts, part_count, err);
     if (s != PL_OK) {
         roll_back(e, parts, part_count);
@@ -284,10 +329,9 @@ enum pl_status pl_session_append(struct plumb_session *s, const uint32_t *ids, s
         if (ids[i] >= s->engine->config.vocab)
             PL_FAIL(err, PL_INVALID, "token %zu is %u but the vocabulary has %u tokens", i, ids[i], s->engine->config.vocab);
     PL_TRY(check_room(s, count, err));
-    uint32_t before = s->table.len;
+    uint32_t before = pl_session_held(s);
     enum pl_status st = append_chunks(s, ids, count, progress, user, err);
     if (st == PL_OK) return PL_OK;
-    pl_block_table_truncate(&s->table, &s->engine->pages, before);
-    s->has_logits = false;
+    cut(s, before);
     return st;
 }

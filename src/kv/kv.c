@@ -105,18 +105,23 @@ static enum pl_status extend_dense(struct pl_block_table *t, struct pl_page_pool
     return PL_OK;
 }
 
+enum pl_status pl_block_table_reserve(struct pl_block_table *t, const struct pl_page_pool *p, uint32_t extra) {
+    uint64_t want = (uint64_t)t->len + extra;
+    if (want > UINT32_MAX) return PL_LIMIT;
+    uint32_t need = pages_for(want, p->page_tokens), fresh = need > t->count ? need - t->count : 0;
+    if (p->lane_pages > 0 || extra == 0) return PL_OK;
+    if ((uint64_t)fresh + last_page_shared(t, p) > p->free_count) return PL_NO_MEMORY;
+    return grow_table(t, need);
+}
+
 enum pl_status pl_block_table_extend(struct pl_block_table *t, struct pl_page_pool *p, uint32_t extra, uint32_t *copy_from,
                                      uint32_t *copy_to) {
     *copy_from = *copy_to = UINT32_MAX;
     if (extra == 0) return PL_OK;
-    uint64_t want = (uint64_t)t->len + extra;
-    if (want > UINT32_MAX) return PL_LIMIT;
-    uint32_t need = pages_for(want, p->page_tokens), fresh = need > t->count ? need - t->count : 0;
+    PL_TRY(pl_block_table_reserve(t, p, extra));
+    uint32_t need = pages_for((uint64_t)t->len + extra, p->page_tokens);
     if (p->lane_pages > 0) return extend_dense(t, p, need);
-    bool copy = last_page_shared(t, p);
-    if ((uint64_t)fresh + copy > p->free_count) return PL_NO_MEMORY;
-    PL_TRY(grow_table(t, need));
-    if (copy) {
+    if (last_page_shared(t, p)) {
         uint32_t at = t->len / p->page_tokens, page = 0;
         PL_TRY(pl_page_take(p, &page));
         *copy_from = t->pages[at];
@@ -125,7 +130,7 @@ enum pl_status pl_block_table_extend(struct pl_block_table *t, struct pl_page_po
         t->pages[at] = page;
     }
     while (t->count < need) {
-        PL_TRY(pl_page_take(p, &t->pages[t->count])); /* cannot fail: counted above */
+        PL_TRY(pl_page_take(p, &t->pages[t->count])); /* cannot fail: reserved */
         t->count++;
     }
     return PL_OK;

@@ -39,6 +39,8 @@ void pl_block_table_deinit(struct pl_block_table *t, struct pl_page_pool *p);
  * shared last page that had to be replaced (copy_from == UINT32_MAX: none): the caller copies it before writing. */
 enum pl_status pl_block_table_extend(struct pl_block_table *t, struct pl_page_pool *p, uint32_t extra, uint32_t *copy_from,
                                      uint32_t *copy_to) PL_MUST_CHECK;
+/* Whether extend would succeed; nothing but the list's room changes. Dense pools: always PL_OK or PL_LIMIT. */
+enum pl_status pl_block_table_reserve(struct pl_block_table *t, const struct pl_page_pool *p, uint32_t extra) PL_MUST_CHECK;
 void pl_block_table_truncate(struct pl_block_table *t, struct pl_page_pool *p, uint32_t len);
 /* Gives back the pages that hold nothing but tokens before `first`, which no later step reads. Dense pools keep them. The
  * table can then only be emptied or extended. */

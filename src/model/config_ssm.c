@@ -409,6 +409,9 @@ void pl_model_cache_shape(const struct pl_model_config *c, struct pl_kv_shape *o
     const struct pl_ssm_config *s = &c->ssm;
     size_t channels = s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (size_t)s->groups * s->state : 0);
     out->layers = c->kv_layers;
+    for (uint32_t l = 0; l < c->layers; l++)
+        if (!c->layer_no_attention[l] && c->layer_windowed[l] && c->window > 0)
+            out->windowed[c->layer_kv[l] / 64] |= (uint64_t)1 << c->layer_kv[l] % 64;
     out->kv_heads = c->kv_heads;
     out->head_dim = c->head_dim;
     out->value_dim = c->latent;

@@ -176,12 +176,13 @@ static struct pl_paged *paged_of(struct dev_ops *d, struct dev_kv *kv, const str
 /* Rows of the step as rows of the plan: row r of a sequence sees what came before it and itself. singles: rows of sequences
  * that have several are not the plan's. */
 static enum pl_status list_rows(struct dev_plan *p, const struct pl_batch *b, bool singles) {
+    const uint32_t *pages = p->window > 0 && b->window_pages != NULL ? b->window_pages : b->pages;
     PL_TRY(pl_grow(&p->rows, &p->row_cap, (size_t)b->rows + 1, sizeof *p->rows));
     for (uint32_t i = 0; i < b->seq_count; i++) {
         const struct pl_batch_seq *s = &b->seqs[i];
         for (uint32_t r = 0; r < s->rows; r++)
             p->rows[s->first_row + r] =
-                (struct pl_plan_row){b->pages + s->page_first, singles && s->rows > 1 ? 0 : s->past + r + 1};
+                (struct pl_plan_row){pages + s->page_first, singles && s->rows > 1 ? 0 : s->past + r + 1};
     }
     return PL_OK;
 }
@@ -555,7 +556,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
     struct pl_launch_attention a = {.q = &((const struct dev_activation *)q)->data,
                                     .k_pages = &kv->sides[pl_kv_sides(s) * p->layer],
                                     .v_pages = &kv->sides[pl_kv_sides(s) * (p->layer + 1) - 1],
-                                    .step = &d->step,
+                                    .step = dev_step(d, p->layer),
                                     .out = &((const struct dev_activation *)out)->data,
                                     .rows = (uint32_t)q->rows,
                                     .heads = p->heads,

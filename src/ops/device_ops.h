@@ -136,8 +136,8 @@ struct dev_ops {
     struct dev_choice choice;
     struct pl_kernel fma[PL_FMA_KERNELS], router;
     struct dev_format *formats;
-    struct pl_device_buffer step;
-    uint32_t *staging, stride, longest; /* longest sequence of the step, in tokens */
+    struct pl_device_buffer step, step_windowed; /* the second: the same with the block tables of windowed layers */
+    uint32_t *staging, stride, longest;          /* longest sequence of the step, in tokens */
     uint64_t step_entries;
     struct pl_device_event uploaded;
     bool upload_pending;
@@ -261,6 +261,11 @@ void dev_latent_deinit(struct dev_ops *d);
 /* Bytes of a weight to the device, by the stage where that helps. `from` may be let go of once the stream was waited for. */
 enum pl_status dev_upload(struct dev_ops *d, const struct pl_device_buffer *to, uint64_t offset, const void *from,
                           uint64_t n, struct pl_err *err) PL_MUST_CHECK;
+
+/* The step record of a layer: with the block tables of its pages. */
+static inline const struct pl_device_buffer *dev_step(const struct dev_ops *d, uint32_t layer) {
+    return pl_kv_is_windowed(&d->base.kv->shape, layer) ? &d->step_windowed : &d->step;
+}
 
 /* device_attention.c */
 void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt);

@@ -43,7 +43,7 @@ struct pl_ops_impl {
     void (*kv_destroy)(struct pl_ops *o, struct pl_kv_store *kv);
     void (*share)(struct pl_ops *o, size_t units, void (*fn)(void *arg, size_t unit), void *arg); /* NULL: no threads */
     enum pl_status (*state_copy)(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to);
-    enum pl_status (*kv_copy_page)(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to);
+    enum pl_status (*kv_copy_page)(struct pl_ops *o, struct pl_kv_store *kv, bool windowed, uint32_t from, uint32_t to);
     enum pl_status (*rope_create)(struct pl_ops *o, const float *cos_sin, size_t positions, size_t dim, bool halves,
                                   struct pl_rope **out, struct pl_err *err);
     void (*rope_destroy)(struct pl_ops *o, struct pl_rope *r);

@@ -212,16 +212,34 @@ size_t pl_kv_token_bytes(const struct pl_kv_shape *s) {
     return pl_kv_key_bytes(s->dtype, s->head_dim) + values;
 }
 
-size_t pl_kv_side_bytes(const struct pl_kv_shape *s, size_t side) {
+size_t pl_kv_page_bytes(const struct pl_kv_shape *s, size_t side) {
     size_t vector = (side > 0 ? pl_kv_value_bytes : pl_kv_key_bytes)(s->dtype, s->head_dim);
-    return vector * s->kv_heads * s->page_tokens * s->page_count; /* pl_kv_pages_bytes has seen that it fits */
+    return vector * s->kv_heads * s->page_tokens; /* pl_kv_pages_bytes has seen that it fits */
+}
+
+static size_t windowed_before(const struct pl_kv_shape *s, size_t layer) {
+    size_t n = 0;
+    if (s->window_page_count == 0) return 0;
+    for (size_t w = 0; w < layer / 64; w++) n += (size_t)__builtin_popcountll(s->windowed[w]);
+    if (layer % 64 == 0) return n;
+    return n + (size_t)__builtin_popcountll(s->windowed[layer / 64] & ((1ull << layer % 64) - 1));
+}
+
+size_t pl_kv_windowed_layers(const struct pl_kv_shape *s) {
+    return windowed_before(s, PL_MIN(s->layers, (size_t)PL_KV_LAYERS_MAX));
+}
+
+size_t pl_kv_pages_before(const struct pl_kv_shape *s, size_t layer) {
+    size_t windowed = windowed_before(s, layer);
+    return windowed * s->window_page_count + (layer - windowed) * s->page_count;
 }
 
 size_t pl_kv_pages_bytes(const struct pl_kv_shape *s) {
-    size_t bytes = pl_kv_token_bytes(s);
+    size_t windowed = pl_kv_windowed_layers(s), own, pages, bytes = pl_kv_token_bytes(s);
     bool fits = s->head_dim <= UINT32_MAX && pl_mul_size(bytes, s->kv_heads, &bytes) &&
-                pl_mul_size(bytes, s->page_tokens, &bytes) && pl_mul_size(bytes, s->page_count, &bytes) &&
-                pl_mul_size(bytes, s->layers, &bytes);
+                pl_mul_size(bytes, s->page_tokens, &bytes) && pl_mul_size(windowed, s->window_page_count, &own) &&
+                pl_mul_size(s->layers - windowed, s->page_count, &pages) && pl_add_size(pages, own, &pages) &&
+                pl_mul_size(bytes, pages, &bytes);
     return fits ? bytes : 0;
 }
 
@@ -247,7 +265,7 @@ enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shap
     if (kv8 && (shape->value_dim > 0 || shape->head_dim % pl_kv_multiple(shape->dtype) != 0))
         PL_FAIL(err, PL_UNSUPPORTED, "KV cache of type %s: keys and values of a latent cache and heads of %zu have none",
                 pl_kv_type_name(shape->dtype), shape->head_dim);
-    if (pl_kv_shape_bytes(shape) == 0 || shape->value_dim > shape->head_dim)
+    if (pl_kv_shape_bytes(shape) == 0 || shape->value_dim > shape->head_dim || shape->layers > PL_KV_LAYERS_MAX)
         PL_FAIL(err, PL_INVALID, "KV cache of %zu layers, %zu pages of %zu tokens, %zu heads of %zu: empty, or too large",
                 shape->layers, shape->page_count, shape->page_tokens, shape->kv_heads, shape->head_dim);
     struct pl_kv_store *kv;
@@ -261,9 +279,10 @@ void pl_ops_kv_destroy(struct pl_ops *o, struct pl_kv_store *kv) {
     if (kv != NULL) o->impl->kv_destroy(o, kv);
 }
 
-enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) {
-    if (from >= kv->shape.page_count || to >= kv->shape.page_count) return PL_INVALID;
-    return from == to ? PL_OK : o->impl->kv_copy_page(o, kv, from, to);
+enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, bool windowed, uint32_t from, uint32_t to) {
+    size_t pages = windowed ? kv->shape.window_page_count : kv->shape.page_count;
+    if (from >= pages || to >= pages) return PL_INVALID;
+    return from == to ? PL_OK : o->impl->kv_copy_page(o, kv, windowed, from, to);
 }
 
 enum pl_status pl_ops_state_copy(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) {
@@ -306,11 +325,14 @@ static bool seq_is_sound(const struct pl_batch *b, const struct pl_kv_shape *kv,
     if (s->page_first > b->page_entries || pages > b->page_entries - s->page_first) return false;
     for (uint64_t p = 0; p < pages; p++)
         if (b->pages[s->page_first + p] >= kv->page_count) return false;
+    for (uint64_t p = 0; p < pages && kv->window_page_count > 0; p++)
+        if (b->window_pages[s->page_first + p] >= kv->window_page_count) return false;
     return true;
 }
 
 static bool batch_is_sound(const struct pl_batch *b, const struct pl_kv_shape *kv) {
     uint32_t row = 0;
+    if ((kv->window_page_count > 0) != (b->window_pages != NULL)) return false;
     for (uint32_t i = 0; i < b->seq_count; i++) {
         if (!seq_is_sound(b, kv, i, row)) return false;
         row += b->seqs[i].rows;
@@ -518,6 +540,7 @@ enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, 
                                 struct pl_activation *out) {
     PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.layers && q->cols == p->heads * o->kv->shape.head_dim);
     PL_ASSERT(q->rows == o->batch->rows && q != out && (p->sinks == NULL || is_vector(p->sinks, p->heads)));
+    PL_ASSERT(p->window > 0 || !pl_kv_is_windowed(&o->kv->shape, p->layer));
     if (!take_rows(out, q->rows, p->heads * pl_kv_value_dim(&o->kv->shape))) return PL_OK;
     uint64_t counted = o->attention_totals.layer_steps;
     enum pl_status st = RUN(attention, o->impl->attention(o, p, q, out));

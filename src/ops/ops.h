@@ -132,6 +132,7 @@ void pl_ops_activation_destroy(struct pl_ops *o, struct pl_activation *a);
 enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activation *a, size_t first_row, size_t rows,
                                       float *out) PL_MUST_CHECK;
 
+enum { PL_KV_LAYERS_MAX = 512 };
 struct pl_kv_shape {
     size_t layers, page_count, page_tokens, kv_heads, head_dim;
     enum pl_dtype dtype; /* f16, bf16, f32; PL_I8, PL_F8, PL_K8V4: each token and head with a scale (tensor/kv8.h) */
@@ -139,7 +140,21 @@ struct pl_kv_shape {
     /* Recurrent state beside the pages, f32: one slot a sequence, in each slot for every layer that has a state the inputs
      * of its convolution and the state itself. layers, above, may then be 0: no layer has a cache. */
     size_t state_layers, state_slots, state_conv, state_ssm; /* the last two in values of one slot of one layer */
+    /* Layers with a sliding window (a bit for each) may have pages of their own, so many, which are found by block tables of
+     * their own; page_count is then that of the others. 0: all layers have the same pages. */
+    size_t window_page_count;
+    uint64_t windowed[PL_KV_LAYERS_MAX / 64];
 };
+/* Whether a layer's pages are those of windowed layers. */
+static inline bool pl_kv_is_windowed(const struct pl_kv_shape *s, size_t layer) {
+    return s->window_page_count > 0 && (s->windowed[layer / 64] >> layer % 64 & 1u) != 0;
+}
+static inline size_t pl_kv_layer_pages(const struct pl_kv_shape *s, size_t layer) {
+    return pl_kv_is_windowed(s, layer) ? s->window_page_count : s->page_count;
+}
+size_t pl_kv_windowed_layers(const struct pl_kv_shape *s);
+/* Pages of all layers before this one. */
+size_t pl_kv_pages_before(const struct pl_kv_shape *s, size_t layer);
 /* "f16", "bf16", "f32", "int8", "fp8", "k8v4" */
 const char *pl_kv_type_name(enum pl_dtype t);
 bool pl_kv_type_from_name(const char *name, enum pl_dtype *out);
@@ -151,12 +166,14 @@ enum pl_status pl_ops_kv_create(struct pl_ops *o, const struct pl_kv_shape *shap
                                 struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_kv_destroy(struct pl_ops *o, struct pl_kv_store *kv);
 size_t pl_kv_token_bytes(const struct pl_kv_shape *shape); /* of one token and KV head of one layer, both sides */
-size_t pl_kv_side_bytes(const struct pl_kv_shape *shape, size_t side); /* pages of one layer; 0: keys, 1: values */
+size_t pl_kv_page_bytes(const struct pl_kv_shape *shape, size_t side); /* of one layer's page; side 0: keys, 1: values */
 size_t pl_kv_shape_bytes(const struct pl_kv_shape *shape);             /* of pages and state; 0 on overflow */
 size_t pl_kv_pages_bytes(const struct pl_kv_shape *shape); /* of pages alone; 0 where there are none, or on overflow */
 size_t pl_kv_state_bytes(const struct pl_kv_shape *shape); /* of the state alone; likewise */
-/* Copies whole pages (copy-on-write), all layers and both sides. */
-enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) PL_MUST_CHECK;
+/* Copies a whole page (copy-on-write), both sides of all layers that share the pages of its number: windowed ones with pages
+ * of their own, or the others. */
+enum pl_status pl_ops_kv_copy_page(struct pl_ops *o, struct pl_kv_store *kv, bool windowed, uint32_t from,
+                                   uint32_t to) PL_MUST_CHECK;
 
 /* Copies one slot of recurrent state, all layers. */
 enum pl_status pl_ops_state_copy(struct pl_ops *o, struct pl_kv_store *kv, uint32_t from, uint32_t to) PL_MUST_CHECK;
@@ -179,6 +196,8 @@ struct pl_batch {
     const struct pl_batch_seq *seqs;
     const uint32_t *pages; /* block tables of all sequences, one after the other */
     uint32_t page_entries;
+    const uint32_t *window_pages; /* [page_entries] the same of windowed layers that have pages of their own; else NULL.
+                                     Entries whose tokens no row sees count for nothing, but are numbers of pages */
     uint32_t logit_count;
     const uint32_t *logit_rows; /* rows whose logits are wanted, ascending */
     uint64_t epoch;             /* equal epochs, not 0, promise equal seqs (but for past) and pages that did not move */

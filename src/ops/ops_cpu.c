@@ -19,7 +19,7 @@ struct cpu_ops {
     struct pl_ops base;
     struct pl_cpu *cpu;
     bool best;               /* the instruction set was not asked for by name */
-    struct pl_cpu_seq *seqs; /* of the current step */
+    struct pl_cpu_seq *seqs; /* of the current step; behind them the same with the pages of windowed layers */
     size_t seqs_cap;
     struct pl_cpu_state_seq *states; /* of the current step, in the layer at hand */
     size_t states_cap;
@@ -45,7 +45,7 @@ struct cpu_activation {
 struct cpu_kv {
     struct pl_kv_store base;
     char *data;                    /* NULL: no layer has pages */
-    size_t key_bytes, value_bytes; /* the pages of one layer: its keys, and then its values where they are not keys */
+    size_t key_bytes, value_bytes; /* of one page: a layer's keys, and then its values where they are not keys */
     float *state;                  /* [layers, slots, conv + ssm] or NULL */
 };
 struct cpu_rope {
@@ -263,8 +263,8 @@ static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, s
     }
     kv->data = data;
     kv->state = state;
-    kv->key_bytes = pl_kv_side_bytes(s, 0);
-    kv->value_bytes = pl_kv_sides(s) > 1 ? pl_kv_side_bytes(s, 1) : 0;
+    kv->key_bytes = pl_kv_page_bytes(s, 0);
+    kv->value_bytes = pl_kv_sides(s) > 1 ? pl_kv_page_bytes(s, 1) : 0;
     *out = &kv->base;
     return PL_OK;
 }
@@ -296,13 +296,18 @@ static void share(struct pl_ops *o, size_t units, void (*fn)(void *arg, size_t u
     pl_pool_run_any(pl_cpu_pool(cpu_of(o)->cpu), share_worker, &j);
 }
 
+static char *layer_pages(const struct pl_kv_store *store, size_t layer) {
+    const struct cpu_kv *kv = (const struct cpu_kv *)store;
+    return kv->data + pl_kv_pages_before(&store->shape, layer) * (kv->key_bytes + kv->value_bytes);
+}
+
 /* One layer's pages: the layers follow each other, K before V, where it is not a part of K. */
 static struct pl_cpu_kv layer_kv(const struct pl_kv_store *store, size_t layer) {
     const struct cpu_kv *kv = (const struct cpu_kv *)store;
     const struct pl_kv_shape *s = &store->shape;
-    char *k = kv->data + layer * (kv->key_bytes + kv->value_bytes);
+    char *k = layer_pages(store, layer);
     return (struct pl_cpu_kv){.k = k,
-                              .v = pl_kv_sides(s) > 1 ? k + kv->key_bytes : k,
+                              .v = pl_kv_sides(s) > 1 ? k + pl_kv_layer_pages(s, layer) * kv->key_bytes : k,
                               .dtype = s->dtype,
                               .page_tokens = s->page_tokens,
                               .kv_heads = s->kv_heads,
@@ -310,12 +315,14 @@ static struct pl_cpu_kv layer_kv(const struct pl_kv_store *store, size_t layer) 
                               .value_dim = s->value_dim};
 }
 
-static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
+static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, bool windowed, uint32_t from, uint32_t to) {
     (void)o;
-    struct cpu_kv *kv = (struct cpu_kv *)store;
-    size_t keys = kv->key_bytes / store->shape.page_count, values = kv->value_bytes / store->shape.page_count;
-    for (size_t layer = 0; layer < store->shape.layers; layer++) {
-        char *k = kv->data + layer * (kv->key_bytes + kv->value_bytes), *v = k + kv->key_bytes;
+    const struct cpu_kv *kv = (const struct cpu_kv *)store;
+    const struct pl_kv_shape *s = &store->shape;
+    size_t keys = kv->key_bytes, values = kv->value_bytes;
+    for (size_t layer = 0; layer < s->layers; layer++) {
+        if (pl_kv_is_windowed(s, layer) != windowed) continue;
+        char *k = layer_pages(store, layer), *v = k + pl_kv_layer_pages(s, layer) * keys;
         memcpy(k + to * keys, k + from * keys, keys);
         memcpy(v + to * values, v + from * values, values);
     }
@@ -366,12 +373,14 @@ static void rope_destroy(struct pl_ops *o, struct pl_rope *rope) {
 
 static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) {
     struct cpu_ops *c = cpu_of(o);
-    PL_TRY(pl_grow(&c->seqs, &c->seqs_cap, b->seq_count, sizeof(*c->seqs)));
+    PL_TRY(pl_grow(&c->seqs, &c->seqs_cap, 2 * (size_t)b->seq_count, sizeof(*c->seqs)));
     if (kv->shape.state_layers > 0) PL_TRY(pl_grow(&c->states, &c->states_cap, b->seq_count, sizeof(*c->states)));
     for (uint32_t i = 0; i < b->seq_count; i++) {
         const struct pl_batch_seq *s = &b->seqs[i];
         c->seqs[i] = (struct pl_cpu_seq){
             .first_row = s->first_row, .rows = s->rows, .past = s->past, .pages = b->pages + s->page_first};
+        c->seqs[b->seq_count + i] = c->seqs[i];
+        if (b->window_pages != NULL) c->seqs[b->seq_count + i].pages = b->window_pages + s->page_first;
     }
     return PL_OK;
 }
@@ -486,12 +495,16 @@ static enum pl_status ternary(struct pl_ops *o, size_t n, const struct pl_weight
     return products(o, PL_OP_ternary, n, w, NULL, x, y);
 }
 
+static const struct pl_cpu_seq *seqs_of(struct pl_ops *o, uint32_t layer) {
+    return cpu_of(o)->seqs + (pl_kv_is_windowed(&o->kv->shape, layer) ? o->batch->seq_count : 0);
+}
+
 static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
                                   struct pl_activation *v) {
     const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
     const struct cpu_rope *rope = (const struct cpu_rope *)p->rope;
     struct pl_cpu_rope_append a = {.seq_count = o->batch->seq_count,
-                                   .seqs = cpu_of(o)->seqs,
+                                   .seqs = seqs_of(o, p->layer),
                                    .heads = p->heads,
                                    .q = data_of(q)->data,
                                    .k = data_of(k)->data,
@@ -520,7 +533,7 @@ static enum pl_status latent_append(struct pl_ops *o, const struct pl_latent *p,
     const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
     const struct cpu_rope *rope = (const struct cpu_rope *)p->rope;
     struct pl_cpu_latent_append a = {.seq_count = o->batch->seq_count,
-                                     .seqs = cpu_of(o)->seqs,
+                                     .seqs = seqs_of(o, p->layer),
                                      .heads = p->heads,
                                      .q_head = q->cols / p->heads,
                                      .q = data_of(q)->data,
@@ -571,7 +584,7 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
     struct pl_cpu_sparse *sparse = &cpu_of(o)->sparse;
     struct pl_cpu_attention a = {.seq_count = o->batch->seq_count,
-                                 .seqs = cpu_of(o)->seqs,
+                                 .seqs = seqs_of(o, p->layer),
                                  .heads = p->heads,
                                  .q = data_of(q)->data,
                                  .q_stride = data_of(q)->stride,

@@ -330,7 +330,8 @@ static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, s
     enum pl_status st =
         kv->sides != NULL ? PL_OK : pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for a KV cache");
     while (st == PL_OK && kv->side_count < sides) {
-        uint64_t bytes = pl_kv_side_bytes(s, kv->side_count % pl_kv_sides(s));
+        size_t layer = kv->side_count / pl_kv_sides(s), side = kv->side_count % pl_kv_sides(s);
+        uint64_t bytes = pl_kv_layer_pages(s, layer) * pl_kv_page_bytes(s, side);
         st = pl_device_alloc(d->ks.device, bytes, &kv->sides[kv->side_count], err);
         if (st == PL_OK) st = pl_device_fill(d->ks.device, d->ks.stream, &kv->sides[kv->side_count++], 0, err);
     }
@@ -345,11 +346,13 @@ static enum pl_status kv_create(struct pl_ops *o, const struct pl_kv_shape *s, s
     return PL_OK;
 }
 
-static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, uint32_t from, uint32_t to) {
+static enum pl_status kv_copy_page(struct pl_ops *o, struct pl_kv_store *store, bool windowed, uint32_t from, uint32_t to) {
     struct dev_ops *d = dev_of(o);
     struct dev_kv *kv = (struct dev_kv *)store;
     for (size_t i = 0; i < kv->side_count; i++) {
-        uint64_t page = kv->sides[i].bytes / store->shape.page_count;
+        size_t sides = pl_kv_sides(&store->shape);
+        if (pl_kv_is_windowed(&store->shape, i / sides) != windowed) continue;
+        uint64_t page = pl_kv_page_bytes(&store->shape, i % sides);
         enum pl_status st = pl_device_copy(d->ks.device, d->ks.stream, &kv->sides[i], to * page, &kv->sides[i], from * page,
                                            page, &d->ks.err);
         if (st != PL_OK) return report(d, st);
@@ -389,16 +392,19 @@ static void rope_destroy(struct pl_ops *o, struct pl_rope *rope) {
 
 static enum pl_status reserve_step(struct dev_ops *d, const struct pl_batch *b) {
     uint64_t need = 4 * (uint64_t)d->stride + b->page_entries;
-    if (need <= d->step_entries) return PL_OK;
+    bool second = b->window_pages != NULL;
+    if (need <= d->step_entries && (!second || d->step_windowed.bytes > 0)) return PL_OK;
     need += need / 2;
     PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err));
     pl_device_free(d->ks.device, &d->step);
+    pl_device_free(d->ks.device, &d->step_windowed);
     pl_device_host_free(d->ks.device, d->staging);
     d->staging = NULL;
     d->step_entries = 0;
     PL_TRY(pl_device_alloc(d->ks.device, need * sizeof(uint32_t), &d->step, &d->ks.err));
-    uint64_t seqs = (uint64_t)d->stride * PL_SEQ_WORDS; /* behind it the sequences, for models with state */
-    PL_TRY(pl_device_host_alloc(d->ks.device, (need + seqs) * sizeof(uint32_t), (void **)&d->staging, &d->ks.err));
+    if (second) PL_TRY(pl_device_alloc(d->ks.device, need * sizeof(uint32_t), &d->step_windowed, &d->ks.err));
+    uint64_t seqs = (uint64_t)d->stride * PL_SEQ_WORDS; /* behind both the sequences, for models with state */
+    PL_TRY(pl_device_host_alloc(d->ks.device, (2 * need + seqs) * sizeof(uint32_t), (void **)&d->staging, &d->ks.err));
     d->step_entries = need;
     return PL_OK;
 }
@@ -416,6 +422,9 @@ static void write_step(struct dev_ops *d, const struct pl_batch *b) {
     }
     if (b->logit_count > 0) memcpy(s + PL_STEP_LOGIT(stride), b->logit_rows, b->logit_count * sizeof *s);
     if (b->page_entries > 0) memcpy(s + PL_STEP_PAGES(stride), b->pages, b->page_entries * sizeof *s);
+    if (b->window_pages == NULL) return;
+    memcpy(s + d->step_entries, s, 4 * (size_t)stride * sizeof *s);
+    memcpy(s + d->step_entries + PL_STEP_PAGES(stride), b->window_pages, b->page_entries * sizeof *s);
 }
 
 static enum pl_status upload_step(struct dev_ops *d, const struct pl_batch *b, bool states) {
@@ -428,7 +437,10 @@ static enum pl_status upload_step(struct dev_ops *d, const struct pl_batch *b, b
     write_step(d, b);
     uint64_t bytes = (4 * (uint64_t)d->stride + b->page_entries) * sizeof(uint32_t);
     PL_TRY(pl_device_upload(d->ks.device, d->ks.stream, &d->step, 0, d->staging, bytes, &d->ks.err));
-    if (states) PL_TRY(dev_upload_seqs(d, b, d->staging + d->step_entries));
+    if (b->window_pages != NULL)
+        PL_TRY(pl_device_upload(d->ks.device, d->ks.stream, &d->step_windowed, 0, d->staging + d->step_entries, bytes,
+                                &d->ks.err));
+    if (states) PL_TRY(dev_upload_seqs(d, b, d->staging + 2 * d->step_entries));
     PL_TRY(pl_device_event_record(d->ks.device, &d->uploaded, d->ks.stream, &d->ks.err));
     d->upload_pending = true;
     return PL_OK;
@@ -733,7 +745,7 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
                                .q_norm = p->q_norm != NULL ? &weight_of(p->q_norm)->w.data : NULL,
                                .k_norm = p->k_norm != NULL ? &weight_of(p->k_norm)->w.data : NULL,
                                .cos_sin = p->rope != NULL ? &((const struct dev_rope *)p->rope)->cos_sin : NULL,
-                               .step = &d->step,
+                               .step = dev_step(d, p->layer),
                                .k_pages = &kv->sides[2 * p->layer],
                                .v_pages = &kv->sides[2 * p->layer + 1],
                                .rows = (uint32_t)q->rows,
@@ -848,6 +860,7 @@ static void destroy(struct pl_ops *o) {
         pl_device_settle(dev);
         pl_stage_destroy(d->stage);
         pl_device_free(dev, &d->step);
+        pl_device_free(dev, &d->step_windowed);
         dev_states_deinit(d);
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);

@@ -6,7 +6,7 @@
 
 struct pl_sched {
     struct pl_sched_config c;
-    struct pl_page_pool *pool;
+    struct pl_page_pools pools;
     struct pl_sched_cache cache;
     struct pl_sched_request *slots; /* [max_running]; PL_REQ_DONE = free */
     struct pl_sched_request *queue; /* waiting, first is next; preempted ones come back, hence the larger capacity */
@@ -14,7 +14,7 @@ struct pl_sched {
     struct pl_sched_request *ended; /* ring of requests whose end the caller has not seen */
     size_t ended_cap, ended_first, ended_len;
     struct pl_sched_item *items;
-    struct pl_sched_copy *copies;
+    struct pl_page_copy *copies;
     uint32_t *order; /* scratch: occupied slots, first served first */
     uint64_t arrivals, epoch;
     uint32_t mixed_rows; /* of a step that decodes too */
@@ -28,32 +28,41 @@ static bool before(const struct pl_sched_request *a, const struct pl_sched_reque
     return a->arrival < b->arrival;
 }
 
+static uint32_t page_tokens(const struct pl_sched *s) { return s->pools.of[PL_PAGES_FULL]->page_tokens; }
 static uint32_t pages_for(const struct pl_sched *s, uint32_t tokens) {
-    return tokens / s->pool->page_tokens + (tokens % s->pool->page_tokens != 0);
+    return tokens / page_tokens(s) + (tokens % page_tokens(s) != 0);
 }
+static const struct pl_block_table *full(const struct pl_sched_request *r) { return &r->tables.of[PL_PAGES_FULL]; }
 
-static enum pl_status config_check(const struct pl_sched_config *c, struct pl_err *err) {
+/* Rows that a step has for one request at most. */
+static uint32_t rows_max(const struct pl_sched_config *c) { return PL_MIN(c->prefill_tokens, c->step_tokens); }
+
+static enum pl_status config_check(const struct pl_sched_config *c, const struct pl_page_pools *p, struct pl_err *err) {
+    const struct pl_page_pool *w = p->of[PL_PAGES_WINDOWED];
     if (c->max_running == 0 || c->prefill_tokens == 0 || c->max_waiting == 0)
         PL_FAIL(err, PL_INVALID, "scheduler: slots, prefill tokens and queue length must be at least 1");
     if (c->step_tokens <= c->max_running)
         PL_FAIL(err, PL_INVALID,
                 "scheduler: a step of %u tokens leaves no room beside %u running sequences: use at least %u", c->step_tokens,
                 c->max_running, c->max_running + 1);
+    if (w != NULL && w->page_count < pl_window_pages(p->window, w->page_tokens, rows_max(c)))
+        PL_FAIL(err, PL_INVALID, "scheduler: a window of %u tokens and %u more need %u pages, there are %u", p->window,
+                rows_max(c), pl_window_pages(p->window, w->page_tokens, rows_max(c)), w->page_count);
     return PL_OK;
 }
 
-enum pl_status pl_sched_create(const struct pl_sched_config *c, struct pl_page_pool *pool,
+enum pl_status pl_sched_create(const struct pl_sched_config *c, const struct pl_page_pools *pools,
                                const struct pl_sched_cache *cache, struct pl_sched **out, struct pl_err *err) {
-    PL_TRY(config_check(c, err));
+    PL_TRY(config_check(c, pools, err));
     struct pl_sched *s = pl_calloc(1, sizeof *s);
     if (s == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for the scheduler");
     size_t live = (size_t)c->max_waiting + c->max_running;
-    *s = (struct pl_sched){.c = *c, .pool = pool, .ended_cap = 2 * live, .mixed_rows = UINT32_MAX};
+    *s = (struct pl_sched){.c = *c, .pools = *pools, .ended_cap = 2 * live, .mixed_rows = UINT32_MAX};
     if (cache != NULL) s->cache = *cache;
     s->slots = pl_calloc(c->max_running, sizeof *s->slots);
     s->queue = pl_calloc(live, sizeof *s->queue);
     s->items = pl_calloc(c->max_running, sizeof *s->items);
-    s->copies = pl_calloc(c->max_running, sizeof *s->copies);
+    s->copies = pl_calloc(c->max_running, PL_PAGE_GROUPS * sizeof *s->copies);
     s->order = pl_calloc(c->max_running, sizeof *s->order);
     s->ended = pl_calloc(s->ended_cap, sizeof *s->ended);
     if (!s->slots || !s->queue || !s->items || !s->copies || !s->order || !s->ended) {
@@ -68,7 +77,7 @@ enum pl_status pl_sched_create(const struct pl_sched_config *c, struct pl_page_p
 void pl_sched_destroy(struct pl_sched *s) {
     if (s == NULL) return;
     for (uint32_t i = 0; s->slots != NULL && i < s->c.max_running; i++)
-        if (s->slots[i].phase == PL_REQ_RUNNING) pl_block_table_deinit(&s->slots[i].table, s->pool);
+        if (s->slots[i].phase == PL_REQ_RUNNING) pl_block_tables_deinit(&s->slots[i].tables, &s->pools);
     pl_free(s->slots);
     pl_free(s->queue);
     pl_free(s->items);
@@ -95,7 +104,7 @@ static void remove_waiting(struct pl_sched *s, uint32_t at) {
 static void report_end(struct pl_sched *s, struct pl_sched_request r, uint64_t now) {
     r.phase = PL_REQ_DONE;
     r.ended_at = now;
-    r.table = (struct pl_block_table){0};
+    r.tables = (struct pl_block_tables){0};
     if (s->ended_len == s->ended_cap) {
         s->ended_first = (s->ended_first + 1) % s->ended_cap;
         s->ended_len--;
@@ -114,7 +123,8 @@ bool pl_sched_pop_ended(struct pl_sched *s, struct pl_sched_request *out) {
 static enum pl_status submit_check(const struct pl_sched *s, uint32_t prompt, uint32_t new_max, struct pl_err *err) {
     if (prompt == 0) PL_FAIL(err, PL_INVALID, "the prompt has no tokens");
     if (new_max == 0) PL_FAIL(err, PL_INVALID, "the number of tokens to generate is 0, expected at least 1");
-    uint64_t limit = (uint64_t)prompt + new_max, capacity = (uint64_t)s->pool->page_count * s->pool->page_tokens;
+    uint64_t limit = (uint64_t)prompt + new_max,
+             capacity = (uint64_t)s->pools.of[PL_PAGES_FULL]->page_count * page_tokens(s);
     if (limit - 1 > capacity || limit > UINT32_MAX) /* the last new token is never computed */
         PL_FAIL(err, PL_LIMIT, "a prompt of %u tokens and %u new ones need room for %llu, the KV cache holds %llu", prompt,
                 new_max, (unsigned long long)limit - 1, (unsigned long long)capacity);
@@ -160,9 +170,9 @@ void pl_sched_set_group(struct pl_sched *s, uint64_t id, uint32_t group) {
 void pl_sched_limit_mixed(struct pl_sched *s, uint32_t rows) { s->mixed_rows = rows; }
 
 static void release(struct pl_sched *s, struct pl_sched_request *r) {
-    if (s->cache.retire != NULL && r->computed > 0) s->cache.retire(s->cache.user, r->id, &r->table, r->computed);
-    pl_block_table_deinit(&r->table, s->pool);
-    r->table = (struct pl_block_table){0};
+    if (s->cache.retire != NULL && r->computed > 0) s->cache.retire(s->cache.user, r->id, &r->tables, r->computed);
+    pl_block_tables_deinit(&r->tables, &s->pools);
+    r->tables = (struct pl_block_tables){0};
     r->phase = PL_REQ_DONE;
     s->epoch++;
 }
@@ -222,17 +232,24 @@ static struct pl_sched_request *victim_after(struct pl_sched *s, const struct pl
 
 /* Asks the cache for the pages that are missing (and one for a shared last page). True: it freed some. */
 static bool reclaim_for(struct pl_sched *s, const struct pl_sched_request *r, uint32_t count) {
+    bool freed = false;
     if (s->cache.reclaim == NULL) return false;
-    uint32_t need = pages_for(s, r->table.len + count) - r->table.count + 1;
-    return need > s->pool->free_count && s->cache.reclaim(s->cache.user, need - s->pool->free_count) > 0;
+    uint32_t need = pages_for(s, full(r)->len + count) - full(r)->count + 1; /* the same in both groups */
+    for (int g = 0; g < PL_PAGE_GROUPS; g++) {
+        const struct pl_page_pool *p = s->pools.of[g];
+        if (p == NULL || need <= p->free_count) continue;
+        freed |= s->cache.reclaim(s->cache.user, (enum pl_page_group)g, need - p->free_count) > 0;
+    }
+    return freed;
 }
 
 /* Pages for `count` more tokens of r, taken from later-served requests if need be. False: not even that was enough. */
 static bool make_room(struct pl_sched *s, struct pl_sched_request *r, uint32_t count, struct pl_sched_plan *out) {
     for (;;) {
-        uint32_t from, to;
-        if (pl_block_table_extend(&r->table, s->pool, count, &from, &to) == PL_OK) {
-            if (from != UINT32_MAX) out->copies[out->copy_count++] = (struct pl_sched_copy){from, to};
+        struct pl_page_copy copies[PL_PAGE_GROUPS];
+        if (pl_block_tables_extend(&r->tables, &s->pools, count, copies) == PL_OK) {
+            for (int g = 0; g < PL_PAGE_GROUPS; g++)
+                if (copies[g].from != UINT32_MAX) out->copies[out->copy_count++] = copies[g];
             return true;
         }
         if (reclaim_for(s, r, count)) continue;
@@ -242,23 +259,42 @@ static bool make_room(struct pl_sched *s, struct pl_sched_request *r, uint32_t c
     }
 }
 
-/* Pages that running requests still need for tokens they already have and the next one. */
-static uint64_t promised_pages(const struct pl_sched *s) {
-    uint64_t sum = 0;
+/* Pages of a group that a request needs for the tokens it has and the next one; of windowed ones when it is computed. */
+static uint32_t pages_of(const struct pl_sched *s, enum pl_page_group g, const struct pl_sched_request *r) {
+    uint32_t all = pages_for(s, PL_MIN(r->known + 1, r->limit - 1));
+    return g == PL_PAGES_FULL ? all : PL_MIN(all, pl_window_pages(s->pools.window, page_tokens(s), 1));
+}
+
+/* Pages that running requests still need; windowed ones for the rows of one step as well, which they share. */
+static uint64_t promised_pages(const struct pl_sched *s, enum pl_page_group g) {
+    uint64_t sum = g == PL_PAGES_FULL ? 0 : pages_for(s, rows_max(&s->c));
     for (uint32_t i = 0; i < s->c.max_running; i++) {
         const struct pl_sched_request *q = &s->slots[i];
         if (q->phase != PL_REQ_RUNNING) continue;
-        uint32_t need = pages_for(s, PL_MIN(q->known + 1, q->limit - 1));
-        sum += need - PL_MIN(need, q->table.count);
+        uint32_t need = pages_of(s, g, q), own = q->tables.of[g].count - q->tables.of[g].gone;
+        sum += need - PL_MIN(need, own);
     }
     return sum;
+}
+
+/* Whether both groups have the pages that r needs, and some for those that run already. */
+static bool has_room(const struct pl_sched *s, const struct pl_sched_request *r) {
+    for (int g = 0; g < PL_PAGE_GROUPS; g++) {
+        if (s->pools.of[g] == NULL) continue;
+        enum pl_page_group group = (enum pl_page_group)g;
+        uint64_t need = (uint64_t)pages_of(s, group, r) + s->c.reserve_pages + promised_pages(s, group);
+        uint64_t have = s->pools.of[g]->free_count;
+        if (need > have && s->cache.reclaimable != NULL) have += s->cache.reclaimable(s->cache.user, group);
+        if (need > have) return false;
+    }
+    return true;
 }
 
 static void start(struct pl_sched *s, struct pl_sched_request *r) {
     r->phase = PL_REQ_RUNNING;
     if (s->cache.adopt == NULL) return;
-    r->adopted = r->computed = s->cache.adopt(s->cache.user, r->id, &r->table);
-    PL_ASSERT(r->computed < r->known && r->table.len == r->computed);
+    r->adopted = r->computed = s->cache.adopt(s->cache.user, r->id, &r->tables);
+    PL_ASSERT(r->computed < r->known && full(r)->len == r->computed);
 }
 
 static uint32_t running_of(const struct pl_sched *s, uint32_t group) {
@@ -286,10 +322,7 @@ static void admit(struct pl_sched *s) {
         if (s->slots[i].phase == PL_REQ_RUNNING) continue;
         uint32_t next = next_waiting(s);
         const struct pl_sched_request *r = &s->queue[next];
-        uint64_t need = (uint64_t)pages_for(s, PL_MIN(r->known + 1, r->limit - 1)) + s->c.reserve_pages + promised_pages(s);
-        uint64_t have = s->pool->free_count;
-        if (need > have && s->cache.reclaimable != NULL) have += s->cache.reclaimable(s->cache.user);
-        if (need > have && pl_sched_running(s) > 0) return; /* alone it may use the reserve too */
+        if (pl_sched_running(s) > 0 && !has_room(s, r)) return; /* alone it may use the reserve too */
         s->slots[i] = *r;
         remove_waiting(s, next);
         start(s, &s->slots[i]);
@@ -367,9 +400,10 @@ void pl_sched_commit(struct pl_sched *s, const struct pl_sched_plan *plan, const
         struct pl_sched_request *r = &s->slots[it->slot];
         if (r->phase != PL_REQ_RUNNING) continue; /* cancelled in between */
         r->computed += it->count;
-        r->table.len = r->computed;
-        if (s->c.window > 0 && r->computed >= s->c.window)
-            pl_block_table_trim(&r->table, s->pool, r->computed - s->c.window + 1); /* the next row's first token */
+        pl_block_tables_set_length(&r->tables, &s->pools, r->computed);
+        if (s->cache.pass != NULL) s->cache.pass(s->cache.user, r->id, &r->tables, it->first, r->computed);
+        /* From the last whole page on: others may go on from there. */
+        pl_block_tables_trim(&r->tables, &s->pools, r->computed / page_tokens(s) * page_tokens(s));
         s->stats.tokens_computed += it->count;
         if (!it->wants_token) continue;
         r->known++;
@@ -396,31 +430,43 @@ struct pl_sched_stats pl_sched_stats(const struct pl_sched *s) {
 }
 
 static const char *slot_check(const struct pl_sched *s, const struct pl_sched_request *r) {
-    if (r->phase != PL_REQ_RUNNING) return r->table.count != 0 ? "a free slot owns pages" : NULL;
+    const struct pl_block_table *w = &r->tables.of[PL_PAGES_WINDOWED];
+    if (r->phase != PL_REQ_RUNNING) return full(r)->count + w->count != 0 ? "a free slot owns pages" : NULL;
     if (r->computed >= r->known) return "a running request has nothing left to compute";
     if (r->known > r->limit) return "a request passed its limit";
-    if (r->table.count < pages_for(s, r->computed)) return "computed tokens are not covered by pages";
+    if (full(r)->count < pages_for(s, r->computed)) return "computed tokens are not covered by pages";
+    if (s->pools.of[PL_PAGES_WINDOWED] == NULL) return NULL;
+    if (w->len != full(r)->len || w->count != full(r)->count) return "the two block tables cover different tokens";
+    if (w->gone > pl_window_first(s->pools.window, r->computed) / page_tokens(s)) return "a window has lost pages";
+    if (w->count - w->gone > pl_window_pages(s->pools.window, page_tokens(s), rows_max(&s->c)))
+        return "pages before a window were not given back";
     return NULL;
 }
 
+static const char *group_check(const struct pl_sched *s, enum pl_page_group g) {
+    const struct pl_page_pool *p = s->pools.of[g];
+    uint64_t owned = s->cache.held != NULL ? s->cache.held(s->cache.user, g) : 0, refs = 0, unused = 0;
+    for (uint32_t i = 0; i < s->c.max_running; i++) owned += s->slots[i].tables.of[g].count - s->slots[i].tables.of[g].gone;
+    for (uint32_t i = 0; i < p->page_count; i++) {
+        refs += p->refs[i];
+        unused += p->refs[i] == 0;
+    }
+    if (refs != owned) return "pages were lost or are owned twice";
+    return unused != p->free_count ? "the free list and the reference counts differ" : NULL;
+}
+
 const char *pl_sched_check(const struct pl_sched *s) {
-    uint64_t owned = 0;
     for (uint32_t i = 0; i < s->c.max_running; i++) {
         const char *wrong = slot_check(s, &s->slots[i]);
         if (wrong != NULL) return wrong;
-        owned += s->slots[i].table.count - s->slots[i].table.gone;
     }
     for (uint32_t i = 0; i < s->queue_len; i++) {
-        if (s->queue[i].table.count != 0) return "a waiting request owns pages";
+        if (full(&s->queue[i])->count != 0) return "a waiting request owns pages";
         if (i > 0 && !before(&s->queue[i - 1], &s->queue[i])) return "the queue is out of order";
     }
-    if (s->cache.held != NULL) owned += s->cache.held(s->cache.user);
-    uint64_t refs = 0, unused = 0;
-    for (uint32_t i = 0; i < s->pool->page_count; i++) {
-        refs += s->pool->refs[i];
-        unused += s->pool->refs[i] == 0;
+    for (int g = 0; g < PL_PAGE_GROUPS; g++) {
+        const char *wrong = s->pools.of[g] != NULL ? group_check(s, (enum pl_page_group)g) : NULL;
+        if (wrong != NULL) return wrong;
     }
-    if (refs != owned) return "pages were lost or are owned twice";
-    if (unused != s->pool->free_count) return "the free list and the reference counts differ";
     return NULL;
 }

@@ -12,7 +12,8 @@
  *  3. No starvation: the first waiting request of a group is never overtaken within its priority; of several groups the one
  *     with the fewest running requests comes first; every submitted request fits the
  *     pool alone (checked at submit), and the oldest one may take pages from all others.
- *  4. Pages: a running request owns the pages of its planned tokens; a finished, failed or cancelled one owns none.
+ *  4. Pages: a running request owns the pages of its planned tokens, of windowed ones those that a later token sees; a
+ *     finished, failed or cancelled one owns none.
  *  5. A preempted request loses its pages, not its tokens: it is computed again.
  *
  * One thread owns it (the engine's). Time is a number the caller passes in; units are the caller's. */
@@ -22,7 +23,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "kv/kv.h"
+#include "kv/tables.h"
 
 struct pl_sched_config {
     uint32_t max_running;    /* slots: requests that may own pages */
@@ -30,7 +31,6 @@ struct pl_sched_config {
     uint32_t prefill_tokens; /* of them for requests behind; >= 1 */
     uint32_t max_waiting;    /* beside those that the slots hold or will; more are refused with PL_BUSY */
     uint32_t reserve_pages;  /* kept free at admission, so that running requests can grow before they preempt */
-    uint32_t window;         /* tokens that every layer sees back at most, 0: all; pages before it are given back */
     uint32_t score_tokens;   /* of prefill_tokens for requests that want the logits of every row (0: there are none) */
 };
 
@@ -38,14 +38,19 @@ struct pl_sched_config {
  * All NULL: no cache. */
 struct pl_sched_cache {
     void *user;
-    /* A request is admitted: fill its empty table with pages already computed; returns the tokens they hold (less than
+    /* A request is admitted: fill its empty tables with pages already computed; returns the tokens they hold (less than
      * what the request knows). */
-    uint32_t (*adopt)(void *user, uint64_t id, struct pl_block_table *table);
+    uint32_t (*adopt)(void *user, uint64_t id, struct pl_block_tables *tables);
     /* A request is about to give its pages back: keep what is worth keeping of the first `computed` tokens. */
-    void (*retire)(void *user, uint64_t id, const struct pl_block_table *table, uint32_t computed);
-    uint32_t (*reclaim)(void *user, uint32_t pages); /* free that many pages if possible; returns how many */
-    uint32_t (*reclaimable)(void *user);             /* pages reclaim could free now */
-    uint32_t (*held)(void *user);                    /* references the cache holds, for the checker */
+    void (*retire)(void *user, uint64_t id, const struct pl_block_tables *tables, uint32_t computed);
+    /* Tokens [first, computed) of a request were computed, and windowed pages before them are about to be given back: keep
+     * what is worth keeping. NULL: nothing is. */
+    void (*pass)(void *user, uint64_t id, const struct pl_block_tables *tables, uint32_t first, uint32_t computed);
+    /* Of one group: free that many pages if possible, returns how many; pages that could be freed now; references that the
+     * cache holds, for the checker. */
+    uint32_t (*reclaim)(void *user, enum pl_page_group group, uint32_t pages);
+    uint32_t (*reclaimable)(void *user, enum pl_page_group group);
+    uint32_t (*held)(void *user, enum pl_page_group group);
     /* How many of the next `count` tokens after the first `computed` a step may compute, at least 1. NULL: all. */
     uint32_t (*most)(void *user, uint64_t id, uint32_t computed, uint32_t count);
 };
@@ -66,7 +71,7 @@ struct pl_sched_request {
     uint32_t preemptions;
     bool cancelled, scored;                          /* scored: see pl_sched_mark_scored */
     uint64_t submitted_at, first_token_at, ended_at; /* 0: not yet */
-    struct pl_block_table table;
+    struct pl_block_tables tables;
 };
 
 /* One request's part of a step: tokens [first, first + count) at rows [row, row + count). */
@@ -75,13 +80,10 @@ struct pl_sched_item {
     uint32_t first, count, row;
     bool wants_token; /* its last known token is in the step: sample one */
 };
-struct pl_sched_copy { /* page copies to make before the step (shared last pages that get written) */
-    uint32_t from, to;
-};
 struct pl_sched_plan {
     struct pl_sched_item *items; /* owned by the scheduler, valid until the next plan */
     uint32_t item_count, rows;
-    struct pl_sched_copy *copies;
+    struct pl_page_copy *copies; /* to make before the step (shared last pages that get written) */
     uint32_t copy_count;
     uint64_t epoch; /* changes whenever a block table changed other than by growing */
 };
@@ -92,8 +94,9 @@ struct pl_sched_stats {
 
 struct pl_sched;
 
-/* pool is borrowed and must outlive the scheduler; cache may be NULL. */
-enum pl_status pl_sched_create(const struct pl_sched_config *c, struct pl_page_pool *pool,
+/* The pools are borrowed and must outlive the scheduler; the windowed one holds at least what one sequence needs of it while
+ * a step is its alone. cache may be NULL. */
+enum pl_status pl_sched_create(const struct pl_sched_config *c, const struct pl_page_pools *pools,
                                const struct pl_sched_cache *cache, struct pl_sched **out, struct pl_err *err) PL_MUST_CHECK;
 void pl_sched_destroy(struct pl_sched *s); /* gives all pages back */
 

@@ -222,7 +222,7 @@ static void tokens_and_pages(struct pl_buf *b, const struct pl_service_info *n) 
     metric(b, "prefix_tokens_hit_total", "counter", "Prompt tokens found in the prefix cache.",
            (double)n->prefix_tokens_adopted);
     metric(b, "prefix_declined_total", "counter",
-           "Requests that could not begin with all pages known to them: no recurrent state was kept there.",
+           "Requests that could not begin with all pages known to them: no recurrent state or window was kept there.",
            (double)n->prefix_declined);
     metric(b, "states_kept_total", "counter", "Copies of recurrent state made for the prefix cache.",
            (double)n->states_kept);
@@ -230,6 +230,10 @@ static void tokens_and_pages(struct pl_buf *b, const struct pl_service_info *n) 
     metric(b, "kv_pages", "gauge", "Pages of the KV cache.", n->page_count);
     metric(b, "kv_pages_free", "gauge", "Pages nobody refers to.", n->pages_free);
     metric(b, "kv_pages_cached", "gauge", "Pages kept by the prefix cache.", n->pages_cached);
+    metric(b, "kv_window_pages", "gauge", "Pages of layers with a sliding window, where they have their own.",
+           n->window_pages);
+    metric(b, "kv_window_pages_free", "gauge", "Of them those nobody refers to.", n->window_pages_free);
+    metric(b, "kv_window_pages_cached", "gauge", "Of them those kept by the prefix cache.", n->window_pages_cached);
     metric(b, "kv_page_tokens", "gauge", "Tokens of a page.", n->page_tokens);
 }
 

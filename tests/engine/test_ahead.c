@@ -74,7 +74,7 @@ static struct text session_text(struct plumb_engine *e, uint32_t i) {
     assert_int_equal(pl_session_create(e, &s, &err), PL_OK);
     assert_int_equal(pl_session_append(s, ids, n, NULL, NULL, &err), PL_OK);
     if (pl_session_generate(s, &g, NULL, &t.finish, &err) != PL_OK) fail_msg("%s", err.text);
-    t.len = s->table.len;
+    t.len = pl_session_held(s);
     assert_true(s->has_logits && e->config.vocab <= 512);
     memcpy(t.logits, s->logits, e->config.vocab * sizeof(float));
     plumb_session_destroy(s);

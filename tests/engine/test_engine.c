@@ -149,7 +149,7 @@ static void shared_step_of(const char *model) {
     uint32_t totals[3] = {1, 19, 36};
     for (uint32_t i = 0; i < 3; i++) {
         struct plumb_engine_options single = options(model);
-        assert_int_equal(s[i]->table.len, totals[i]);
+        assert_int_equal(pl_session_held(s[i]), totals[i]);
         float *alone = logits_with(&single, ids[i], totals[i]);
         double d = relative_difference(s[i]->logits, alone, e->config.vocab);
         if (!(d < 1e-4)) fail_msg("sequence %u differs by %g", i, d);
@@ -485,7 +485,7 @@ static void a_cancelled_prefill_leaves_the_session_as_it_was(void **state) {
     append(s, ids, 5);
     assert_int_equal(pl_session_append(s, ids, 80, cancel_at_half, e, &err), PL_CANCELLED);
     assert_int_equal(plumb_session_length(s), 5);
-    assert_int_equal(s->table.count, 1);
+    assert_int_equal(s->tables.of[PL_PAGES_FULL].count, 1);
     atomic_store(&e->cancel, false);
     append(s, ids, 80);
     plumb_session_destroy(s);

@@ -385,7 +385,7 @@ static struct outcome generate(bool no_ahead, const struct job *j, uint64_t *sur
     assert_int_equal(pl_session_append(s, j->prompt, j->prompt_count, NULL, NULL, &err), PL_OK);
     if (pl_session_generate(s, &g, NULL, &o.finish, &err) != PL_OK) fail_msg("%s", err.text);
     assert_true(s->has_logits && e->config.vocab <= 512);
-    o.len = s->table.len;
+    o.len = pl_session_held(s);
     memcpy(o.ids, s->ids, o.len * sizeof *o.ids);
     memcpy(o.logits, s->logits, e->config.vocab * sizeof(float));
     *surplus += e->ahead.surplus_rows;

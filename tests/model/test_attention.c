@@ -183,7 +183,7 @@ static void switches(void **state) {
     open_model(&r, oo, 0, PL_F16);
     uint32_t page = 0, row = 0;
     struct pl_batch_seq seq = {.rows = 1};
-    struct pl_batch b = {1, g.ids, 1, &seq, &page, 1, 1, &row, 0};
+    struct pl_batch b = {1, g.ids, 1, &seq, &page, 1, NULL, 1, &row, 0};
     const struct pl_activation *logits;
     assert_int_equal(pl_model_forward(r.model, &b, r.kv, &logits), PL_UNSUPPORTED);
     assert_non_null(strstr(pl_ops_refusal(r.ops), "nothing shared"));

@@ -117,7 +117,7 @@ static inline void bed_run(const struct pl_ops_options *opt, size_t d, enum pl_d
     bed_make(&h, opt, d, type);
     bed_step(&h, pages, 0, 20, d);
     bed_step(&h, pages, 20, 15, d);
-    assert_int_equal(pl_ops_kv_copy_page(h.o, h.kv, 0, 3), PL_OK);
+    assert_int_equal(pl_ops_kv_copy_page(h.o, h.kv, false, 0, 3), PL_OK);
     pages[1] = 3;
     for (uint32_t past = 35; past < T; past++) bed_step(&h, pages, past, 1, d);
     bed_drop(&h);

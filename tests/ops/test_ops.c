@@ -83,8 +83,8 @@ static void cache_shapes(void **state) {
     assert_int_equal(pl_ops_kv_create(o, &s, &kv, &err), PL_UNSUPPORTED);
     s.dtype = PL_BF16;
     assert_int_equal(pl_ops_kv_create(o, &s, &kv, &err), PL_OK);
-    assert_int_equal(pl_ops_kv_copy_page(o, kv, 0, 2), PL_OK);
-    assert_int_equal(pl_ops_kv_copy_page(o, kv, 0, 3), PL_INVALID);
+    assert_int_equal(pl_ops_kv_copy_page(o, kv, false, 0, 2), PL_OK);
+    assert_int_equal(pl_ops_kv_copy_page(o, kv, false, 0, 3), PL_INVALID);
     pl_ops_kv_destroy(o, kv);
     pl_ops_destroy(o);
 }

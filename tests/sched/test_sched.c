@@ -35,7 +35,8 @@ static uint32_t draw(struct sim *m, uint32_t below) {
 static void sim_init(struct sim *m, uint64_t seed, uint32_t pages, struct pl_sched_config c) {
     *m = (struct sim){.seed = seed, .c = c, .same_priority = true, .now = 1};
     assert_int_equal(pl_page_pool_init(&m->pool, pages, 16), PL_OK);
-    assert_int_equal(pl_sched_create(&c, &m->pool, NULL, &m->s, NULL), PL_OK);
+    const struct pl_page_pools pools = {{&m->pool, NULL}, 0};
+    assert_int_equal(pl_sched_create(&c, &pools, NULL, &m->s, NULL), PL_OK);
 }
 
 static void sim_deinit(struct sim *m) {
@@ -71,7 +72,7 @@ static void check_plan(struct sim *m, const struct pl_sched_plan *p) {
         assert_int_equal(it->first, r->computed);
         assert_true(it->count >= 1 && it->first + it->count <= r->known);
         assert_int_equal(it->wants_token, it->first + it->count == r->known);
-        assert_true((uint64_t)r->table.count * 16 >= it->first + it->count);
+        assert_true((uint64_t)r->tables.of[PL_PAGES_FULL].count * 16 >= it->first + it->count);
         assert_false(in_plan[it->slot]);
         in_plan[it->slot] = true;
         rows += it->count;
@@ -274,7 +275,11 @@ static void refusals_name_the_numbers(void **state) {
     struct pl_sched_config bad = small;
     bad.step_tokens = 16;
     struct pl_sched *none;
-    assert_int_equal(pl_sched_create(&bad, &m.pool, NULL, &none, &err), PL_INVALID);
+    struct pl_page_pools pools = {{&m.pool, NULL}, 0};
+    assert_int_equal(pl_sched_create(&bad, &pools, NULL, &none, &err), PL_INVALID);
+    pools = (struct pl_page_pools){{&m.pool, &m.pool}, 1000}; /* a window that does not fit its pages */
+    assert_int_equal(pl_sched_create(&small, &pools, NULL, &none, &err), PL_INVALID);
+    assert_non_null(strstr(err.text, "1000"));
     sim_deinit(&m);
 }
 
@@ -305,12 +310,55 @@ static void planted_faults_are_seen(void **state) {
     sim_deinit(&m);
 }
 
+/* The same for windowed pages: lost ones, those of a window given back, those before it kept. */
+static void planted_faults_of_windows_are_seen(void **state) {
+    (void)state;
+    struct pl_page_pool full, windowed;
+    struct pl_sched *s;
+    struct pl_sched_plan p;
+    const bool ends[1] = {false};
+    assert_int_equal(pl_page_pool_init(&full, 40, 16), PL_OK);
+    assert_int_equal(pl_page_pool_init(&windowed, 20, 16), PL_OK);
+    const struct pl_page_pools pools = {{&full, &windowed}, 40};
+    struct pl_sched_config c = small;
+    c.prefill_tokens = 32;
+    assert_int_equal(pl_sched_create(&c, &pools, NULL, &s, NULL), PL_OK);
+    assert_int_equal(pl_sched_submit(s, 1, 200, 10, 0, 1, NULL), PL_OK);
+    for (uint64_t now = 2; now < 6; now++) {
+        pl_sched_plan(s, &p);
+        assert_null(pl_sched_check(s));
+        pl_sched_commit(s, &p, ends, now);
+        assert_null(pl_sched_check(s));
+    }
+    struct pl_sched_request *r = (struct pl_sched_request *)(uintptr_t)pl_sched_slot(s, p.items[0].slot);
+    struct pl_block_table *t = &r->tables.of[PL_PAGES_WINDOWED];
+    assert_true(r->computed == 128 && t->count == 8 && t->gone == (128 - 39) / 16 && windowed.free_count == 17);
+    uint32_t stolen;
+    assert_int_equal(pl_page_take(&windowed, &stolen), PL_OK);
+    assert_non_null(pl_sched_check(s));
+    pl_page_unref(&windowed, stolen);
+    pl_block_table_trim(t, &windowed, 112);
+    assert_non_null(pl_sched_check(s));
+    while (t->gone > 0) windowed.refs[t->pages[--t->gone]]++; /* as if none had been given back */
+    windowed.free_count = 0;
+    for (uint32_t i = 0; i < windowed.page_count; i++) windowed.free_count += windowed.refs[i] == 0;
+    assert_string_equal(pl_sched_check(s), "pages before a window were not given back");
+    pl_sched_destroy(s);
+    pl_page_pool_deinit(&full);
+    pl_page_pool_deinit(&windowed);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hundred_thousand_requests), cmocka_unit_test(equal_seeds_give_equal_plans),
-        cmocka_unit_test(groups_share_the_places),     cmocka_unit_test(urgent_requests_come_first),
-        cmocka_unit_test(nobody_is_overtaken),         cmocka_unit_test(scored_requests_share_their_rows),
-        cmocka_unit_test(refusals_name_the_numbers),   cmocka_unit_test(planted_faults_are_seen),
+        cmocka_unit_test(planted_faults_of_windows_are_seen),
+        cmocka_unit_test(a_hundred_thousand_requests),
+        cmocka_unit_test(equal_seeds_give_equal_plans),
+        cmocka_unit_test(groups_share_the_places),
+        cmocka_unit_test(urgent_requests_come_first),
+        cmocka_unit_test(nobody_is_overtaken),
+        cmocka_unit_test(scored_requests_share_their_rows),
+        cmocka_unit_test(refusals_name_the_numbers),
+        cmocka_unit_test(planted_faults_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
