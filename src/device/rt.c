@@ -133,7 +133,7 @@ int pl_rt_launch(void *state, void *s, const struct pl_device_launch *l) {
         /* The API takes its parameters through pointers to non-const and only reads them. */
         params[i] = a->value != NULL ? (void *)(uintptr_t)a->value : (void *)&pointers[i];
     }
-    enum { ALWAYS_ALLOWED = 48 * 1024, OF_THE_CODE = 8 * 1024 }; /* what the kernel declares itself counts as well */
+    enum { ALWAYS_ALLOWED = 48 * 1024, OF_THE_CODE = 32 * 1024 }; /* what the kernel declares itself counts as well */
     if (l->shared_bytes > ALWAYS_ALLOWED - OF_THE_CODE && rt->api->function_set != NULL) {
         int code = rt->api->function_set(l->function.handle, 8 /* largest dynamic shared size */, (int)l->shared_bytes);
         if (code != 0) return code;

@@ -470,7 +470,7 @@ static void cuda_forms(void) {
         enum pl_dtype dtype, down;
         size_t in, inner;
         bool strips;
-    } mixes[] = {{PL_Q4_K, PL_Q4_K, 512, 768, true},    {PL_Q4_K, PL_Q6_K, 2304, 256, true},
+    } mixes[] = {{PL_Q4_K, PL_Q4_K, 512, 768, true},    {PL_Q4_K, PL_Q6_K, 2304, 768, true},
                  {PL_Q6_K, PL_Q4_K, 256, 1536, true},   {PL_Q8_0, PL_Q8_0, 128, 192, false},
                  {PL_MXFP4, PL_MXFP4, 192, 320, false}, {PL_BF16, PL_BF16, 64, 128, false}};
     static const size_t rows[] = {1, 2, 7, 33, 150};
