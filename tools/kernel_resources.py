@@ -62,12 +62,19 @@ def main():
                 v["WIDE"] = 1
             name = f"mma {w.lower()}, up to {most} rows{', wide' if is_wide else ''}"
             rows.append((name, resources("cuda/mma.k.c", v, "pk_mma")))
+        for most, n, wm, wk, depth, x in few + (bulk if int(TARGET[3:]) >= 90 else []):
+            v = {"GROUP": f"{32 * wm * wk}u", "ROWS_8": f"{n}u", "WM": wm, "WK": wk, "EACH": "1u", "DEPTH": f"{depth}u",
+                 "HOLD": "8u" if n == 1 else "2u", f"WTYPE_{w}": 1, "FIXED": 1}
+            if x is not None:
+                v.update({"BULK": 1, "X_STAGES": x, "HOLD": "1u"})
+            rows.append((f"mma {w.lower()}, up to {most} rows, fixed order", resources("cuda/mma.k.c", v, "pk_mma")))
         rows.append((f"retile {w.lower()}", resources("cuda/retile.k.c", {"GROUP": "128u", f"WTYPE_{w}": 1}, "pk_retile")))
     if ARCH == "sm_90a":
         for most, n, depth, x in ((8, 1, 3, 2), (16, 2, 2, 4), (32, 4, 2, 4), (64, 8, 2, 2)):
             v = {"GROUP": "256u", "ROWS_8": f"{n}u", "WM": 8, "WK": 1, "EACH": "1u", "DEPTH": f"{depth}u", "HOLD": "1u", "WTYPE_BF16": 1,
                  "BULK": 1, "X_STAGES": x, "WIDE": 1}
             rows.append((f"mma bf16, up to {most} rows, wide", resources("cuda/mma.k.c", v, "pk_mma")))
+            rows.append((f"mma bf16, up to {most} rows, fixed order", resources("cuda/mma.k.c", {**v, "FIXED": 1}, "pk_mma")))
     if int(TARGET[3:]) >= 90:
         for w in ("Q4_K", "Q6_K", "BF16", "F16"):
             for more in ((), ("HAS_NORM",), ("HAS_NORM", "HAS_GLU")):

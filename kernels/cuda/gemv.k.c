@@ -5,7 +5,8 @@
  * its own copy of x in 8 bits per block of 32 (scale max|x|/127, as the vector tables of the CPU do), then multiplies
  * integers four at a time; minimums meet the sums of the 8-bit values.
  * Requires: in % 8 == 0 for floats, whole blocks otherwise; rows of 16-byte multiples for floats and Q4_K.
- * Numerics: fixed order, bitwise repeatable. */
+ * Numerics: fixed order, bitwise repeatable; the same for any ROWS and any row (where the compiler may choose what becomes a
+ * fused multiply-add it could choose otherwise for another ROWS, so it is written out). */
 #include "dialect.h"
 #include "args/args.h"
 
@@ -222,7 +223,8 @@ FN void madd(const struct quad &h, const struct quad &q, u32 block, u32 c, const
         s0 = dot4(q.z & 0x0F0F0F0Fu, x0.z, s0), s1 = dot4((q.z >> 4) & 0x0F0F0F0Fu, x1.z, s1);
         s0 = dot4(q.w & 0x0F0F0F0Fu, x0.w, s0), s1 = dot4((q.w >> 4) & 0x0F0F0F0Fu, x1.w, s1);
         const f32 *xd = XD(r) + at, *xs = XS(r) + 2u * at + half;
-        sum[r] += ds0 * xd[0] * (f32)s0 + ds1 * xd[1] * (f32)s1 - dm0 * xs[0] - dm1 * xs[2];
+        f32 v = FMA(ds1 * xd[1], (f32)s1, ds0 * xd[0] * (f32)s0);
+        sum[r] += FMA(-dm1, xs[2], FMA(-dm0, xs[0], v));
     }
 }
 KERNEL(gemv)(GEMV_PARAMS) {
@@ -346,7 +348,7 @@ KERNEL(gemv)(GEMV_PARAMS) {
             for (u32 p = 0; p < PER_WARP; p++) {
                 i32 s0 = dot4(u[p].q[0], xa.x, dot4(u[p].q[1], xa.y, dot4(u[p].q[2], xa.z, dot4(u[p].q[3], xa.w, 0))));
                 i32 s1 = dot4(u[p].q[4], xb.x, dot4(u[p].q[5], xb.y, dot4(u[p].q[6], xb.z, dot4(u[p].q[7], xb.w, 0))));
-                sum[p][r] += d * (u[p].d0 * (f32)s0 + u[p].d1 * (f32)s1) + u[p].m * total;
+                sum[p][r] += FMA(d, FMA(u[p].d1, (f32)s1, u[p].d0 * (f32)s0), u[p].m * total);
             }
         }
     }

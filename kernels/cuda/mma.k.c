@@ -10,6 +10,11 @@
  * its sums in `partial`, and the last of those that share them adds them up in order: bitwise repeatable.
  * With WIDE (sm_90a, BULK, WM a multiple of 4, WK and EACH 1) four warps multiply together (wgmma): weights from registers, the inputs
  * of all rows from shared memory, read once for 64 outputs. The inputs lie in another order then (prepare.k.c, strips.h).
+ * With FIXED (EACH 1, WK SEGMENTS or 1) a row's bits do not depend on ROWS_8, on the row's place, or on other rows: the inputs are
+ * cut into SEGMENTS runs of blocks whose length follows from `in` alone; within a segment blocks are added in order by one
+ * chain of the same instructions (a column of a product sees no other column), then the segments in order. WK SEGMENTS: a warp each,
+ * whose sums meet in shared memory. WK 1: a warp walks through all of them; groups of threads share outputs by whole segments
+ * only, and leave each segment's sum apart. What no instruction order fixes, contraction, is written out (FMA).
  * Requires: in % 256 == 0, out % 16 == 0; ROWS_8 pieces of eight rows; DEPTH strips on their way per warp: in registers, or
  * with BULK (sm_90 and up) in shared memory; X_STAGES > 0 (BULK, WK of any size): inputs come through shared memory too. */
 #include "dialect.h"
@@ -19,6 +24,21 @@
 #define WARPS (WM * WK)
 #define STRIPS (WM * EACH)             /* of a group */
 #define SUMS  (EACH * ROWS_8 * 128u) /* of a warp */
+#define SEGMENTS 8u                    /* as PL_MMA_SEGMENTS in src/ops/cuda_mma.h */
+/* Block of inputs of a warp in a chunk, and how far it is to its next. */
+#if defined(FIXED) && WK > 1
+#define BLOCK_OF(chunk, k_warp, chunks) ((k_warp) * (chunks) + (chunk))
+#define NEXT_BLOCK                      1u
+#else
+#define BLOCK_OF(chunk, k_warp, chunks) ((chunk) * WK + (k_warp))
+#define NEXT_BLOCK                      WK
+#endif
+#if defined(FIXED) && WK == 1
+#define BY_SEGMENTS
+#endif
+#if defined(FIXED) && ((WK > 1 && (WK != 8 || defined(BULK))) || (WK == 1 && !defined(BULK)))
+#error "WK is SEGMENTS with weights in registers, or 1 with weights in shared memory"
+#endif
 
 /* Shared memory: strips [WARPS][DEPTH][EACH], inputs [X_STAGES][WK][ROWS_8], then, when WK > 1, sums of the warps [SLOTS][WARPS]
  * [SUMS], then barriers. Sums of HOLD groups of outputs and more wait there before they are added up: warps meet rarely. */
@@ -69,8 +89,10 @@ struct matrices {
 };
 FN u32 groups_of(u32 out) { return (out / 16u + STRIPS - 1u) / STRIPS; }
 FN void at_group(struct place *p, const struct matrices *all, u32 group, u32 chunk, const struct pl_args_mma *a) {
-    u32 warp = LOCAL_X / 32u, blocks = a->in / 256u;
+    u32 warp = LOCAL_X / 32u, blocks = a->in / 256u, chunks = (blocks + WK - 1u) / WK;
+    u32 block = BLOCK_OF(chunk, warp % WK, chunks);
     u32 n0 = groups_of(a->out0), n1 = groups_of(a->out1);
+    (void)chunks;
     p->group = group;
     p->chunk = chunk;
     if (group < n0) {
@@ -85,26 +107,30 @@ FN void at_group(struct place *p, const struct matrices *all, u32 group, u32 chu
     p->m = group * STRIPS;
     u32 m = PL_MIN(p->m + warp / WK * EACH, p->out / 16u - 1u);
 #ifdef WTYPE_BF16
-    p->strip = p->w + (u64)m * 32u * a->in + 512u * (chunk * WK + warp % WK);
+    p->strip = p->w + (u64)m * 32u * a->in + 512u * block;
     (void)blocks;
 #else
     p->step = m + 1u < p->out / 16u ? (u64)blocks * STRIP_BYTES : 0u;
-    p->strip = p->w + ((u64)m * blocks + chunk * WK + warp % WK) * STRIP_BYTES;
+    p->strip = p->w + ((u64)m * blocks + block) * STRIP_BYTES;
 #endif
 }
 FN void advance(struct place *p, const struct matrices *all, u32 chunks, u32 groups, const struct pl_args_mma *a) {
     p->chunk++;
 #ifdef WTYPE_BF16
-    p->strip += 512u * WK;
+    p->strip += 512u * NEXT_BLOCK;
 #else
-    p->strip += (u64)WK * STRIP_BYTES;
+    p->strip += (u64)NEXT_BLOCK * STRIP_BYTES;
 #endif
     if (p->chunk == chunks && p->group + 1u < groups) at_group(p, all, p->group + 1u, 0u, a);
 }
 
 /* Words whose inputs are fetched at once, and sums that do not wait for each other. */
 #define AHEAD  (ROWS_8 == 1 ? 8u : ROWS_8 == 2 ? 4u : 1u)
+#ifdef FIXED
+#define CHAINS 2u
+#else
 #define CHAINS (ROWS_8 <= 2 ? 2u : 1u)
+#endif
 
 /* Where a thread's inputs stand in the pieces. Columns of the product that belong to no row are computed from the last
  * row's inputs and thrown away: that is cheaper than to ask. */
@@ -296,7 +322,8 @@ FN void multiply(const struct strip *s, const u8 *x, const u32 *at, f32 (*acc)[R
             f32 d0 = h2_low(s[i].d.x), d1 = h2_low(s[i].d.y), m0 = h2_high(s[i].d.x), m1 = h2_high(s[i].d.y), *p = part[0][i][n];
             f32 sums[4];
             mma8(sums, f[i].min, e);
-            f32 v[4] = {d0 * p[0] - m0 * sums[0], d0 * p[1] - m0 * sums[1], d1 * p[2] - m1 * sums[2], d1 * p[3] - m1 * sums[3]};
+            f32 v[4] = {FMA(d0, p[0], -(m0 * sums[0])), FMA(d0, p[1], -(m0 * sums[1])), FMA(d1, p[2], -(m1 * sums[2])),
+                        FMA(d1, p[3], -(m1 * sums[3]))};
 #endif
             acc[i][n][0] = FMA(top.x, v[0], acc[i][n][0]);
             acc[i][n][1] = FMA(top.y, v[1], acc[i][n][1]);
@@ -342,11 +369,29 @@ FN void finish_own(const struct place *p, f32 *v, const struct pl_args_mma *a) {
         if (OWN_LIVE(e)) y[(u64)OWN_ROW(e) * p->out + OWN_OUT(e)] = v[e];
     }
 }
+/* Parts of a group of outputs' inputs that groups of threads share out, and where what one of them has of a part is left. */
+#ifdef BY_SEGMENTS
+FN u32 segment_of(const struct pl_args_mma *a) { return (a->in / 256u + SEGMENTS - 1u) / SEGMENTS; } /* in blocks */
+FN u32 parts_of(u32 chunks, const struct pl_args_mma *a) { return (chunks + segment_of(a) - 1u) / segment_of(a); }
+/* The first block of outputs' part `unit`, counted over all outputs. */
+FN u32 block_at(u32 unit, u32 chunks, const struct pl_args_mma *a) {
+    u32 parts = parts_of(chunks, a);
+    return unit / parts * chunks + unit % parts * segment_of(a);
+}
+FN f32 *partial_of(f32 *partial, u32 group_x, bool second, u32 part) {
+    return partial + (((u64)group_x * 2u + (second ? 1u : 0u)) * SEGMENTS + part) * (WM * SUMS);
+}
+#else
+FN u32 parts_of(u32 chunks, const struct pl_args_mma *a) {
+    (void)a;
+    return chunks;
+}
 FN f32 *partial_of(f32 *partial, u32 group_x, bool second) { return partial + ((u64)group_x * 2u + (second ? 1u : 0u)) * (WM * SUMS); }
+#endif
 /* The last of the groups that share these outputs adds up what all of them left. */
 FN void join(const struct place *p, f32 *partial, u32 *arrived, u32 chunks, const struct pl_args_mma *a) {
     __shared__ u32 before;
-    u32 first = p->group * chunks / a->span, last = ((p->group + 1u) * chunks - 1u) / a->span;
+    u32 parts = parts_of(chunks, a), first = p->group * parts / a->span, last = ((p->group + 1u) * parts - 1u) / a->span;
     __threadfence();
     BARRIER();
     if (LOCAL_X == 0u) before = atomicAdd(arrived + p->group, 1u);
@@ -363,8 +408,14 @@ FN void join(const struct place *p, f32 *partial, u32 *arrived, u32 chunks, cons
     f32 v[OWN];
 #pragma unroll
     for (u32 e = 0; e < OWN; e++) v[e] = 0.0f;
+#ifdef BY_SEGMENTS
+    for (u32 part = 0; part < parts; part++) {
+        u32 c = (p->group * parts + part) / a->span;
+        const f32 *from = partial_of(partial, c, p->group * parts > c * a->span, part) + LOCAL_X / 32u * SUMS + LOCAL_X % 32u;
+#else
     for (u32 c = first; c <= last; c++) {
         const f32 *from = partial_of(partial, c, p->group * chunks > c * a->span) + LOCAL_X / 32u * SUMS + LOCAL_X % 32u;
+#endif
 #pragma unroll
         for (u32 e = 0; e < OWN; e++) v[e] += __ldcg(from + 32u * e);
     }
@@ -374,8 +425,8 @@ FN void join(const struct place *p, f32 *partial, u32 *arrived, u32 chunks, cons
 }
 /* Whether this group of threads has all inputs of a group of outputs. */
 FN bool is_whole(u32 group, u32 chunks, const struct pl_args_mma *a) {
-    u32 start = group * chunks, mine = GROUP_X * a->span;
-    return start >= mine && start + chunks <= mine + a->span;
+    u32 parts = parts_of(chunks, a), start = group * parts, mine = GROUP_X * a->span;
+    return start >= mine && start + parts <= mine + a->span;
 }
 #if WK > 1
 /* Puts a warp's sums into slot `held`. */
@@ -413,6 +464,34 @@ FN void flush(u32 first, u32 held, const struct matrices *all, f32 *partial, u32
         join(&p, partial, arrived, chunks, a);
     }
     BARRIER();
+}
+#elif defined(BY_SEGMENTS)
+/* A segment's sums are complete: to `total`, or, where the outputs are shared, apart. last: of this group's of these outputs. */
+FN void flush(u32 group, u32 chunk, bool last, const struct matrices *all, f32 (*acc)[ROWS_8][4], f32 *total, f32 *partial,
+              u32 *arrived, u32 chunks, const struct pl_args_mma *a) {
+    bool whole = is_whole(group, chunks, a);
+    f32 *v = &acc[0][0][0];
+    if (whole) {
+#pragma unroll
+        for (u32 e = 0; e < OWN; e++) total[e] += v[e];
+    } else {
+        bool second = group * parts_of(chunks, a) > GROUP_X * a->span;
+        f32 *left = partial_of(partial, GROUP_X, second, chunk / segment_of(a)) + LOCAL_X / 32u * SUMS + LOCAL_X % 32u;
+#pragma unroll
+        for (u32 e = 0; e < OWN; e++) left[32u * e] = v[e];
+    }
+#pragma unroll
+    for (u32 e = 0; e < OWN; e++) v[e] = 0.0f;
+    if (!last) return;
+    struct place of;
+    at_group(&of, all, group, 0u, a);
+    if (!whole) {
+        join(&of, partial, arrived, chunks, a);
+        return;
+    }
+    finish_own(&of, total, a);
+#pragma unroll
+    for (u32 e = 0; e < OWN; e++) total[e] = 0.0f;
 }
 #else
 FN void flush(u32 group, const struct matrices *all, f32 (*acc)[ROWS_8][4], f32 *partial, u32 *arrived, u32 chunks,
@@ -468,7 +547,15 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
     u32 groups = groups_of(a.out0) + groups_of(a.out1) + groups_of(a.out2);
     u32 at[ROWS_8];
     inputs_of(at, &a);
+#ifdef BY_SEGMENTS
+    u32 parts = parts_of(chunks, &a), segment = segment_of(&a), unit = block_at(GROUP_X * a.span, chunks, &a);
+    u32 end = block_at(PL_MIN((GROUP_X + 1u) * a.span, groups * parts), chunks, &a);
+    f32 total[OWN];
+#pragma unroll
+    for (u32 e = 0; e < OWN; e++) total[e] = 0.0f;
+#else
     u32 unit = GROUP_X * a.span, end = PL_MIN(unit + a.span, groups * chunks);
+#endif
     u32 group = unit / chunks, chunk = unit % chunks; /* of `unit` */
     struct place next;
     f32 acc[EACH][ROWS_8][4];
@@ -498,7 +585,7 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
 #ifdef WTYPE_BF16
         bring_rows(ring + s * STAGE_BYTES, &next, full + s, a.in);
 #else
-        if (lane == 0u && next.chunk * WK + k_warp < blocks) bring_strips(ring + s * STAGE_BYTES, &next, full + s);
+        if (lane == 0u && BLOCK_OF(next.chunk, k_warp, chunks) < blocks) bring_strips(ring + s * STAGE_BYTES, &next, full + s);
 #endif
         advance(&next, &all, chunks, groups, &a);
     }
@@ -507,7 +594,7 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
     if (LOCAL_X == 0u) bring_inputs(x_full, x, chunk, blocks, pieces, 0u, &a);
 #endif
     for (; unit < end; unit++) {
-        u32 n = unit - first, s = n % DEPTH, block = chunk * WK + k_warp;
+        u32 n = unit - first, s = n % DEPTH, block = BLOCK_OF(chunk, k_warp, chunks);
         bool live = block < blocks;
 #ifndef WTYPE_BF16
         struct strip now[EACH];
@@ -540,7 +627,7 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
         }
 #else
         if (unit + DEPTH < end) {
-            if (lane == 0u && next.chunk * WK + k_warp < blocks) bring_strips(ring + s * STAGE_BYTES, &next, full + s);
+            if (lane == 0u && BLOCK_OF(next.chunk, k_warp, chunks) < blocks) bring_strips(ring + s * STAGE_BYTES, &next, full + s);
             advance(&next, &all, chunks, groups, &a);
         }
 #if X_STAGES > 0
@@ -552,6 +639,10 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
         WARP_SYNC();
         if (lane == 0u) barrier_arrive(x_free + n % X_STAGES);
 #endif
+#ifdef BY_SEGMENTS
+        if (chunk + 1u == chunks || (chunk + 1u) % segment == 0u)
+            flush(group, chunk, chunk + 1u == chunks || unit + 1u == end, &all, acc, total, partial, arrived, chunks, &a);
+#else
         if (chunk + 1u == chunks || unit + 1u == end) {
 #if WK > 1
             hold(held++, acc);
@@ -564,6 +655,7 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
             flush(group, &all, acc, partial, arrived, chunks, &a);
 #endif
         }
+#endif
         if (++chunk == chunks) chunk = 0u, group++;
     }
 #else
@@ -571,7 +663,7 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
 #pragma unroll
     for (u32 s = 0; s < DEPTH; s++) { /* weights depend on no launch before this one */
         if (unit + s >= end) continue;
-        if (next.chunk * WK + k_warp < blocks) fetch(&ring[s], next.strip, lane);
+        if (BLOCK_OF(next.chunk, k_warp, chunks) < blocks) fetch(&ring[s], next.strip, lane);
         advance(&next, &all, chunks, groups, &a);
     }
     count_launch(witness);
@@ -579,10 +671,10 @@ KERNEL(mma)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *__re
 #pragma unroll
         for (u32 s = 0; s < DEPTH; s++) {
             if (unit + s >= end) continue; /* the same for all threads */
-            u32 block = chunk * WK + k_warp;
+            u32 block = BLOCK_OF(chunk, k_warp, chunks);
             if (block < blocks) multiply(&ring[s], x + ((u64)block * a.pieces + a.piece0) * PIECE_BYTES, at, acc);
             if (unit + s + DEPTH < end) {
-                if (next.chunk * WK + k_warp < blocks) fetch(&ring[s], next.strip, lane);
+                if (BLOCK_OF(next.chunk, k_warp, chunks) < blocks) fetch(&ring[s], next.strip, lane);
                 advance(&next, &all, chunks, groups, &a);
             }
             if (chunk + 1u == chunks || unit + s + 1u == end) {

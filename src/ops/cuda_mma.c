@@ -58,15 +58,35 @@ static enum pl_status room_for(struct pl_kernels *ks, struct pl_device_buffer *b
 /* Groups of threads of one launch, at most. */
 static uint64_t groups_max(const struct pl_kernels *ks) { return 4 * (uint64_t)pl_device_info(ks->device)->units; }
 
+uint32_t pl_mma_rows(const struct pl_kernels *ks) {
+    return ks->fixed && pl_cuda_capability(ks) < 90 ? 16 : PL_MMA_ROWS; /* more need copies by the engine of sm_90 */
+}
+size_t pl_mma_ready_rows(const struct pl_kernels *ks) { return ks->fixed ? PL_MMA_FIXED_ROWS : PL_MMA_ROWS_MAX; }
+
+/* Inputs of outputs are shared out by whole segments. */
+static bool by_segments(const struct pl_kernels *ks, const struct pl_mma_shape *s) { return ks->fixed && s->wk == 1; }
+static uint64_t sums_bytes(const struct pl_mma_shape *s) {
+    return (uint64_t)s->wm * s->each * s->rows_8 * 128 * sizeof(float);
+}
+/* What a launch of that shape may leave in `partial`. */
+static uint64_t partial_bytes(const struct pl_kernels *ks, const struct pl_mma_shape *s, uint64_t grid) {
+    return 2 * grid * sums_bytes(s) * (by_segments(ks, s) ? PL_MMA_SEGMENTS : 1);
+}
+static uint64_t partial_room(const struct pl_kernels *ks, size_t rows) {
+    uint64_t most = 0;
+    uint32_t sizes = ks->fixed ? pl_mma_size(PL_MIN(rows, (size_t)PL_MMA_ROWS), PL_INPUTS_FEW) + 1 : PL_MMA_SIZES;
+    for (uint32_t i = 0; i < 2 * sizes; i++) {
+        struct pl_mma_shape s = pl_mma_shape_of(ks, i % 2 == 1, i / 2);
+        uint64_t grid = ks->fixed ? (uint64_t)pl_device_info(ks->device)->units * s.per_unit : groups_max(ks);
+        if (!ks->fixed || s.split) most = PL_MAX(most, partial_bytes(ks, &s, grid));
+    }
+    return most;
+}
+
 enum pl_status pl_mma_ready(struct pl_kernels *ks, struct pl_mma_room *room, size_t rows, size_t cols, size_t outputs,
                             struct pl_err *err) {
-    uint64_t sums = 0;
-    for (uint32_t i = 0; i < PL_MMA_SIZES; i++) {
-        struct pl_mma_shape s = pl_mma_shape_of(ks, false, i);
-        sums = PL_MAX(sums, (uint64_t)s.wm * s.each * s.rows_8 * 128 * sizeof(float));
-    }
-    PL_TRY(room_for(ks, &room->x, pl_mma_input_bytes(PL_MIN(rows, (size_t)PL_MMA_ROWS_MAX), cols), false, err));
-    PL_TRY(room_for(ks, &room->partial, 2 * groups_max(ks) * sums, false, err));
+    PL_TRY(room_for(ks, &room->x, pl_mma_input_bytes(PL_MIN(rows, pl_mma_ready_rows(ks)), cols), false, err));
+    PL_TRY(room_for(ks, &room->partial, partial_room(ks, rows), false, err));
     return room_for(ks, &room->arrived, (outputs / 16 + PL_MMA_MATRICES_MAX) * sizeof(uint32_t), true, err);
 }
 void pl_mma_deinit(struct pl_kernels *ks, struct pl_mma_room *room) {
@@ -115,13 +135,15 @@ enum pl_status pl_launch_prepare(struct pl_kernels *ks, enum pl_prepare which, s
 
 /* --- products --- */
 
+static bool multiplies_wide(const struct pl_kernels *ks) {
+    return pl_cuda_capability(ks) == 90 && strcmp(pl_device_info(ks->device)->target, "sm_90a") == 0;
+}
 bool pl_mma_wide(const struct pl_kernels *ks, size_t ready) {
-    const struct pl_device_info *info = pl_device_info(ks->device);
-    return ready >= PL_MMA_WIDE_ROWS && pl_cuda_capability(ks) == 90 && strcmp(info->target, "sm_90a") == 0;
+    return ready >= PL_MMA_WIDE_ROWS && !ks->fixed && multiplies_wide(ks);
 }
 bool pl_mma_plain(const struct pl_kernels *ks, const struct pl_device_weight *w) {
     return w->dtype == PL_BF16 && w->cols % 256 == 0 && w->rows % 16 == 0 && w->row_bytes == 2 * w->cols &&
-           pl_mma_wide(ks, PL_MMA_WIDE_ROWS);
+           multiplies_wide(ks);
 }
 enum pl_inputs pl_mma_inputs(const struct pl_kernels *ks, bool plain, size_t ready) {
     return plain ? PL_INPUTS_PLAIN : pl_mma_wide(ks, ready) ? PL_INPUTS_WIDE : PL_INPUTS_FEW;
@@ -136,7 +158,7 @@ struct pl_mma_shape pl_mma_shape_of(const struct pl_kernels *ks, bool plain, uin
     {1, 1, 8, 1, 2, 0, 8, 2, false, false, false}, {1, 1, 8, 1, 2, 0, 8, 2, false, false, false}, { \
         2, 2, 8, 1, 2, 0, 2, 1, false, false, false                                                 \
     }
-    static const struct pl_mma_shape shapes[4][PL_MMA_SIZES] = {
+    static const struct pl_mma_shape shapes[5][PL_MMA_SIZES] = {
         {FEW, {4, 4, 4, 1, 2, 0, 1, 1, true, false, false}, {8, 4, 2, 1, 2, 0, 1, 1, true, false, false}},
         {FEW, {4, 8, 1, 1, 3, 3, 1, 2, true, false, true}, {8, 8, 1, 1, 4, 3, 1, 1, true, false, true}},
         {FEW, {4, 8, 1, 1, 4, 3, 1, 1, true, true, true}, {8, 8, 1, 1, 4, 3, 1, 1, true, true, true}},
@@ -144,15 +166,18 @@ struct pl_mma_shape pl_mma_shape_of(const struct pl_kernels *ks, bool plain, uin
          {1, 8, 1, 1, 3, 2, 1, 1, true, true, true},
          {2, 8, 1, 1, 2, 4, 1, 1, true, true, true},
          {4, 8, 1, 1, 2, 4, 1, 1, true, true, true},
-         {8, 8, 1, 1, 2, 2, 1, 1, true, true, true}}};
+         {8, 8, 1, 1, 2, 2, 1, 1, true, true, true}},
+        /* fixed: as the second, but two sets of sums a thread leave room for one group of 32 rows */
+        {FEW, {4, 8, 1, 1, 4, 3, 1, 1, true, false, true}, {8, 8, 1, 1, 4, 3, 1, 1, true, false, true}}};
     PL_ASSERT(size < PL_MMA_SIZES);
     if (plain) return shapes[3][size];
+    if (ks->fixed) return shapes[4][pl_cuda_capability(ks) < 90 ? PL_MIN(size, 2u) : size];
     return shapes[pl_mma_wide(ks, PL_MMA_ROWS) ? 2 : pl_cuda_capability(ks) >= 90][size];
 }
 
 static const uint32_t size_rows[PL_MMA_SIZES] = {1, 8, 16, 32, 64};
-void pl_kernel_mma_name(const struct pl_device_weight *w, uint32_t size, char out[48]) {
-    snprintf(out, 48, "cuda/mma/%s/r%u", pl_dtype_name(w->dtype), size_rows[size]);
+void pl_kernel_mma_name(const struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t size, char out[48]) {
+    snprintf(out, 48, "cuda/mma/%s/r%u%s", pl_dtype_name(w->dtype), size_rows[size], ks->fixed ? "/fixed" : "");
 }
 
 enum pl_status pl_kernel_mma(struct pl_kernels *ks, const struct pl_device_weight *w, const struct pl_mma_shape *shape,
@@ -163,6 +188,7 @@ enum pl_status pl_kernel_mma(struct pl_kernels *ks, const struct pl_device_weigh
     pl_jit_set_u32(&s, "GROUP", group);
     pl_jit_set_u32(&s, "ROWS_8", shape->rows_8);
     if (shape->wide) pl_jit_set(&s, "WIDE", "1");
+    if (ks->fixed) pl_jit_set(&s, "FIXED", "1");
     pl_jit_set(&s, "WM", (char[]){(char)('0' + shape->wm), 0}); /* plain digits: the preprocessor compares them */
     pl_jit_set(&s, "WK", (char[]){(char)('0' + shape->wk), 0});
     pl_jit_set_u32(&s, "EACH", shape->each);
@@ -173,7 +199,7 @@ enum pl_status pl_kernel_mma(struct pl_kernels *ks, const struct pl_device_weigh
         pl_jit_set(&s, "X_STAGES", (char[]){(char)('0' + shape->x_stages), 0});
     }
     pl_jit_set_weight(&s, w);
-    snprintf(name, sizeof name, "mma/%s/r%u", pl_dtype_name(w->dtype), 8 * shape->rows_8);
+    snprintf(name, sizeof name, "mma/%s/r%u%s", pl_dtype_name(w->dtype), 8 * shape->rows_8, ks->fixed ? "/fixed" : "");
     return pl_kernel_make(ks, &s, group, name, out, err);
 }
 
@@ -186,7 +212,8 @@ static uint32_t shared_bytes(const struct pl_device_weight *w, const struct pl_m
            (warps * s->depth + 2 * s->x_stages) * (uint32_t)sizeof(uint64_t);
 }
 
-/* Units a group of threads takes: whole outputs, or an even share where a group of outputs may be shared. */
+/* Units (chunks, or segments) a group of threads takes: whole outputs, or an even share where a group of outputs may be
+ * shared. */
 static uint32_t span_of(const struct pl_kernels *ks, const struct pl_mma_shape *shape, uint32_t shared, uint32_t groups,
                         uint32_t chunks) {
     const struct pl_device_info *info = pl_device_info(ks->device);
@@ -213,11 +240,14 @@ enum pl_status pl_launch_mma(struct pl_kernels *ks, struct pl_kernel *k, const s
         out[i] = here ? (uint32_t)m->w[i]->rows : 0;
         groups += (out[i] / 16 + strips - 1) / strips;
     }
-    uint32_t chunks = (cols / 256 + shape->wk - 1) / shape->wk, shared = shared_bytes(m->w[0], shape),
-             span = span_of(ks, shape, shared, groups, chunks);
-    uint32_t grid = (groups * chunks + span - 1) / span, sums = strips * shape->rows_8 * 128 * (uint32_t)sizeof(float);
+    uint32_t chunks = (cols / 256 + shape->wk - 1) / shape->wk, shared = shared_bytes(m->w[0], shape);
+    uint32_t segment = (cols / 256 + PL_MMA_SEGMENTS - 1) / PL_MMA_SEGMENTS,
+             parts = by_segments(ks, shape) ? (chunks + segment - 1) / segment : chunks;
+    uint32_t span = span_of(ks, shape, shared, groups, parts), grid = (groups * parts + span - 1) / span;
     PL_ASSERT(m->from % 8 == 0 && m->rows <= 8 * shape->rows_8 && grid <= groups_max(ks) &&
-              room->arrived.bytes >= groups * sizeof(uint32_t) && room->partial.bytes >= 2ull * grid * sums);
+              room->arrived.bytes >= groups * sizeof(uint32_t));
+    PL_ASSERT(!shape->split || room->partial.bytes >= partial_bytes(ks, shape, grid));
+    PL_ASSERT(!ks->fixed || shape->wk == 1 || (shape->wk == PL_MMA_SEGMENTS && !shape->split)); /* one order of additions */
     struct pl_args_mma a = {cols,    m->add ? PL_LINEAR_ADD : 0u, out[0],      out[1], out[2], m->rows,
                             m->row0, pieces_of(m->ready),         m->from / 8, span};
     args[9] = PL_ARG_BUFFER(&room->x);

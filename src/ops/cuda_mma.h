@@ -1,6 +1,9 @@
 /* cuda_mma - products of 1 to PL_MMA_ROWS rows with packed weights on NVIDIA's tensor cores (kernels/cuda/mma.k.c). The
  * weights are rearranged once, when they are loaded (retile.k.c); the inputs are made ready by the operation that makes them
- * (prepare.k.c). "Does it apply" answers NULL or the reason why not. */
+ * (prepare.k.c). "Does it apply" answers NULL or the reason why not.
+ *
+ * With ks->fixed a row's result has the same bits whatever the other rows are, how many, and where it stands: kernels of all
+ * sizes add in one order (mma.k.c, FIXED). Rearranged weights meet all rows by m16n8k16, bf16 weights by wgmma. */
 #ifndef PL_OPS_CUDA_MMA_H
 #define PL_OPS_CUDA_MMA_H
 
@@ -11,7 +14,9 @@ enum {
     PL_MMA_ROWS_MAX = 128, /* made ready at once; more are cheaper unpacked once: cuda_dense */
     PL_MMA_WIDE_ROWS = 17, /* from so many on four warps multiply together where the device can */
     PL_MMA_MATRICES_MAX = 3,
-    PL_MMA_SIZES = 5 /* kernels for 1, 8, 16, 32, 64 rows */
+    PL_MMA_SEGMENTS = 8,       /* of the inputs, where ks->fixed: mma.k.c with FIXED */
+    PL_MMA_FIXED_ROWS = 65535, /* made ready at once then, so that no number of rows changes what makes them ready */
+    PL_MMA_SIZES = 5           /* kernels for 1, 8, 16, 32, 64 rows */
 };
 /* Whether the format can be rearranged. */
 const char *pl_strips_decline(const struct pl_kernels *ks, const struct pl_device_weight *w);
@@ -27,6 +32,9 @@ struct pl_mma_room {
     struct pl_device_buffer x, partial, arrived;
 };
 uint64_t pl_mma_input_bytes(size_t rows, size_t cols);
+/* Rows of one launch, and rows made ready at once. */
+uint32_t pl_mma_rows(const struct pl_kernels *ks);
+size_t pl_mma_ready_rows(const struct pl_kernels *ks);
 /* Makes room for products of so many rows with inputs so wide and, together, so many outputs. */
 enum pl_status pl_mma_ready(struct pl_kernels *ks, struct pl_mma_room *room, size_t rows, size_t cols, size_t outputs,
                             struct pl_err *err) PL_MUST_CHECK;
@@ -70,7 +78,7 @@ bool pl_mma_wide(const struct pl_kernels *ks, size_t ready);
 bool pl_mma_plain(const struct pl_kernels *ks, const struct pl_device_weight *w);
 uint32_t pl_mma_size(size_t rows, enum pl_inputs inputs); /* index of the kernel */
 struct pl_mma_shape pl_mma_shape_of(const struct pl_kernels *ks, bool plain, uint32_t size);
-void pl_kernel_mma_name(const struct pl_device_weight *w, uint32_t size, char out[48]);
+void pl_kernel_mma_name(const struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t size, char out[48]);
 enum pl_status pl_kernel_mma(struct pl_kernels *ks, const struct pl_device_weight *w, const struct pl_mma_shape *shape,
                              struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 struct pl_launch_mma {

@@ -1,5 +1,6 @@
-/* Products with rearranged weights (cuda_mma.h) as the device backend runs them. The operation that makes a product's input
- * makes it ready as well where it can; d->prepared remembers whose rows those are until something else may write them. */
+/* Products with rearranged and bf16 weights (cuda_mma.h) as the device backend runs them. The operation that makes a
+ * product's input makes it ready as well where it can; d->prepared remembers whose rows those are until something else may
+ * write them. */
 #include "ops/device_ops.h"
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
@@ -11,7 +12,8 @@ static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
 bool dev_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w, enum pl_weight_use use) {
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_linear];
-    if (d->exact || (use != PL_WEIGHT_MATRIX && use != PL_WEIGHT_HEAD)) return false; /* rows are looked up in the others */
+    if (d->exact && !d->ks.fixed) return false;
+    if (use != PL_WEIGHT_MATRIX && use != PL_WEIGHT_HEAD) return false; /* rows are looked up in the others */
     if (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_STREAM && forced != PL_IMPL_CUBLASLT)
         return false;
     if ((c->disabled[PL_OP_linear] >> PL_IMPL_MMA & 1u) != 0) return false;
@@ -55,16 +57,17 @@ void dev_mma_deinit(struct dev_ops *d) {
 }
 
 const char *dev_mma_name(const struct dev_ops *d, struct dev_format *f, size_t rows) {
-    uint32_t size = pl_mma_size(PL_MIN(rows, (size_t)PL_MMA_ROWS), pl_mma_inputs(&d->ks, !f->w.strips, rows));
-    if (f->mma_names[size][0] == 0) pl_kernel_mma_name(&f->w, size, f->mma_names[size]);
+    uint32_t size = pl_mma_size(PL_MIN(rows, (size_t)pl_mma_rows(&d->ks)), pl_mma_inputs(&d->ks, !f->w.strips, rows));
+    if (f->mma_names[size][0] == 0) pl_kernel_mma_name(&d->ks, &f->w, size, f->mma_names[size]);
     return f->mma_names[size];
 }
 
 bool dev_prepares(const struct dev_ops *d, size_t rows, size_t cols) {
-    return d->mma_cols >= cols && cols % 256 == 0 && rows > (d->strips ? 0u : 1u) && rows <= PL_MMA_ROWS_MAX;
+    bool one = d->strips || d->ks.fixed; /* else one row of plain weights is another's */
+    return d->mma_cols >= cols && cols % 256 == 0 && rows > (one ? 0u : 1u) && rows <= pl_mma_ready_rows(&d->ks);
 }
 bool dev_mma_plain(const struct dev_ops *d, const struct pl_device_weight *w) {
-    return !d->exact && pl_mma_plain(&d->ks, w);
+    return (!d->exact || d->ks.fixed) && pl_mma_plain(&d->ks, w);
 }
 static enum pl_status prepare(struct pl_ops *o, enum pl_op op, enum pl_prepare which, enum pl_inputs inputs,
                               const struct pl_launch_prepare *p, const struct pl_activation *y) {
@@ -113,6 +116,7 @@ enum pl_status dev_mma(struct pl_ops *o, enum pl_op op, size_t count, const stru
     struct dev_ops *d = dev_of(o);
     struct pl_launch_mma m = {.count = count, .add = op == PL_OP_linear_add};
     uint64_t bytes = 0;
+    size_t most = pl_mma_ready_rows(&d->ks), each = pl_mma_rows(&d->ks);
     bool written = false;
     for (size_t i = 0; i < count; i++) {
         m.w[i] = &weight_of(w[i])->w;
@@ -121,17 +125,17 @@ enum pl_status dev_mma(struct pl_ops *o, enum pl_op op, size_t count, const stru
         bytes += weight_of(w[i])->bytes;
         written |= y[i] == d->prepared;
     }
-    for (uint32_t block = 0; block < x->rows; block += PL_MMA_ROWS_MAX) {
-        m.ready = PL_MIN(x->rows - block, (size_t)PL_MMA_ROWS_MAX);
+    for (uint32_t block = 0; block < x->rows; block += (uint32_t)most) {
+        m.ready = PL_MIN(x->rows - block, most);
         enum pl_inputs inputs = pl_mma_inputs(&d->ks, !weight_of(w[0])->w.strips, m.ready);
         if (d->prepared != x || d->prepared_as != inputs || block > 0) {
             struct pl_device_buffer from = *data_of(x); /* CUDA's handles are addresses */
             from.handle = (char *)from.handle + block * x->cols * sizeof(float);
             struct pl_launch_prepare p = {.x = &from, .rows = m.ready, .cols = x->cols};
-            PL_TRY(prepare(o, op, PL_PREPARE_COPY, inputs, &p, x->rows <= PL_MMA_ROWS_MAX ? x : NULL));
+            PL_TRY(prepare(o, op, PL_PREPARE_COPY, inputs, &p, x->rows <= most ? x : NULL));
         }
-        for (m.from = 0; m.from < m.ready; m.from += PL_MMA_ROWS) {
-            m.rows = PL_MIN((uint32_t)m.ready - m.from, (uint32_t)PL_MMA_ROWS);
+        for (m.from = 0; m.from < m.ready; m.from += (uint32_t)each) {
+            m.rows = (uint32_t)PL_MIN(m.ready - m.from, each);
             m.row0 = block + m.from;
             PL_TRY(launch(o, op, weight_of(w[0])->format, &m, bytes));
         }

@@ -230,9 +230,9 @@ enum pl_status dev_moe(struct pl_ops *o, const struct pl_moe *p, const struct pl
     struct pl_moe_route *k = NULL;
     PL_TRY(dev_moe_kernels(d, p, taken == PL_IMPL_DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE, &k));
     const struct pl_launch_route r = route_of(p, logits);
-    bool routed = taken == PL_IMPL_MMA && x->rows == 1 && pl_moe_routed_declines(&r, p->up->experts, p->used) == NULL;
-    if (routed) return dev_moe_routed(o, &r, p, x, ready, y);
-    bool ordered = taken != PL_IMPL_BY_SLOT && !(taken == PL_IMPL_MMA && x->rows == 1);
+    bool alone = taken == PL_IMPL_MMA && x->rows == 1 && !d->ks.fixed;
+    if (alone && pl_moe_routed_declines(&r, p->up->experts, p->used) == NULL) return dev_moe_routed(o, &r, p, x, ready, y);
+    bool ordered = taken != PL_IMPL_BY_SLOT && !alone;
     PL_TRY(choice(o, k, p, &r, !ordered ? 0 : taken == PL_IMPL_DENSE ? PL_MOE_DENSE_TILE : PL_MOE_TILE));
     if (taken == PL_IMPL_DENSE) return dev_moe_dense(o, k, p, x, y);
     if (taken == PL_IMPL_MMA) return dev_moe_mma(o, k, p, x, ready, y);

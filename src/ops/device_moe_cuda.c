@@ -5,6 +5,7 @@
 #include "ops/device_moe.h"
 
 enum {
+    GRID_MAX = 65535,
     MMA_ROWS_MAX = 1024,                  /* made ready at once */
     DENSE_ROWS_STRIPS = MMA_ROWS_MAX + 1, /* from so many rows on unpacking pays: rearranged weights, */
     DENSE_ROWS = 9                        /* and others, which the portable kernel takes up to then */
@@ -30,7 +31,8 @@ static bool wants_strips(const struct dev_ops *d, const struct pl_moe *p) {
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_moe];
     const struct pl_weight *all[] = {p->gate, p->up, p->down};
-    if (p->gate == NULL || d->exact || (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_DENSE))
+    if (p->gate == NULL || (d->exact && !d->ks.fixed) ||
+        (forced != PL_IMPL_NONE && forced != PL_IMPL_MMA && forced != PL_IMPL_DENSE))
         return false;
     if ((c->disabled[PL_OP_moe] >> PL_IMPL_MMA & 1u) != 0 || p->gate_bias != NULL || p->down_bias != NULL) return false;
     if (weight_of(p->gate)->format != weight_of(p->up)->format || p->act == PL_OPS_SWIGLU_CLAMPED) return false;
@@ -38,6 +40,9 @@ static bool wants_strips(const struct dev_ops *d, const struct pl_moe *p) {
         if (pl_moe_strips_decline(&d->ks, &weight_of(all[i])->w, all[i]->experts) != NULL) return false;
     return true;
 }
+
+/* Rows made ready at once. Fixed: all, since the other forms add in another order. */
+static size_t rows_max(const struct dev_ops *d) { return d->ks.fixed ? PL_MMA_FIXED_ROWS : MMA_ROWS_MAX; }
 
 static enum pl_status rearrange(struct dev_ops *d, struct dev_weight *w, struct pl_err *err) {
     struct pl_device_weight to = w->w;
@@ -87,7 +92,7 @@ static size_t dense_from(const struct pl_moe *p) { return is_strips(p->up) ? DEN
 
 enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_err *err) {
     if (is_strips(p->up))
-        PL_TRY(pl_moe_ready_room(&d->ks, &d->moe.ready, PL_MIN(rows, (size_t)MMA_ROWS_MAX), (size_t)p->gate->cols, err));
+        PL_TRY(pl_moe_ready_room(&d->ks, &d->moe.ready, PL_MIN(rows, rows_max(d)), (size_t)p->up->cols, err));
     bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_DENSE;
     if (dense_declines(d, p) != NULL || (rows < dense_from(p) && !forced)) return PL_OK;
     struct pl_err why = {0};
@@ -107,7 +112,9 @@ size_t dev_moe_cuda_candidates(const struct dev_ops *d, const struct pl_moe *p, 
     const char *dense = dense_declines(d, p), *mma = is_strips(p->up) ? NULL : "layout of the file";
     if (dense == NULL && rows > d->moe.dense_rows) dense = "no memory for unpacked weights";
     if (dense == NULL && rows < dense_from(p) && !forced) dense = "few rows";
-    if (mma == NULL && rows > MMA_ROWS_MAX) mma = "many rows";
+    if (mma == NULL && rows > rows_max(d)) mma = "many rows";
+    if (mma == NULL && pl_moe_tiles(rows * p->used, p->up->experts, PL_MOE_TILE) > GRID_MAX)
+        mma = "too many rows for one grid";
     bool planned = !d->exact && rows >= dense_from(p) && d->moe.dense_rows > 0 && dense_declines(d, p) == NULL;
     out[0] = (struct pl_candidate){PL_IMPL_DENSE, planned, dense};
     out[1] = (struct pl_candidate){PL_IMPL_MMA, is_strips(p->up), mma};
@@ -123,7 +130,7 @@ enum pl_status dev_moe_choose(struct pl_ops *o, struct pl_moe_route *k, const st
                               const struct pl_moe *p, uint32_t tile) {
     struct dev_ops *d = dev_of(o);
     uint32_t experts = (uint32_t)p->up->experts, used = (uint32_t)p->used;
-    bool both = tile > 0 && r->rows <= PL_MOE_CHOOSE_ROWS;
+    bool both = tile > 0 && r->rows <= PL_MOE_CHOOSE_ROWS && !d->base.invariant; /* else one kernel chooses for all */
     struct dev_moe_choice *c = &d->moe.choose[!both ? 0 : tile == PL_MOE_TILE ? 1 : 2];
     enum pl_status st = PL_OK;
     if (c->k.jit == NULL || c->experts != experts || c->used != used)
@@ -180,6 +187,7 @@ static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
     PL_TRY(pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_DOWN, 0, false, bulk_down, &noted, &d->ks.err));
     for (uint32_t tile = 0; dev_moe_chooses(d, &r, p) && tile <= PL_MOE_TILE; tile += PL_MOE_TILE)
         PL_TRY(pl_kernel_moe_choose(&d->ks, experts, used, tile, &noted, &d->ks.err));
+    if (d->ks.fixed) return PL_OK; /* no forms of one row */
     if (takes_one(d, &r, p)) {
         PL_TRY(pl_kernel_router(&d->ks, &noted, &d->ks.err));
         PL_TRY(pl_kernel_moe_one(&d->ks, up, PL_MOE_ONE_UP, (int)p->act, experts, used, &noted, &d->ks.err));
@@ -197,7 +205,7 @@ static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
 enum pl_status dev_moe_mma(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p, const struct pl_activation *x,
                            bool ready, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
-    bool direct = x->rows == 1;
+    bool direct = x->rows == 1 && !d->ks.fixed; /* one row in order of its experts gets the bits that it gets among others */
     if (d->ks.planning) {
         enum pl_status st = note_others(d, p);
         if (st != PL_OK) return dev_report(d, st);

@@ -53,6 +53,7 @@ struct pl_kernels {
     bool recording, graphs, uncounted; /* uncounted: kernels made from now on do not count on the device */
     bool every_lane; /* tests: kernels made from now on have each lane tell what one tells for its warp, which racecheck
                         needs */
+    bool fixed;      /* products add in an order that no number of rows changes (cuda_mma.h, cuda_fast.h) */
     bool planning;   /* kernels are only noted in `wanted`, launches do not happen */
     struct pl_jit_spec *wanted;
     size_t wanted_count, wanted_cap;

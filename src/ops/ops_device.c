@@ -193,7 +193,7 @@ static struct pl_candidate dense_candidate(const struct dev_ops *d, const struct
     return (struct pl_candidate){PL_IMPL_CUBLASLT, planned, why};
 }
 
-/* Invariant: one kernel for any number of rows. */
+/* Invariant: one kernel for any number of rows, or kernels that add in one order (ks.fixed). */
 static uint32_t tile_of(const struct dev_ops *d, size_t rows, uint32_t *tile_rows) {
     return pl_tile_of(d->base.invariant ? SIZE_MAX : rows, tile_rows);
 }
@@ -217,6 +217,10 @@ static size_t product_candidates(const struct dev_ops *d, const struct dev_weigh
         const char *not_fma = pl_fma_declines(&d->ks, &w->w, rows);
         out[n++] = (struct pl_candidate){PL_IMPL_FMA, not_fma == NULL, not_fma};
         out[n++] = (struct pl_candidate){PL_IMPL_GEMV, true, pl_gemv_declines(&d->ks, &w->w, rows)};
+    } else if (d->ks.fixed) { /* asked for the most rows: the choice may not depend on their number either */
+        const char *not_mma = pl_mma_declines(&d->ks, &w->w);
+        out[n++] = (struct pl_candidate){PL_IMPL_MMA, w->w.strips || dev_mma_plain(d, &w->w), not_mma};
+        out[n++] = (struct pl_candidate){PL_IMPL_GEMV, true, pl_gemv_declines(&d->ks, &w->w, PL_GEMV_ROWS_MAX)};
     }
     out[n++] = (struct pl_candidate){PL_IMPL_PORTABLE, true, w->w.strips ? "rearranged weights" : NULL};
     return n;
@@ -456,6 +460,10 @@ static bool is_ahead(const struct pl_batch *b) {
 static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv) {
     struct dev_ops *d = dev_of(o);
     if (b->rows == 0) return PL_OK;
+    if (d->ks.fixed && b->rows > PL_MMA_FIXED_ROWS) {
+        return report(d, pl_err_set(&d->ks.err, __FILE__, __LINE__, PL_LIMIT, "%u rows in a step, at most %d when invariant",
+                                    b->rows, PL_MMA_FIXED_ROWS));
+    }
     pl_stage_destroy(d->stage); /* everything is loaded */
     d->stage = NULL;
     enum pl_status st = upload_step(d, b, kv->shape.state_layers > 0);
@@ -946,6 +954,7 @@ static enum pl_status open_device(struct dev_ops *d, enum pl_device_kind kind, c
     PL_TRY(pl_ops_set_choice(&d->base, opt, err));
     PL_TRY(pl_kernels_open(kind, opt->device, &jit, &d->ks, err));
     d->ks.uncounted = opt->uncounted;
+    d->ks.fixed = kind == PL_DEVICE_CUDA && opt->invariant && !opt->exact;
     if (opt->no_graphs) d->ks.graphs = false;
     PL_TRY(pl_device_event_create(d->ks.device, &d->uploaded, err));
     pl_kernels_plan_begin(&d->ks); /* twice: all compiled at once, then made */

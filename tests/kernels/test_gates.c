@@ -250,6 +250,25 @@ static void latent_units(struct gate *g) {
     }
 }
 
+/* Products that add in one order for any number of rows: few from registers, many and bf16 by bulk copies. */
+static void fixed_order(struct gate *g, enum pl_dtype dtype, uint32_t rows_8) {
+    bool plain = dtype == PL_BF16, few = !plain && rows_8 <= 2;
+    struct pl_device_weight w = {.dtype = dtype};
+    struct pl_jit_spec s = spec("cuda/mma.k.c", "pk_mma", 256);
+    if (!few && strcmp(g->target, "sm_80") == 0) return;
+    pl_jit_set(&s, "FIXED", "1");
+    pl_jit_set(&s, "WM", few ? "1" : "8");
+    pl_jit_set(&s, "WK", few ? "8" : "1");
+    pl_jit_set_u32(&s, "ROWS_8", rows_8);
+    pl_jit_set_u32(&s, "EACH", 1);
+    pl_jit_set_u32(&s, "DEPTH", 2);
+    pl_jit_set_u32(&s, "HOLD", few ? 8 : 1);
+    if (!few) pl_jit_set(&s, "BULK", "1"), pl_jit_set(&s, "X_STAGES", "2");
+    if (plain) pl_jit_set(&s, "WIDE", "1");
+    pl_jit_set_weight(&s, &w);
+    compile(g, &s);
+}
+
 static void only_cuda(struct gate *g) {
     paged_units(g);
     latent_units(g);
@@ -296,7 +315,9 @@ static void only_cuda(struct gate *g) {
         pl_jit_set_weight(&r, &w);
         compile(g, &s);
         compile(g, &r);
+        fixed_order(g, strips[i], i == 0 ? 1 : 8);
     }
+    if (strcmp(g->target, "sm_90a") == 0) fixed_order(g, PL_BF16, 1), fixed_order(g, PL_BF16, 8);
     for (size_t i = 0; i < 2 * PL_COUNT_OF(strips) && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
         struct pl_device_weight w = {.dtype = strips[i / 2]};
         struct pl_jit_spec s = spec("cuda/moe_one.k.c", "pk_moe_one", i % 2 == 0 ? 128 : 384),
