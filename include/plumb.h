@@ -104,6 +104,8 @@ PLUMB_API int plumb_chat_tokenize(struct plumb_engine *e, const char *messages_j
 PLUMB_API int plumb_session_create(struct plumb_engine *e, struct plumb_session **out, struct plumb_error *err);
 PLUMB_API void plumb_session_destroy(struct plumb_session *s);
 PLUMB_API uint32_t plumb_session_length(const struct plumb_session *s);
+/* Where layers have a sliding window (by more than 256 tokens), or a recurrent state, the next append first computes what is
+ * left again. */
 PLUMB_API int plumb_session_truncate(struct plumb_session *s, uint32_t length, struct plumb_error *err);
 /* Appends ids (prefill in chunks). Afterwards plumb_session_logits holds the logits of the last one. */
 PLUMB_API int plumb_session_append(struct plumb_session *s, const uint32_t *ids, size_t count, struct plumb_error *err);
