@@ -1,6 +1,7 @@
 """A complete tiny chat model made from nothing but a seed: random Llama weights, a byte-level BPE tokenizer with
 ChatML's special tokens and a chat template. For tests of commands and server that need text in and out but no sense.
-Standard library only. Use: python3 tests/tiny_chat_model.py DIR [FAMILY]; families: llama, mamba, hybrid, windows."""
+Standard library only. Use: python3 tests/tiny_chat_model.py DIR [FAMILY]; families: llama, mamba, hybrid, windows, plamo2,
+nemotron."""
 import json
 import os
 import random
@@ -144,6 +145,74 @@ def hybrid_weights(rng, config):
     return out
 
 
+PLAMO2 = {"architectures": ["Plamo2ForCausalLM"], "model_type": "plamo2", "hidden_size": 48, "intermediate_size": 64,
+          "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size_per_head": 16,
+          "attention_window_size": 20, "full_attention_idx": [1], "rms_norm_eps": 1e-6, "mamba_d_state": 16, "mamba_d_conv": 4,
+          "mamba_num_heads": 4, "mamba_step": 2, "mamba_enabled": True, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+          "bos_token_id": None}
+
+
+def plamo2_weights(rng, config):
+    e, v, f, n, d = (config[k] for k in ("hidden_size", "vocab_size", "intermediate_size", "mamba_d_state", "hidden_size_per_head"))
+    heads, kv, h, rank = config["num_attention_heads"], config["num_key_value_heads"], config["mamba_num_heads"], 64
+    inner = h * d
+    out = [matrix(rng, "model.embed_tokens.weight", v, e), vector(rng, "model.norm.weight", e, 0, 0.05),
+           matrix(rng, "lm_head.weight", v, e)]
+    for l in range(config["num_hidden_layers"]):
+        p = f"model.layers.layers.{l}."
+        out += [vector(rng, f"{p}{name}.weight", e, 0, 0.03) for name in ("pre_mixer_norm", "post_mixer_norm", "pre_mlp_norm", "post_mlp_norm")]
+        out += [matrix(rng, p + "mlp.gate_up_proj.weight", 2 * f, e), matrix(rng, p + "mlp.down_proj.weight", e, f)]
+        p += "mixer."
+        if l % 2 == 1:
+            weight = lambda name, n: (name, [n, d], vector(rng, name, n * d, 1, 0.1)[2])
+            out += [matrix(rng, p + "qkv_proj.weight", (heads + 2 * kv) * d, e), matrix(rng, p + "o_proj.weight", e, heads * d),
+                    weight(p + "q_weight", heads), weight(p + "k_weight", kv)]
+            continue
+        taps = matrix(rng, p + "conv1d.weight", inner, 4)
+        out += [matrix(rng, p + "in_proj.weight", 2 * inner, e), (taps[0], [inner, 1, 4], taps[2]),
+                matrix(rng, p + "bcdt_proj.weight", rank + 2 * n, inner), matrix(rng, p + "dt_proj.weight", h, rank, 0.7),
+                vector(rng, p + "dt_bias", h, -2, 0.5), vector(rng, p + "A_log", h, 0, 0.5), vector(rng, p + "D", h, 1, 0.2),
+                vector(rng, p + "dt_norm_weight", rank, 1, 0.1), vector(rng, p + "B_norm_weight", n, 1, 0.1),
+                vector(rng, p + "C_norm_weight", n, 1, 0.1), matrix(rng, p + "out_proj.weight", e, inner)]
+    return out
+
+
+NEMOTRON = {"architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "hidden_size": 48, "intermediate_size": 64,
+            "num_hidden_layers": 4, "hybrid_override_pattern": "ME*E", "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16,
+            "layer_norm_epsilon": 1e-5, "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "ssm_state_size": 16, "mamba_num_heads": 6,
+            "mamba_head_dim": 16, "n_groups": 2, "conv_kernel": 4, "use_conv_bias": True, "n_routed_experts": 6, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 40, "n_shared_experts": 1, "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "bos_token_id": None}
+
+
+def nemotron_weights(rng, config):
+    e, v, n, h, x = (config[k] for k in ("hidden_size", "vocab_size", "ssm_state_size", "mamba_num_heads", "n_routed_experts"))
+    inner = h * config["mamba_head_dim"]
+    conv, d = inner + 2 * config["n_groups"] * n, config["head_dim"]
+    q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
+    out = [matrix(rng, "backbone.embeddings.weight", v, e), vector(rng, "backbone.norm_f.weight", e, 1, 0.05),
+           matrix(rng, "lm_head.weight", v, e)]
+    for l, kind in enumerate(config["hybrid_override_pattern"]):
+        p = f"backbone.layers.{l}.mixer."
+        out.append(vector(rng, f"backbone.layers.{l}.norm.weight", e, 1, 0.05))
+        if kind == "*":
+            out += [matrix(rng, f"{p}{m}_proj.weight", r, c) for m, r, c in (("q", q, e), ("k", kv, e), ("v", kv, e), ("o", e, q))]
+        elif kind == "E":
+            mlps = [(f"experts.{i}", config["moe_intermediate_size"]) for i in range(x)]
+            mlps.append(("shared_experts", config["moe_shared_expert_intermediate_size"]))
+            out += [matrix(rng, p + "gate.weight", x, e), vector(rng, p + "gate.e_score_correction_bias", x, 0, 0.2)]
+            for name, f in mlps:
+                out += [matrix(rng, f"{p}{name}.up_proj.weight", f, e), matrix(rng, f"{p}{name}.down_proj.weight", e, f)]
+        else:
+            taps = matrix(rng, p + "conv1d.weight", conv, 4)
+            out += [matrix(rng, p + "in_proj.weight", inner + conv + h, e), (taps[0], [conv, 1, 4], taps[2]),
+                    vector(rng, p + "conv1d.bias", conv, 0, 0.1), vector(rng, p + "dt_bias", h, -2, 0.5),
+                    vector(rng, p + "A_log", h, 0, 0.5), vector(rng, p + "D", h, 1, 0.2),
+                    vector(rng, p + "norm.weight", inner, 1, 0.05), matrix(rng, p + "out_proj.weight", e, inner)]
+    return out
+
+
 def write(directory, seed=1, context=512, family="llama", head_dim=16):
     os.makedirs(directory, exist_ok=True)
     tok = tokenizer()
@@ -156,6 +225,9 @@ def write(directory, seed=1, context=512, family="llama", head_dim=16):
               "eos_token_id": ids["<|im_end|>"]}
     if family == "mamba":
         config = dict(MAMBA, vocab_size=vocab, max_position_embeddings=context, eos_token_id=ids["<|im_end|>"])
+    if family in ("plamo2", "nemotron"):
+        config = dict(PLAMO2 if family == "plamo2" else NEMOTRON, vocab_size=vocab, max_position_embeddings=context,
+                      eos_token_id=ids["<|im_end|>"])
     if family == "hybrid":
         config = dict(HYBRID, vocab_size=vocab, max_position_embeddings=context, eos_token_id=ids["<|im_end|>"])
     if family == "windows":  # of four layers one sees everything
@@ -169,7 +241,8 @@ def write(directory, seed=1, context=512, family="llama", head_dim=16):
         with open(os.path.join(directory, name), "w", encoding="utf-8") as out:
             json.dump(value, out, ensure_ascii=False)
     with open(os.path.join(directory, "model.safetensors"), "wb") as out:
-        out.write(safetensors({"mamba": mamba_weights, "hybrid": hybrid_weights}.get(family, weights)(random.Random(seed), config)))
+        of = {"mamba": mamba_weights, "hybrid": hybrid_weights, "plamo2": plamo2_weights, "nemotron": nemotron_weights}
+        out.write(safetensors(of.get(family, weights)(random.Random(seed), config)))
 
 
 if __name__ == "__main__":

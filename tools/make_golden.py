@@ -268,6 +268,7 @@ MLX_CASES = {
     "cohere2-mlx4": ("cohere2", 4, 32, torch.bfloat16, {}),
     "glm-mlx4": ("glm", 4, 32, torch.bfloat16, {}),
     "mamba-mlx4": ("mamba", 4, 32, torch.bfloat16, {}),
+    "falcon-mamba-mlx4": ("falcon-mamba", 4, 32, torch.bfloat16, {}),
     "mamba2-mlx4": ("mamba2", 4, 32, torch.float16, {}),
     "granite-hybrid-mlx4": ("granite-hybrid", 4, 32, torch.bfloat16, {}),
     "granite-hybrid-moe-mlx4": ("granite-hybrid-moe", 4, 32, torch.bfloat16, {}),

@@ -18,6 +18,9 @@
 #define MODEL  "build/test-service-model"
 #define MAMBA  "build/test-service-mamba"  /* no pages that count: its state is in slots */
 #define HYBRID "build/test-service-hybrid" /* both, so it is preempted too */
+/* PLaMo 2 (one of its windows is shorter than the texts), Nemotron-H with experts */
+#define PLAMO2   "build/test-service-plamo2"
+#define NEMOTRON "build/test-service-nemotron"
 static const char *model = MODEL, *kv_dtype = "f32";
 static float sparse_values;
 enum { CONTEXT = 96, TEXT_MAX = 96, REQUESTS = 150, RUNNING = 6 };
@@ -249,6 +252,10 @@ static void recurrent_texts_equal_those_of_runs_alone(void **state) {
     model = HYBRID;
     for (uint64_t with = 6; with <= 8; with++) assert_int_equal(program(with, false), 0);
     assert_true(preempted > 0);
+    model = PLAMO2;
+    assert_int_equal(program(11, false), 0);
+    model = NEMOTRON;
+    assert_int_equal(program(12, false), 0);
     model = MODEL;
 }
 /* Scales and levels travel with pages that are shared, copied, given up and computed again. */
@@ -412,6 +419,8 @@ int main(void) {
     if (system("python3 tests/tiny_chat_model.py " MODEL " >/dev/null") != 0) return 1;
     if (system("python3 tests/tiny_chat_model.py " MAMBA " mamba >/dev/null") != 0) return 1;
     if (system("python3 tests/tiny_chat_model.py " HYBRID " hybrid >/dev/null") != 0) return 1;
+    if (system("python3 tests/tiny_chat_model.py " PLAMO2 " plamo2 >/dev/null") != 0) return 1;
+    if (system("python3 tests/tiny_chat_model.py " NEMOTRON " nemotron >/dev/null") != 0) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_equal_those_of_runs_alone),
                                        cmocka_unit_test(caches_in_few_bits_do_alike),
                                        cmocka_unit_test(a_choice_of_another_row_is_seen),

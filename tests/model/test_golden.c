@@ -93,6 +93,7 @@ static const struct golden_case cases[] = {
     {"plamo2-mlx4", "plamo2-mlx4", true, false},
     {"mamba-mlx4", "mamba-mlx4", true, false},
     {"mamba2-mlx4", "mamba2-mlx4", true, false},
+    {"falcon-mamba-mlx4", "falcon-mamba-mlx4", true, false},
     {"granite-hybrid-mlx4", "granite-hybrid-mlx4", true, false},
     {"granite-hybrid-moe-mlx4", "granite-hybrid-moe-mlx4", true, true},
     {"jamba-mlx4", "jamba-mlx4", true, true},
