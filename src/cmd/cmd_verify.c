@@ -1,5 +1,6 @@
 /* verify - the whole verification pass: lists its plan, runs each item in a process of its own, writes one report. */
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -296,7 +297,7 @@ static json_t *run_apart(const struct verify *v, const struct pl_verify_item *it
     size_t n = 0;
     double left = v->budget_s > 0 ? PL_MAX(v->deadline - pl_clock_s(), 1) : v->o.timeout_s;
     bool cut = left < v->o.timeout_s;
-    uint32_t limit = cut ? (uint32_t)left : v->o.timeout_s;
+    uint32_t limit = cut ? (uint32_t)ceil(left) : v->o.timeout_s; /* so that it ends with the budget, not before */
     argv[n++] = (char *)(uintptr_t)v->self;
     for (int i = 0; i < v->argc && n < 70; i++) argv[n++] = v->argv[i];
     argv[n++] = flag;

@@ -321,14 +321,16 @@ static void kernel_row(struct report *r, const char *route, const char *op, cons
 }
 
 /* What runs instead where the paged kernels do not take a model's heads: with the first model of which that is said. */
-static void shape_row(struct report *r, const char *route, const char *reason, const char *way) {
+static void shape_row(struct report *r, const char *route, const char *way) {
+    static const char *const reasons[] = {"geometry", "head size", "head groups"};
     char instead[400], names[300] = "";
     double n = 0;
     size_t at = PLANNED;
-    for (size_t i = 0; i < 1 + r->models && n == 0; i++) {
+    for (size_t i = 0; i < (1 + r->models) * PL_COUNT_OF(reasons) && n == 0; i++) {
+        size_t model = i / PL_COUNT_OF(reasons);
         instead[0] = '\0';
-        at = i == 0 ? PLANNED : WAYS + i - 1;
-        n = form_steps(&r->seen[at], NULL, reason, instead, sizeof instead);
+        at = model == 0 ? PLANNED : WAYS + model - 1;
+        n = form_steps(&r->seen[at], NULL, reasons[i % PL_COUNT_OF(reasons)], instead, sizeof instead);
     }
     if (n > 0) (void)launches(&r->seen[at], "attention", NULL, names, sizeof names);
     add_row_of(r, route, way, n > 0 ? r->seen[at].model : "", n, names,
@@ -427,8 +429,8 @@ static void attention_rows(struct report *r) {
     form_row(r, "cascade over a shared beginning", FORCED_CASCADE, "cascade", NULL);
     decline_rows(r);
     form_row(r, "gather, asked for", FORCED_GATHER, "gather", NULL);
-    form_row(r, "gather, because all else is switched off", SWITCHED_OFF, "gather", NULL);
-    shape_row(r, "declined for the size of heads", "geometry", "a model whose heads the paged kernels do not take");
+    form_row(r, "kill switch: every form by plan is switched off", SWITCHED_OFF, NULL, "kill switch");
+    shape_row(r, "declined for the size of heads", "a model whose heads the paged kernels do not take");
     kernel_row(r, "attention with sinks", "attention", sinks, "a model with sinks",
                r->cpu ? cpu_one_form : "no model here has attention sinks");
     form_row(r, "declined before the pool: a step of several tokens", FORCED_V2, NULL, "multi-token");
