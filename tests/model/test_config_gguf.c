@@ -280,6 +280,98 @@ static void refusals_name_the_key(void **state) {
     }
 }
 
+static void craft_list(struct craft *c, const char *key, uint32_t a, uint32_t b, uint32_t d) {
+    const uint32_t three[] = {a, b, d};
+    craft_array(c, key, PL_GGUF_U32, 3, three, sizeof three);
+}
+
+/* What converters write for a Nemotron 3: a state, experts, attention. */
+static struct craft nemotron(const char *extra, uint32_t value) {
+    struct craft c = craft_new();
+    craft_string(&c, "general.architecture", "nemotron_h_moe");
+    const struct {
+        const char *key;
+        uint32_t value;
+    } keys[] = {{"block_count", 3},
+                {"context_length", 4096},
+                {"embedding_length", 64},
+                {"attention.head_count", 4},
+                {"attention.key_length", 16},
+                {"attention.value_length", 16},
+                {"ssm.state_size", 16},
+                {"ssm.conv_kernel", 4},
+                {"ssm.inner_size", 64},
+                {"ssm.time_step_rank", 4},
+                {"ssm.group_count", 2},
+                {"expert_count", 8},
+                {"expert_used_count", 3},
+                {"expert_feed_forward_length", 32},
+                {"expert_shared_feed_forward_length", 48}};
+    for (size_t i = 0; i < PL_COUNT_OF(keys); i++) craft_u32(&c, arch_key("nemotron_h_moe", keys[i].key), keys[i].value);
+    if (extra != NULL) craft_u32(&c, arch_key("nemotron_h_moe", extra), value);
+    craft_list(&c, "nemotron_h_moe.attention.head_count_kv", 0, 0, 2);
+    craft_list(&c, "nemotron_h_moe.feed_forward_length", 0, 32, 0);
+    craft_f32(&c, "nemotron_h_moe.attention.layer_norm_rms_epsilon", 1e-5f);
+    craft_f32(&c, "nemotron_h_moe.expert_weights_scale", 2.5f);
+    craft_tensor(&c, "token_embd.weight", 64, 96, PL_F16);
+    craft_tensor(&c, "blk.1.ffn_gate_inp.weight", 64, 8, PL_F16);
+    return c;
+}
+
+static void experts_without_gates(void **state) {
+    (void)state;
+    struct craft c = nemotron("expert_group_count", 1);
+    struct pl_model_config m = must_read(&c);
+    assert_true(m.layer_ssm[0] && m.layer_moe[1] && !m.layer_ssm[1] && m.kv_layers == 1 && m.state_layers == 1);
+    assert_true(m.experts_sigmoid && m.expert_groups == 0 && m.shared_width == 48 && m.experts_used == 3);
+    ASSERT_NEAR(m.experts_scale, 2.5f);
+    static const struct {
+        const char *key;
+        uint32_t value;
+        const char *part;
+        enum pl_status status;
+    } wrong[] = {{"moe_latent_size", 32, "latent space", PL_UNSUPPORTED},
+                 {"expert_gating_func", 1, "gating function 1", PL_UNSUPPORTED},
+                 {"expert_group_count", 2, "expert_group_used_count is missing", PL_FORMAT}};
+    for (size_t i = 0; i < PL_COUNT_OF(wrong); i++) {
+        struct pl_err err;
+        c = nemotron(wrong[i].key, wrong[i].value);
+        enum pl_status st = read_craft(&c, &m, &err);
+        if (st != wrong[i].status || strstr(err.text, wrong[i].part) == NULL) fail_msg("%s gave %s", wrong[i].key, err.text);
+    }
+}
+
+/* PLaMo 2 says the heads of each layer, none where it has a state. */
+static void heads_of_each_layer(void **state) {
+    (void)state;
+    for (uint32_t other = 4; other <= 5; other++) {
+        struct craft c = craft_new();
+        craft_string(&c, "general.architecture", "plamo2");
+        static const struct {
+            const char *key;
+            uint32_t value;
+        } keys[] = {{"block_count", 3},          {"context_length", 4096},     {"embedding_length", 2048},
+                    {"feed_forward_length", 96}, {"attention.key_length", 16}, {"attention.value_length", 16},
+                    {"ssm.state_size", 16},      {"ssm.conv_kernel", 4},       {"ssm.inner_size", 64},
+                    {"ssm.time_step_rank", 4},   {"ssm.group_count", 0}};
+        for (size_t i = 0; i < PL_COUNT_OF(keys); i++) craft_u32(&c, arch_key("plamo2", keys[i].key), keys[i].value);
+        craft_list(&c, "plamo2.attention.head_count", 4, 0, other);
+        craft_list(&c, "plamo2.attention.head_count_kv", 2, 0, 2);
+        craft_f32(&c, "plamo2.attention.layer_norm_rms_epsilon", 1e-6f);
+        craft_tensor(&c, "token_embd.weight", 2048, 96, PL_F16);
+        struct pl_model_config m;
+        struct pl_err err;
+        enum pl_status st = read_craft(&c, &m, &err);
+        if (other == 5) {
+            assert_true(st == PL_FORMAT && strstr(err.text, "5 for layer 2") != NULL);
+            continue;
+        }
+        if (st != PL_OK) fail_msg("%s", err.text);
+        assert_true(m.heads == 4 && m.kv_heads == 2 && m.layer_ssm[1] && m.kv_layers == 2 && m.window == 0);
+        assert_true(m.ssm.heads == 4 && m.ssm.head_dim == 16 && m.ssm.dt_rank == 128);
+    }
+}
+
 /* Each key that must be there, left out. */
 static void missing_keys_are_named(void **state) {
     (void)state;
@@ -314,6 +406,8 @@ int main(void) {
         cmocka_unit_test(vocabulary_is_the_matrix),
         cmocka_unit_test(other_architectures),
         cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(experts_without_gates),
+        cmocka_unit_test(heads_of_each_layer),
         cmocka_unit_test(missing_keys_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
