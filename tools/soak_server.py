@@ -351,7 +351,8 @@ def settle(s, seconds=180):
     while True:
         m = metrics(s)
         busy = m["plumb_requests_running"] + m["plumb_requests_waiting"]
-        lost = m["plumb_kv_pages"] - m["plumb_kv_pages_free"] - m["plumb_kv_pages_cached"]
+        lost = sum(m[f"plumb_{group}"] - m[f"plumb_{group}_free"] - m[f"plumb_{group}_cached"]
+                   for group in ("kv_pages", "kv_window_pages"))
         if busy == 0 and lost == 0:
             return None
         if time.monotonic() > end:
