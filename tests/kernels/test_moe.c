@@ -286,6 +286,7 @@ static void trial_begin(struct trial *t) {
     CHECK(pl_device_fill(ks.device, ks.stream, &room.made, 0xFF, &err));
     CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, t->ids, t->slots * 4, &err));
     CHECK(pl_device_upload(ks.device, ks.stream, &room.weights, 0, t->weights, t->slots * 4, &err));
+    CHECK(pl_device_stream_wait(ks.device, ks.stream, &err)); /* the control changes ids: not while they are read */
 }
 /* How far the result is from the reference in the worst place, relative to the terms' magnitudes. */
 static double trial_close(struct trial *t, const struct mix *k, const struct product_case *c, bool wrong_expert) {
