@@ -11,12 +11,14 @@
  *   team_sum                      over TEAM neighbouring threads (TEAM divides GROUP)
  *   LOCAL_INC                     adds one to a u32 in local memory, gives what was there
  *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
+ *   UNROLLED                      after ROLLED: before a loop that the others shall unroll
  *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA RINT   f32 functions
  *   DIV(x, y)                     the float nearest to x / y on every target, where / of OpenCL may miss by 2.5: x and y positive,
  *                                 nothing near the ends of the range. For what decides a step of quantised numbers
  *   EXACT MUL ADD                 after EXACT at the head of a block each MUL and ADD in it is rounded on its own
  *   DOT4(a, b, c)                 c + the products of four bytes of a and b, all signed
  *   LOCAL_COUNT                   adds one to a u32 in local memory, gives what it was
+ *   LOCAL_ADD(p, n)               adds n to a u32 in local memory, gives what it was
  *   count_launch                  the witness: one thread of the launch adds one to a counter. All threads pass it, before
  *                                 they read what another launch wrote: where launches may overlap (sm_90 and up) it is
  *                                 also the wait for the launch before this one
@@ -66,8 +68,10 @@ typedef uint4 v4u;
 #define MUL(x, y)      ((f32)(x) * (f32)(y))
 #define ADD(x, y)      ((f32)(x) + (f32)(y))
 #define LOCAL_COUNT(p) atomic_inc(p)
+#define LOCAL_ADD(p, n) atomic_add(p, n)
 #define NEG_INF        (-INFINITY)
 #define ROLLED         _Pragma("unroll 1")
+#define UNROLLED
 FN f32 f16_load(GLOBAL const u16 *p) { return vload_half(0, (GLOBAL const half *)p); }
 FN void f16_store(GLOBAL u16 *p, f32 v) { vstore_half_rte(v, 0, (GLOBAL half *)p); }
 #define COUNTER_ADD(p) atomic_inc(p)
@@ -78,9 +82,9 @@ FN void f16_store(GLOBAL u16 *p, f32 v) { vstore_half_rte(v, 0, (GLOBAL half *)p
 #endif
 /* Of the floats around a / b the one that leaves the least: a - q * b needs no rounding for the nearest and its neighbours. */
 FN f32 DIV(f32 a, f32 b) {
-    u32 first = f32_bits(a / b) + (u32)(PL_DIV_OFF) - 3u;
+    u32 first = f32_bits(a / b) + (u32)(PL_DIV_OFF) - 4u;
     f32 best = 0.0f, least = INFINITY;
-    for (u32 i = 0; i < 7u; i++) {
+    for (u32 i = 0; i < 9u; i++) {
         f32 q = bits_f32(first + i), rest = FABS(FMA(-q, b, a));
         if (rest < least) {
             least = rest;
@@ -136,8 +140,10 @@ typedef uint4 v4u;
 #define RINT(x)      rintf(x)
 #define DIV(x, y)    ((x) / (y)) /* both compilers round it, unless told not to */
 #define LOCAL_COUNT(p) atomicAdd(p, 1u)
+#define LOCAL_ADD(p, n) atomicAdd(p, n)
 #define NEG_INF      __uint_as_float(0xFF800000u)
 #define ROLLED
+#define UNROLLED _Pragma("unroll")
 #define COUNTER_ADD(p) atomicAdd(p, 1u)
 #define LOCAL_INC(p)   atomicAdd(p, 1u)
 #define PL_SHUFFLE 1

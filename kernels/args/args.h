@@ -42,20 +42,23 @@ struct pl_args_draw {
 PL_ARGS_CHECK(pl_args_draw, mass_floor, 32);
 PL_ARGS_SIZE(pl_args_draw, 48);
 
-/* What one part of a row holds. */
+/* What one part of a row holds: the best of what is kept for sure, of what is listed, and the largest of that. */
 struct pl_draw_part {
-    u64 mass; /* 2^-34 of the largest's */
+    u64 mass; /* 2^-34 of the largest's; of what is sure, or, where nothing was weighed before, of all */
     f32 score, logit;
     u32 id, listed;
+    f32 open_score, open_logit;
+    u32 open_id;
+    f32 highest;
 };
-PL_ARGS_CHECK(pl_draw_part, listed, 20);
-PL_ARGS_SIZE(pl_draw_part, 24);
+PL_ARGS_CHECK(pl_draw_part, highest, 36);
+PL_ARGS_SIZE(pl_draw_part, 40);
 
-/* parts of a row; maxima kept of each part, entries of its list. */
+/* parts of a row; maxima kept of each part, entries of its list; whether draw_weigh ran. */
 struct pl_args_draws {
-    u32 rows, cols, parts, maxima, list, pad;
+    u32 rows, cols, parts, maxima, list, weighed;
 };
-PL_ARGS_CHECK(pl_args_draws, list, 16);
+PL_ARGS_CHECK(pl_args_draws, weighed, 20);
 PL_ARGS_SIZE(pl_args_draws, 24);
 
 /* A product with a weight matrix [out, in]. */
@@ -75,6 +78,14 @@ struct pl_args_ternary {
 };
 PL_ARGS_CHECK(pl_args_ternary, scale, 12);
 PL_ARGS_SIZE(pl_args_ternary, 16);
+
+/* The same with up to three matrices of one input, in tiles of 16 outputs; a norm's epsilon and offset. */
+struct pl_args_ternaries {
+    u32 rows, out0, out1, out2, tiles;
+    f32 scale0, scale1, scale2, value, offset;
+};
+PL_ARGS_CHECK(pl_args_ternaries, offset, 36);
+PL_ARGS_SIZE(pl_args_ternaries, 40);
 
 /* Products of few rows with up to three matrices of one format and one input. */
 struct pl_args_gemv {

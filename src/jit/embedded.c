@@ -47,6 +47,7 @@
     X(cuda_prepare, "cuda/prepare.k.c")                 \
     X(cuda_retile, "cuda/retile.k.c")                   \
     X(cuda_stream, "cuda/stream.k.c")                   \
+    X(cuda_ternary, "cuda/ternary.k.c")                 \
     X(cuda_gemv, "cuda/gemv.k.c")                       \
     X(cuda_fma, "cuda/fma.k.c")                         \
     X(cuda_pack, "cuda/pack.k.c")                       \

@@ -49,21 +49,22 @@ static enum pl_status attend(struct pl_model *m, uint32_t l, const struct pl_lay
     struct pl_activation *out[] = {m->q, m->k, m->v};
     PL_TRY(pl_layer_norm(m, x, w->attn_norm, NULL, m->h));
     PL_TRY(pl_ops_ternary(m->ops, 3, qkv, m->h, out));
-    PL_TRY(pl_layer_attention(m, l, w));
-    return pl_layer_norm(m, m->a, w->attn_sub_norm, NULL, m->a);
+    return pl_layer_attention(m, l, w);
 }
 
+/* No result is written over its own input, so that a device may do several of these at once; m->q is as wide as m->h. */
 static enum pl_status finish(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                              struct pl_activation *x) {
     const struct pl_weight *gate_up[] = {w->gate, w->up};
     struct pl_activation *inner[] = {m->g, m->u};
-    PL_TRY(product(m, w->o, a, m->h));
-    PL_TRY(pl_ops_add(m->ops, x, m->h));
+    PL_TRY(pl_layer_norm(m, a == m->a ? m->a : m->a_out, w->attn_sub_norm, NULL, m->h));
+    PL_TRY(product(m, w->o, m->h, m->q));
+    PL_TRY(pl_ops_add(m->ops, x, m->q));
     PL_TRY(pl_layer_norm(m, x, w->mlp_norm, NULL, m->h));
     PL_TRY(pl_ops_ternary(m->ops, 2, gate_up, m->h, inner));
     PL_TRY(pl_ops_glu(m->ops, m->cfg.mlp_act, m->g, m->u, m->g));
-    PL_TRY(pl_layer_norm(m, m->g, w->mlp_sub_norm, NULL, m->g));
-    PL_TRY(product(m, w->down, m->g, m->h));
+    PL_TRY(pl_layer_norm(m, m->g, w->mlp_sub_norm, NULL, m->u));
+    PL_TRY(product(m, w->down, m->u, m->h));
     return pl_ops_add(m->ops, x, m->h);
 }
 

@@ -10,6 +10,7 @@
 #include "ops/draw.h"
 #include "ops/cuda_moe.h"
 #include "ops/cuda_stream.h"
+#include "ops/cuda_ternary.h"
 #include "ops/impl.h"
 #include "ops/latent.h"
 #include "ops/launch.h"
@@ -98,6 +99,16 @@ struct dev_norm {
     const struct pl_weight *w;
     float eps, offset;
 };
+/* Ternary products of one row that have been asked for and not launched, behind the norm that waited for them; count 0:
+ * none. */
+struct dev_ternary_waits {
+    size_t count;
+    const struct pl_weight *w[PL_TERNARY_MATRICES_MAX];
+    const struct pl_activation *x;
+    struct pl_activation *y[PL_TERNARY_MATRICES_MAX];
+    struct dev_norm norm; /* y NULL: none */
+};
+enum { DEV_TERNARY_KERNELS = 16 };
 /* A rotation and append that has been asked for and not launched: the attention after it does it. r.q NULL: none. */
 struct dev_rope_waits {
     struct pl_launch_rope r;
@@ -189,6 +200,12 @@ struct dev_ops {
         struct pl_ternary_kernels k;
         struct pl_device_buffer q, row; /* inputs in 8 bits, the scale and sum of each row */
         uint64_t cols, room;            /* widest input; 0: there are no ternary weights */
+        struct dev_ternary_kernel {
+            struct pl_ternary_kind kind;
+            struct pl_kernel k;
+        } made[DEV_TERNARY_KERNELS];
+        size_t made_count;
+        struct dev_ternary_waits waits;
     } ternary;
     struct {
         struct pl_kernel append;
@@ -232,7 +249,14 @@ enum pl_status dev_ternary_fill(struct dev_ops *d, const struct pl_tensor *t, st
                                 struct pl_err *err) PL_MUST_CHECK;
 enum pl_status dev_ternary_begin(struct dev_ops *d) PL_MUST_CHECK;
 void dev_ternary_deinit(struct dev_ops *d);
-const char *dev_ternary_name(const struct dev_ops *d, size_t rows);
+const char *dev_ternary_name(const struct dev_ops *d, const struct dev_weight *w, size_t rows);
+enum pl_status dev_ternary_settle(struct pl_ops *o) PL_MUST_CHECK; /* launches what waits */
+/* Whether what waits can also do x += add, and y = act(gate) * up; doing it. */
+bool dev_ternary_adds(const struct dev_ops *d, const struct pl_activation *x, const struct pl_activation *add);
+enum pl_status dev_ternary_add(struct pl_ops *o, struct pl_activation *x) PL_MUST_CHECK;
+bool dev_ternary_gates(const struct dev_ops *d, enum pl_ops_act act, const struct pl_activation *gate,
+                       const struct pl_activation *up, const struct pl_activation *y);
+enum pl_status dev_ternary_gate(struct pl_ops *o, enum pl_ops_act act, struct pl_activation *y) PL_MUST_CHECK;
 enum pl_status dev_ternary(struct pl_ops *o, size_t count, const struct pl_weight *const *w, const struct pl_activation *x,
                            struct pl_activation *const *y) PL_MUST_CHECK;
 

@@ -20,7 +20,8 @@ bool dev_streams_strips(const struct dev_ops *d) {
 static bool streams(const struct dev_ops *d) { return d->streams > 0 || (d->strip_streams > 0 && dev_streams_strips(d)); }
 
 bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n) {
-    if ((!streams(d) && d->routers == 0) || n->x->rows != 1 || n->x->cols % 8 != 0 || n->x == n->y || asked(d, PL_OP_norm))
+    if ((!streams(d) && d->routers == 0 && d->ternary.cols == 0) || n->x->rows != 1 || n->x->cols % 8 != 0 || n->x == n->y ||
+        asked(d, PL_OP_norm))
         return false;
     d->norm_waits = *n;
     return true;

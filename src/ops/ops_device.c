@@ -248,7 +248,7 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     const struct dev_ops *d = (const struct dev_ops *)o;
     uint32_t tile_rows, tile = tile_of(d, rows, &tile_rows);
     if (dw->format == NULL || rows == 0) return "none";
-    if (dw->w.dtype == PL_TERNARY) return dev_ternary_name(d, rows);
+    if (dw->w.dtype == PL_TERNARY) return dev_ternary_name(d, dw, rows);
     struct dev_format *f = dw->format;
     enum pl_impl taken = dev_product(d, dw, rows);
     if (taken == PL_IMPL_NONE) return "refused";
@@ -530,6 +530,7 @@ enum pl_status dev_norm(struct pl_ops *o, const struct dev_norm *n) {
 }
 enum pl_status dev_settle(struct pl_ops *o) {
     PL_TRY(dev_chain_settle(o));
+    PL_TRY(dev_ternary_settle(o));
     struct dev_norm n = dev_of(o)->norm_waits;
     struct dev_rope_waits w = dev_of(o)->rope_waits;
     if (w.r.q != NULL) {
@@ -577,6 +578,7 @@ static enum pl_status layer_norm(struct pl_ops *o, struct pl_activation *x, cons
 }
 static enum pl_status add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add_) {
     struct dev_ops *d = dev_of(o);
+    if (dev_ternary_adds(d, x, add_)) return dev_ternary_add(o, x);
     PL_TRY(dev_settle(o));
     struct pl_kernel *k = &d->elementwise[PL_EW_ADD];
     return done(o, PL_OP_add, k, 0, pl_launch_add(&d->ks, k, data_of(x), data_of(add_), x->rows, x->cols));
@@ -772,6 +774,7 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
 static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    if (dev_ternary_gates(d, act, gate, up, y)) return dev_ternary_gate(o, act, y);
     PL_TRY(dev_settle(o));
     if (up == NULL) {
         struct pl_kernel *alone = &d->elementwise[act == PL_OPS_SILU    ? PL_EW_SILU_ALONE

@@ -14,6 +14,7 @@
 
 #include "base/pool.h"
 #include "jit/jit.h"
+#include "ops/cuda_ternary.h"
 #include "ops/launch.h"
 #include "ops/paged.h"
 #include "tests/devices.h"
@@ -203,6 +204,22 @@ static void ternary(struct gate *g) {
     }
     pl_jit_set(&e, "ACT_RELU2", "1");
     compile(g, &e);
+}
+
+static void ternary_units(struct gate *g) {
+    static const struct pl_ternary_kind kinds[] = {{.in = 2560, .split = 4, .norm = true},
+                                                   {.in = 2560, .split = 4, .norm = true, .relu2 = true},
+                                                   {.in = 2560, .split = 8, .norm = true, .add = true},
+                                                   {.in = 6912, .split = 8, .norm = true, .add = true},
+                                                   {.in = 192, .split = 4, .silu = true},
+                                                   {.in = 2560, .split = 8, .rows_8 = 1},
+                                                   {.in = 6912, .split = 8, .rows_8 = 2},
+                                                   {.in = 6912, .split = 4, .rows_8 = 4}};
+    for (size_t i = 0; i < PL_COUNT_OF(kinds); i++) {
+        struct pl_jit_spec s;
+        pl_ternaries_spec(&kinds[i], &s);
+        compile(g, &s);
+    }
 }
 
 static void paged_units(struct gate *g) {
@@ -486,7 +503,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     experts(&gated);
     ternary(&gated);
     draws(&gated);
-    if (kind == PL_DEVICE_CUDA) only_cuda(&gated), cuda_inputs_and_attention(&gated);
+    if (kind == PL_DEVICE_CUDA) ternary_units(&gated), only_cuda(&gated), cuda_inputs_and_attention(&gated);
     struct pl_pool *pool = NULL;
     int threads = kind == PL_DEVICE_ROCM ? 1 : 0; /* hipRTC 5.2 dies when two compile at once */
     assert_int_equal(pl_pool_create(threads, &pool, &err), PL_OK);
