@@ -7,6 +7,7 @@
 #define PL_CPU_AVX2_Q8_H
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "cpu/internal.h"
 #include "cpu/prefetch.h"
@@ -109,6 +110,13 @@ Q8_INLINE __m256i act4(const int8_t *q) {
     return _mm256_set1_epi32(v);
 }
 
+/* A sum that is made here and now: gcc 12 would rather have all products first and add them up as a tree, for which there
+ * are not registers enough. */
+Q8_INLINE __m256i as_written(__m256i v) {
+    __asm__("" : "+x"(v));
+    return v;
+}
+
 #if defined(__AVXVNNI__)
 enum { BYTES_BY_WORDS = 1 }; /* unsigned by signed bytes go straight into 32-bit sums */
 #else
@@ -118,7 +126,8 @@ enum { BYTES_BY_WORDS = 0 };
 Q8_INLINE __m256i start(const struct q8_instance k, int32_t nsum) {
     if (k.pairs == 1 && !BYTES_BY_WORDS) /* codes are taken minus 128 already: formats without an offset get it back */
         return k.offset_log2 == NO_OFFSET ? _mm256_set1_epi32(-128 * nsum) : _mm256_setzero_si256();
-    return k.offset_log2 == NO_OFFSET ? _mm256_setzero_si256() : _mm256_set1_epi32(nsum * (1 << k.offset_log2));
+    return k.offset_log2 == NO_OFFSET ? _mm256_setzero_si256()
+                                      : _mm256_slli_epi32(_mm256_set1_epi32(nsum), k.offset_log2 & 31);
 }
 
 #if defined(__AVXVNNI__)
@@ -151,6 +160,7 @@ Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m25
             if (k.pairs == 1) a = _mm256_sign_epi8(a, v);
             __m256i x = _mm256_maddubs_epi16(mag, a);
             part[m] = (j - from) % k.pairs == 0 ? x : _mm256_add_epi16(part[m], x);
+            if (n == 4) part[m] = as_written(part[m]);
             if ((j - from) % k.pairs == k.pairs - 1 || j == to - 1)
                 d[m] = _mm256_add_epi32(d[m], _mm256_madd_epi16(part[m], ones));
         }
@@ -213,21 +223,26 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int n, const struct pl_c
         q8_store(w, row, acc[m], bias != NULL ? bias + h8 : NULL, accumulate, y + (size_t)m * y_stride + h8);
 }
 
-typedef void (*cpu_q8_fn)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y,
-                          size_t y_stride, const float *bias, bool accumulate);
+#include "cpu/avx2_groups.h"
 
-/* Defines `name`, the kernel of one format for any group size. */
-#define Q8_KERNEL(name, ...)                                                                                               \
-    static void name(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride, \
-                     const float *bias, bool accumulate) {                                                                 \
-        const struct q8_instance k = {__VA_ARGS__};                                                                        \
-        for (size_t h8 = 0; h8 < TILE_ROWS && tile * TILE_ROWS + h8 < w->out; h8 += 8) {                                   \
-            switch (g->rows) {                                                                                             \
-            case 4: q8_run(k, 4, w, tile, h8, g, y, y_stride, bias, accumulate); break;                                    \
-            case 2: q8_run(k, 2, w, tile, h8, g, y, y_stride, bias, accumulate); break;                                    \
-            default: q8_run(k, 1, w, tile, h8, g, y, y_stride, bias, accumulate); break;                                   \
-            }                                                                                                              \
-        }                                                                                                                  \
-    }
+/* Defines `name`, the kernels of one format: a tile by one group of any size, by many. */
+#define Q8_KERNEL(name, ...)                                                                                       \
+    static void name##_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y,   \
+                            size_t y_stride, const float *bias, bool accumulate) {                                 \
+        const struct q8_instance k = {__VA_ARGS__};                                                                \
+        for (size_t h8 = 0; h8 < TILE_ROWS && tile * TILE_ROWS + h8 < w->out; h8 += 8) {                           \
+            switch (g->rows) {                                                                                     \
+            case 4: q8_run(k, 4, w, tile, h8, g, y, y_stride, bias, accumulate); break;                            \
+            case 2: q8_run(k, 2, w, tile, h8, g, y, y_stride, bias, accumulate); break;                            \
+            default: q8_run(k, 1, w, tile, h8, g, y, y_stride, bias, accumulate); break;                           \
+            }                                                                                                      \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void name##_groups(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, \
+                              float *y, size_t y_stride, const float *bias, bool accumulate) {                     \
+        const struct q8_instance k = {__VA_ARGS__};                                                                \
+        groups_run(k, w, tile, g, n, y, y_stride, bias, accumulate);                                               \
+    }                                                                                                              \
+    static const struct q8_kernel name = {name##_tile, name##_groups};
 
 #endif

@@ -6,6 +6,8 @@
 void avx2_float_tile(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end, void *scratch);
 void avx2_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                   const float *bias, bool accumulate);
+void avx2_q8_groups(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
+                    size_t y_stride, const float *bias, bool accumulate);
 
 static inline int32_t sum16(__m256i a, __m256i b) {
     __m256i s = _mm256_add_epi32(a, b);
@@ -16,6 +18,8 @@ static inline int32_t sum16(__m256i a, __m256i b) {
 
 void avx2_vnni_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                     const float *bias, bool accumulate);
+void avx2_vnni_groups(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
+                      size_t y_stride, const float *bias, bool accumulate);
 
 /* A block of one row: 8-bit values at q, its scale returned, the sums of its halves in sum. */
 static inline float quantize_block(const float *x, size_t n, int8_t *q, int32_t *sum) {
@@ -58,6 +62,7 @@ const struct cpu_table cpu_table_avx2 = {.isa = PL_ISA_AVX2,
                                          .float_tile = avx2_float_tile,
                                          .quantize = quantize,
                                          .q8_tile = avx2_q8_tile,
+                                         .q8_groups = avx2_q8_groups,
                                          ROW_KERNELS};
 const struct cpu_table cpu_table_avx_vnni = {.isa = PL_ISA_AVX_VNNI,
                                              .group_max = 4,
@@ -65,4 +70,5 @@ const struct cpu_table cpu_table_avx_vnni = {.isa = PL_ISA_AVX_VNNI,
                                              .float_tile = avx2_float_tile,
                                              .quantize = quantize,
                                              .q8_tile = avx2_vnni_tile,
+                                             .q8_groups = avx2_vnni_groups,
                                              ROW_KERNELS};

@@ -6,5 +6,5 @@ void neon_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_a
                   const float *bias, bool accumulate);
 void neon_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
                   const float *bias, bool accumulate) {
-    kernel_of(w->format)(w, tile, g, y, y_stride, bias, accumulate);
+    kernel_of(w->format)->tile(w, tile, g, y, y_stride, bias, accumulate);
 }

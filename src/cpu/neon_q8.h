@@ -227,23 +227,21 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int n, const int quarter
     }
 }
 
-typedef void (*cpu_q8_fn)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y,
-                          size_t y_stride, const float *bias, bool accumulate);
-
 /* Defines `name`, the kernel of one format for any group size. */
-#define Q8_KERNEL(name, storage, scale, has_min, offset, book, fits)                                                       \
-    static void name(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride, \
-                     const float *bias, bool accumulate) {                                                                 \
-        const struct q8_instance k = {storage, scale, has_min, offset, book, (fits) == 1};                                 \
-        const size_t step = g->rows >= 8 ? 4 : g->rows == 4 ? 8 : 16;                                                      \
-        for (size_t r = 0; r < TILE_ROWS && tile * TILE_ROWS + r < w->out; r += step) {                                    \
-            switch (g->rows) {                                                                                             \
-            case 8: q8_run(k, 8, 1, w, tile, r, g, y, y_stride, bias, accumulate); break;                                  \
-            case 4: q8_run(k, 4, 2, w, tile, r, g, y, y_stride, bias, accumulate); break;                                  \
-            case 2: q8_run(k, 2, 4, w, tile, r, g, y, y_stride, bias, accumulate); break;                                  \
-            default: q8_run(k, 1, 4, w, tile, r, g, y, y_stride, bias, accumulate); break;                                 \
-            }                                                                                                              \
-        }                                                                                                                  \
-    }
+#define Q8_KERNEL(name, storage, scale, has_min, offset, book, fits)                                             \
+    static void name##_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, \
+                            size_t y_stride, const float *bias, bool accumulate) {                               \
+        const struct q8_instance k = {storage, scale, has_min, offset, book, (fits) == 1};                       \
+        const size_t step = g->rows >= 8 ? 4 : g->rows == 4 ? 8 : 16;                                            \
+        for (size_t r = 0; r < TILE_ROWS && tile * TILE_ROWS + r < w->out; r += step) {                          \
+            switch (g->rows) {                                                                                   \
+            case 8: q8_run(k, 8, 1, w, tile, r, g, y, y_stride, bias, accumulate); break;                        \
+            case 4: q8_run(k, 4, 2, w, tile, r, g, y, y_stride, bias, accumulate); break;                        \
+            case 2: q8_run(k, 2, 4, w, tile, r, g, y, y_stride, bias, accumulate); break;                        \
+            default: q8_run(k, 1, 4, w, tile, r, g, y, y_stride, bias, accumulate); break;                       \
+            }                                                                                                    \
+        }                                                                                                        \
+    }                                                                                                            \
+    static const struct q8_kernel name = {name##_tile, NULL};
 
 #endif

@@ -4,6 +4,13 @@
 #ifndef PL_CPU_Q8_FORMATS_H
 #define PL_CPU_Q8_FORMATS_H
 
+struct q8_kernel {
+    void (*tile)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                 const float *bias, bool accumulate);
+    void (*groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
+                   size_t y_stride, const float *bias, bool accumulate); /* of groups of the most rows; NULL: none */
+};
+
 Q8_KERNEL(q4_0, STORE_U4, SCALE_F16, false, 3, NULL, 8)
 Q8_KERNEL(q4_1, STORE_U4, SCALE_F16, true, NO_OFFSET, NULL, 8)
 Q8_KERNEL(q4_k, STORE_U4, SCALE_K32, true, NO_OFFSET, NULL, 8)
@@ -25,32 +32,32 @@ Q8_KERNEL(mlx5, STORE_U5, SCALE_MLX, true, NO_OFFSET, NULL, 4)
 Q8_KERNEL(mlx6, STORE_U6, SCALE_MLX, true, NO_OFFSET, NULL, 2)
 Q8_KERNEL(mlx8, STORE_U8, SCALE_MLX, true, NO_OFFSET, NULL, 1)
 
-static cpu_q8_fn kernel_of(const struct cpu_tile_format *f) {
+static const struct q8_kernel *kernel_of(const struct cpu_tile_format *f) {
     switch (f->dtype) {
-    case PL_Q4_0: return q4_0;
-    case PL_Q4_1: return q4_1;
-    case PL_Q5_0: return q5_0;
-    case PL_Q5_1: return q5_1;
-    case PL_Q8_0: return q8_0;
-    case PL_Q2_K: return q2_k;
-    case PL_Q3_K: return q3_k;
-    case PL_Q4_K: return q4_k;
-    case PL_Q5_K: return q5_k;
-    case PL_Q6_K: return q6_k;
-    case PL_IQ4_NL: return iq4_nl;
-    case PL_IQ4_XS: return iq4_xs;
-    case PL_MXFP4: return mxfp4;
+    case PL_Q4_0: return &q4_0;
+    case PL_Q4_1: return &q4_1;
+    case PL_Q5_0: return &q5_0;
+    case PL_Q5_1: return &q5_1;
+    case PL_Q8_0: return &q8_0;
+    case PL_Q2_K: return &q2_k;
+    case PL_Q3_K: return &q3_k;
+    case PL_Q4_K: return &q4_k;
+    case PL_Q5_K: return &q5_k;
+    case PL_Q6_K: return &q6_k;
+    case PL_IQ4_NL: return &iq4_nl;
+    case PL_IQ4_XS: return &iq4_xs;
+    case PL_MXFP4: return &mxfp4;
     case PL_TERNARY:
     case PL_TQ1_0:
-    case PL_TQ2_0: return tq;
+    case PL_TQ2_0: return &tq;
     default: break;
     }
-    return f->bits == 2   ? mlx2
-           : f->bits == 3 ? mlx3
-           : f->bits == 4 ? mlx4
-           : f->bits == 5 ? mlx5
-           : f->bits == 6 ? mlx6
-                          : mlx8;
+    return f->bits == 2   ? &mlx2
+           : f->bits == 3 ? &mlx3
+           : f->bits == 4 ? &mlx4
+           : f->bits == 5 ? &mlx5
+           : f->bits == 6 ? &mlx6
+                          : &mlx8;
 }
 
 #endif

@@ -17,7 +17,8 @@ from tests.tap import Skip, case, main  # noqa: E402
 BENCH = "build/release/bench/bench_matmul"
 STORED = "tests/golden/cpu_instructions.json"
 TOLERANCE = 0.10
-KERNELS = [("q4_1", "1"), ("q4_1", "4"), ("q4_k", "1"), ("q4_k", "4"), ("q8_0", "1"), ("q8_0", "4"), ("f16", "1"), ("f16", "4")]
+KERNELS = [("q4_1", "1"), ("q4_1", "4"), ("q4_k", "1"), ("q4_k", "4"), ("q8_0", "1"), ("q8_0", "4"), ("f16", "1"), ("f16", "4"),
+           ("q4_k", "64"), ("q8_0", "64")]
 
 
 def compiler():

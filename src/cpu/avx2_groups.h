@@ -1,0 +1,124 @@
+/* avx2_groups - the product of a tile with many groups of four activation rows: codes of eight blocks are widened to bytes
+ * once for up to sixteen groups, and each activation that is broadcast meets all sixteen outputs. Operations on an element
+ * and their order are those of avx2_q8.h: the results are the same bits. Included by it. */
+#ifndef PL_CPU_AVX2_GROUPS_H
+#define PL_CPU_AVX2_GROUPS_H
+
+enum { CHUNK_BLOCKS = 8, CHUNK_GROUPS = 16, GROUP_ROWS = 4 };
+
+struct q8_chunk {
+    _Alignas(32) unsigned char codes[CHUNK_BLOCKS][512]; /* vectors of tile.h, each code a byte */
+    float scale[CHUNK_BLOCKS][2][TILE_ROWS], min[CHUNK_BLOCKS][2][TILE_ROWS];
+};
+
+/* Codes whose products cannot be added in 16 bits are kept less 128, signed. */
+Q8_INLINE bool is_signed(const struct q8_instance k) { return k.pairs == 1 && !BYTES_BY_WORDS; }
+
+Q8_INLINE void chunk_unpack(const struct q8_instance k, const struct pl_cpu_weight *w, const unsigned char *tile,
+                            size_t first, size_t count, struct q8_chunk *c) {
+    __m256i book = _mm256_setzero_si256();
+    if (k.book != NULL) book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)k.book));
+    for (size_t b = 0; b < count; b++) {
+        cpu_prefetch_block(k.storage, k.scale, &w->layout, tile, first + b);
+        for (size_t h8 = 0; h8 < TILE_ROWS; h8 += 8) {
+            const unsigned char *p = tile + (first + b) * w->layout.plane_bytes + 4 * h8;
+            const struct q8_scales s = load_scales(k, w, tile, first + b, h8);
+#pragma GCC unroll 8
+            for (int j = 0; j < 8; j++) {
+                __m256i v = unpack(k, p, j);
+                if (k.book != NULL) v = _mm256_shuffle_epi8(book, v);
+                if (is_signed(k)) v = _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80));
+                _mm256_store_si256((__m256i *)(void *)(c->codes[b] + 64 * j + 4 * h8), v);
+            }
+            for (int i = 0; i < 2; i++) {
+                _mm256_store_ps(c->scale[b][i] + h8, s.s[i]);
+                _mm256_store_ps(c->min[b][i] + h8, s.m[i]);
+            }
+        }
+    }
+}
+
+/* d[m][h] += codes of vectors [from, to), half h of the outputs, . activations, for n rows. */
+Q8_INLINE void chunk_dots(const struct q8_instance k, const unsigned char *codes, const int8_t *q, const int from,
+                          const int to, const int n, __m256i (*d)[2]) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i part[4][2];
+    (void)k, (void)ones, (void)part;
+#pragma GCC unroll 8
+    for (int j = from; j < to; j++) {
+        const __m256i v[2] = {load32(codes + 64 * j), load32(codes + 64 * j + 32)};
+#pragma GCC unroll 4
+        for (int m = 0; m < n; m++) {
+            const __m256i a = act4(q + 32 * m + 4 * j);
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+#if defined(__AVXVNNI__)
+                d[m][h] = _mm256_dpbusd_avx_epi32(d[m][h], v[h], a);
+#else
+                const __m256i x = is_signed(k) ? _mm256_maddubs_epi16(_mm256_abs_epi8(v[h]), _mm256_sign_epi8(a, v[h]))
+                                               : _mm256_maddubs_epi16(v[h], a);
+                part[m][h] = (j - from) % k.pairs == 0 ? x : as_written(_mm256_add_epi16(part[m][h], x));
+                if ((j - from) % k.pairs == k.pairs - 1 || j == to - 1)
+                    d[m][h] = as_written(_mm256_add_epi32(d[m][h], _mm256_madd_epi16(part[m][h], ones)));
+#endif
+            }
+        }
+    }
+}
+
+/* Rows [m0, m0 + n) of a block, or of its half i where halves have scales of their own, into acc. */
+Q8_INLINE void chunk_rows(const struct q8_instance k, const struct q8_chunk *c, size_t b, const unsigned char *a,
+                          const bool halves, const int i, const int m0, const int n, float (*acc)[TILE_ROWS]) {
+    const float *scale = (const float *)(const void *)(a + 32 * GROUP_ROWS) + m0, *ssum = scale + GROUP_ROWS;
+    const int32_t *nsum = (const int32_t *)(const void *)(ssum + GROUP_ROWS) + (halves ? (1 + i) * GROUP_ROWS : 0);
+    __m256i d[4][2];
+#pragma GCC unroll 4
+    for (int m = 0; m < n; m++) d[m][0] = d[m][1] = start(k, nsum[m]);
+    chunk_dots(k, c->codes[b], (const int8_t *)a + 32 * m0, i > 0 ? 4 : 0, halves && i == 0 ? 4 : 8, n, d);
+#pragma GCC unroll 4
+    for (int m = 0; m < n; m++) {
+        const __m256 s = _mm256_set1_ps(scale[m]);
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            float *at = acc[m0 + m] + 8 * h;
+            __m256 v = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_load_ps(c->scale[b][i] + 8 * h), s), _mm256_cvtepi32_ps(d[m][h]),
+                                       _mm256_load_ps(at));
+            if (k.has_min)
+                v = _mm256_fmadd_ps(_mm256_load_ps(c->min[b][i] + 8 * h),
+                                    _mm256_set1_ps(halves ? scale[m] * (float)-nsum[m] : ssum[m]), v);
+            _mm256_store_ps(at, v);
+        }
+    }
+}
+
+/* n groups of four rows. */
+Q8_INLINE void groups_run(const struct q8_instance k, const struct pl_cpu_weight *w, size_t tile_index,
+                          const struct cpu_act_group *g, size_t n, float *y, size_t y_stride, const float *bias,
+                          bool accumulate) {
+    const bool halves = k.scale == SCALE_K16 || k.scale == SCALE_K16N;
+    const int together = k.pairs == 8 || BYTES_BY_WORDS ? 4 : 2; /* as many as registers hold */
+    const unsigned char *tile = w->tiles + tile_index * w->layout.bytes;
+    struct q8_chunk chunk;
+    _Alignas(32) float acc[CHUNK_GROUPS][GROUP_ROWS][TILE_ROWS];
+    memset(acc, 0, n * sizeof acc[0]);
+    for (size_t first = 0, count; first < w->layout.blocks; first += count) {
+        count = PL_MIN((size_t)CHUNK_BLOCKS, w->layout.blocks - first);
+        chunk_unpack(k, w, tile, first, count, &chunk);
+        for (size_t i = 0; i < n; i++) {
+            const unsigned char *a = g[i].data + first * GROUP_ROWS * ACT_ROW_BYTES;
+            for (size_t b = 0; b < count; b++, a += GROUP_ROWS * ACT_ROW_BYTES)
+#pragma GCC unroll 2
+                for (int m0 = 0; m0 < GROUP_ROWS; m0 += together) {
+                    chunk_rows(k, &chunk, b, a, halves, 0, m0, together, acc[i]);
+                    if (halves) chunk_rows(k, &chunk, b, a, true, 1, m0, together, acc[i]);
+                }
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        for (size_t m = 0; m < GROUP_ROWS; m++)
+            for (size_t h8 = 0; h8 < TILE_ROWS && tile_index * TILE_ROWS + h8 < w->out; h8 += 8)
+                q8_store(w, tile_index * TILE_ROWS + h8, _mm256_load_ps(acc[i][m] + h8), bias != NULL ? bias + h8 : NULL,
+                         accumulate, y + (g[i].first + m) * y_stride + h8);
+}
+
+#endif
