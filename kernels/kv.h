@@ -55,9 +55,15 @@ FN f32 kv_scaled(GLOBAL const KV_TYPE *vector, f32 v) {
 }
 #endif
 
-/* Vectors from the pool's start, in 64 bits: pools are larger than 2 GiB. */
+/* Vectors from the pool's start, in 64 bits: pools are larger than 2 GiB. PAGES_IN_ORDER: one sequence's tokens, as widen.k.c
+ * leaves them. */
 FN u64 kv_place(GLOBAL const u32 *table, u32 position, u32 g, u32 kv_heads) {
+#ifdef PAGES_IN_ORDER
+    (void)table;
+    u64 token = position;
+#else
     u64 token = (u64)table[position / PAGE_TOKENS] * PAGE_TOKENS + position % PAGE_TOKENS;
+#endif
     return token * kv_heads + g;
 }
 /* Likewise, in KV_TYPEs. */

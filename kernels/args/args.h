@@ -266,6 +266,13 @@ struct pl_args_whole {
 PL_ARGS_CHECK(pl_args_whole, norm_eps, 32);
 PL_ARGS_SIZE(pl_args_whole, 40);
 
+/* Tokens [first, end) of the sequence whose first row in the step is row0. */
+struct pl_args_widen {
+    u32 heads, kv_heads, stride, row0, first, end;
+};
+PL_ARGS_CHECK(pl_args_widen, end, 20);
+PL_ARGS_SIZE(pl_args_widen, 24);
+
 /* Rows [row0, row0 + rows) of the step: consecutive positions of one sequence. */
 struct pl_args_tiles {
     u32 heads, kv_heads, window, stride;

@@ -11,7 +11,8 @@
  * Without shared chunks the group that arrives last at a merged row joins its states, in the plan's order; with them
  * paged_mma_merge does: too many rows would be complete at once. Bitwise repeatable.
  * What stands in the plan, and tokens older than this step (a.fresh), is read before the launch before this one is done.
- * Requires: HEAD_DIM % 16 == 0, PAGE_TOKENS % 16 == 0, f16 or bf16 pages, GROUP 128; `arrived` all 0, as this leaves it.
+ * Requires: HEAD_DIM % 16 == 0, PAGE_TOKENS % 16 == 0, GROUP 128, f16 or bf16 pages; of one member also few bits (KV_I8, KV_F8;
+ * KV_K8V4 with HEAD_DIM 32, 64 or 128); `arrived` all 0, as this leaves it.
  * Relative error to src/ref <= 2e-3. Cost: reads each visible key and value once per HEADS heads. */
 #include "dialect.h"
 #include "args/args.h"
@@ -78,9 +79,12 @@ FN void merge(const u32 *states, u32 count, u32 y, const f32 *parts, const f32 *
             for (u32 i = 0; r < HEADS && i < PL_MIN(count - s0, PLACES); i += IN_HAND)
                 join(&a, places() + i, PL_MIN(count - s0, PLACES) - i, parts, lse_log2, r, d);
         }
-        if (r >= HEADS) continue;
         f32 by = a.total > 0.0f ? 1.0f / a.total : 0.0f;
-        *(float4 *)(to + r * HEAD_DIM + d) = make_float4(a.sum.x * by, a.sum.y * by, a.sum.z * by, a.sum.w * by);
+        float4 row = make_float4(a.sum.x * by, a.sum.y * by, a.sum.z * by, a.sum.w * by);
+#ifdef KV_K8V4
+        row = turned_back(row, d / 4u);
+#endif
+        if (r < HEADS) *(float4 *)(to + r * HEAD_DIM + d) = row;
     }
 }
 

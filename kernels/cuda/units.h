@@ -53,6 +53,24 @@ FN f32 power2(f32 x) {
 FN void shared_put16(u32 at, u32 x, u32 y, u32 z, u32 w) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
+FN void shared_put8(u32 at, u32 x, u32 y) { asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(at), "r"(x), "r"(y) : "memory"); }
+FN u32 shared_get4(u32 at) {
+    u32 x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+/* Four bytes of x (0 to 3) and y (4 to 7), by the numbers in `which`, its lowest four bits first; plus 8: the byte's sign, spread. */
+FN u32 pick_bytes(u32 x, u32 y, u32 which) {
+    u32 v;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(x), "r"(y), "r"(which));
+    return v;
+}
+/* Both halves minus those of y. */
+FN u32 minus2(u32 x, u32 y) {
+    u32 v;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(x), "r"(y));
+    return v;
+}
 FN void shared_put4(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory"); }
 /* Past the first cache: what other groups of this launch wrote. */
 FN f32 fresh(const f32 *p) { return __ldcg(p); }

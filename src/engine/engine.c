@@ -171,7 +171,8 @@ static void announce_sparse(const struct plumb_engine *e) {
     const bool cuda = pl_ops_backend(e->ops) == PL_BACKEND_CUDA;
     if (e->opt.sparse_values > 0 && e->kv_shape.layers > 0)
         pl_log_always("attention: values whose weight is below %g are not read%s", (double)e->opt.sparse_values,
-                      cuda ? ", in decode, by kernels without tensor cores" : "");
+                      cuda ? ", in decode, by kernels without tensor cores: slower than reading all"
+                           : ": slower than reading all");
 }
 
 static void announce_pages(const struct plumb_engine *e) {
@@ -196,7 +197,7 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     announce_state(e);
     if (e->kv_shape.layers > 0) announce_pages(e);
     if (pl_is_kv8(e->kv_shape.dtype) && pl_ops_backend(e->ops) == PL_BACKEND_CUDA)
-        pl_log_always("KV cache: %s is slower than f16 here: its attention runs without tensor cores",
+        pl_log_always("KV cache: %s decodes more slowly than f16 here: its codes are widened first (docs/perf/kv.md)",
                       pl_kv_type_name(e->kv_shape.dtype));
     announce_sparse(e);
     PL_TRY(allocate_step(e, err));

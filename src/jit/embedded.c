@@ -21,6 +21,7 @@
     X(attention, "attention.k.c")                       \
     X(latent, "latent.k.c")                             \
     X(paged, "paged.k.c")                               \
+    X(widen, "widen.k.c")                               \
     X(bandwidth, "bandwidth.k.c")                       \
     X(moe_route, "moe_route.k.c")                       \
     X(ssm, "ssm.k.c")                                   \

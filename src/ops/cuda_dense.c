@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "tensor/kv8.h"
 
 enum { PACK_GROUP = 256, TILES_GROUP = 128, TILE_ROWS = 64 };
 
@@ -159,7 +160,7 @@ enum pl_status pl_launch_dense(struct pl_kernels *ks, struct pl_dense *dense, st
 const char *pl_tiles_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads,
                               size_t kv_heads) {
     if (!pl_cuda_has_units(ks)) return "no bf16 matrix units";
-    if (kv != PL_F16 && kv != PL_BF16) return "cache type";
+    if (kv != PL_F16 && kv != PL_BF16 && !pl_is_kv8(kv)) return "cache type";
     if (head_dim != 64 && head_dim != 128) return "head size";
     if (kv_heads == 0 || heads % kv_heads != 0 || heads > 65535) return "head groups";
     return NULL;
@@ -169,9 +170,12 @@ enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t h
                                struct pl_kernel *out, struct pl_err *err) {
     struct pl_jit_spec s = {.file = "cuda/attention_tiles.k.c", .entry = "pk_attention_tiles"};
     char name[40];
+    const bool widened = pl_is_kv8(kv);
     pl_jit_set_u32(&s, "GROUP", TILES_GROUP);
-    if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) PL_FAIL(err, PL_UNSUPPORTED, "cache type of tiled attention");
-    snprintf(name, sizeof name, "attention_tiles/%s/d%zu", pl_dtype_name(kv), head_dim);
+    if (pl_jit_set_kv(&s, widened ? PL_F16 : kv, head_dim, page_tokens) != PL_OK)
+        PL_FAIL(err, PL_UNSUPPORTED, "cache type of tiled attention");
+    if (widened) pl_jit_set(&s, "PAGES_IN_ORDER", "1");
+    snprintf(name, sizeof name, "attention_tiles/%s/d%zu%s", pl_dtype_name(kv), head_dim, widened ? "/widened" : "");
     return pl_kernel_make(ks, &s, TILES_GROUP, name, out, err);
 }
 

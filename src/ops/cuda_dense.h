@@ -49,7 +49,7 @@ enum pl_status pl_launch_dense(struct pl_kernels *ks, struct pl_dense *dense, st
 const char *pl_tiles_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads, size_t kv_heads);
 enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                                struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
-/* Rows [row0, row0 + rows) of the step: one sequence. */
+/* Rows [row0, row0 + rows) of the step: one sequence. A kernel for a cache in few bits reads what pl_launch_widen wrote. */
 enum pl_status pl_launch_tiles(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *a,
                                size_t head_dim, uint32_t row0, uint32_t rows) PL_MUST_CHECK;
 

@@ -105,6 +105,32 @@ static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_a
                     pl_launch_merge(&d->ks, &kv->split, a, splits, &d->parts, &d->lse));
 }
 
+/* Half as much again, so that lengths may grow for a while. */
+static enum pl_status room(struct dev_ops *d, struct pl_device_buffer *b, uint64_t bytes) {
+    return b->bytes >= bytes ? PL_OK : grow(d, b, bytes + bytes / 2);
+}
+
+/* What tiles of a cache in few bits read: the sequence's visible tokens in f16. */
+static enum pl_status widened(struct pl_ops *o, struct pl_launch_attention *a, const struct pl_batch_seq *q) {
+    struct dev_ops *d = dev_of(o);
+    struct dev_kv *kv = (struct dev_kv *)o->kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    uint32_t end = q->past + q->rows, first = a->window > 0 && q->past + 1 > a->window ? q->past + 1 - a->window : 0;
+    uint64_t bytes = (uint64_t)end * s->kv_heads * s->head_dim * 2;
+    if (kv->widen.jit == NULL)
+        PL_TRY(pl_kernel_widen(&d->ks, s->dtype, s->head_dim, s->page_tokens, &kv->widen, &d->ks.err));
+    if (s->dtype == PL_K8V4 && kv->turn_back.jit == NULL)
+        PL_TRY(pl_kernel_turn_back(&d->ks, s->head_dim, &kv->turn_back, &d->ks.err));
+    if (d->ks.planning) return PL_OK;
+    PL_TRY(room(d, &d->wide_k, bytes));
+    PL_TRY(room(d, &d->wide_v, bytes));
+    PL_TRY(pl_launch_widen(&d->ks, &kv->widen, a, q->first_row, first, end, &d->wide_k, &d->wide_v));
+    pl_ops_count(o, PL_OP_attention, kv->widen.name, 1, 0);
+    a->k_pages = &d->wide_k;
+    a->v_pages = &d->wide_v;
+    return PL_OK;
+}
+
 /* Every sequence of the step, or only those of several rows. */
 static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, bool several, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
@@ -117,7 +143,13 @@ static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_a
     for (uint32_t i = 0; i < o->batch->seq_count && st == PL_OK; i++) {
         const struct pl_batch_seq *q = &o->batch->seqs[i];
         if (several && q->rows == 1) continue;
-        st = pl_launch_tiles(&d->ks, k, a, s->head_dim, q->first_row, q->rows);
+        struct pl_launch_attention one = *a;
+        if (pl_is_kv8(s->dtype)) st = widened(o, &one, q);
+        if (st == PL_OK) st = pl_launch_tiles(&d->ks, k, &one, s->head_dim, q->first_row, q->rows);
+        if (st == PL_OK && s->dtype == PL_K8V4 && !d->ks.planning) {
+            st = pl_launch_turn_back(&d->ks, &kv->turn_back, a, q->first_row, q->rows);
+            pl_ops_count(o, PL_OP_attention, kv->turn_back.name, 1, 0);
+        }
         if (st == PL_OK && launched++ > 0) pl_ops_count(o, PL_OP_attention, k->name, 1, 0);
     }
     return dev_done(o, PL_OP_attention, k, bytes, st);
@@ -206,6 +238,7 @@ static struct pl_plan_options plan_options(const struct dev_ops *d, const struct
         .cascade = may_share(c),
         .cascade_always = c->attn == PL_IMPL_CASCADE || c->forced[PL_OP_attention] == PL_IMPL_CASCADE,
         .costs = {.slots = t->slots, .chunk = t->chunk_cost, .merge = t->merge_cost, .member = t->member_cost}};
+    if (paged->few) o.cascade = o.cascade_always; /* its cascade has no tensor cores: only where it is asked for */
     pl_paged_plan_options(paged, &o);
     if (d->base.invariant) {
         o.invariant = true;
@@ -234,11 +267,6 @@ static enum pl_status upload_plan(struct dev_ops *d, struct dev_plan *p) {
     PL_TRY(pl_device_event_record(d->ks.device, &p->uploaded, d->ks.stream, &d->ks.err));
     p->pending = true;
     return PL_OK;
-}
-
-/* Half as much again, so that lengths may grow for a while. */
-static enum pl_status room(struct dev_ops *d, struct pl_device_buffer *b, uint64_t bytes) {
-    return b->bytes >= bytes ? PL_OK : grow(d, b, bytes + bytes / 2);
 }
 
 /* Zeros: launches leave them so. */
@@ -276,7 +304,7 @@ static enum pl_status plan_step(struct dev_ops *d, struct dev_plan *p, const str
     return pl_paged_merges(paged) ? room_for_arrivals(d, p, pl_paged_arrived_bytes(paged, b->rows)) : PL_OK;
 }
 
-static void count_plan(struct pl_ops *o, const struct dev_plan *p, enum pl_impl form) {
+static void count_plan(struct pl_ops *o, const struct dev_plan *p, const struct pl_paged *paged, enum pl_impl form) {
     struct pl_ops_attention_totals *t = &o->attention_totals;
     const struct pl_plan *plan = &p->plan;
     bool off = (o->choice.attn_off >> PL_IMPL_CASCADE & 1u) != 0;
@@ -295,6 +323,8 @@ static void count_plan(struct pl_ops *o, const struct dev_plan *p, enum pl_impl 
         pl_ops_count_cascade(o, false, "kill switch");
     } else if (o->invariant) {
         pl_ops_count_cascade(o, false, "invariant");
+    } else if (form != PL_IMPL_CASCADE && paged->few) {
+        pl_ops_count_cascade(o, false, "dtype");
     } else {
         pl_ops_count_cascade(o, form == PL_IMPL_CASCADE, form == PL_IMPL_CASCADE ? "" : pl_plan_cascade_text(plan->cascade));
     }
@@ -369,7 +399,7 @@ static enum pl_status planned_attention(struct pl_ops *o, enum pl_impl form, str
                                 .softcap = a->softcap,
                                 .least = a->least};
     if (d->ks.planning) return note_kernels(d, paged, form);
-    count_plan(o, p, form);
+    count_plan(o, p, paged, form);
     if (form == PL_IMPL_V1) return launch_form(o, paged, PL_PAGED_V1, &l, bytes);
     if (form == PL_IMPL_GATHER) return gathered(o, p, paged, &l, bytes);
     uint64_t read = plan->tokens > 0 ? bytes * plan->tokens_read / plan->tokens : 0;

@@ -54,7 +54,7 @@ struct dev_kv {
     size_t state_count;
     struct pl_kernel attention, attention_sinks, rope[16], whole[16]; /* by which norms and which rotation: dev_rope_index */
     struct pl_split_attention split;                                  /* made when first used */
-    struct pl_kernel tiles;                                           /* likewise */
+    struct pl_kernel tiles, widen, turn_back;                         /* likewise */
     struct pl_paged paged[2];                                         /* by number of query heads; heads 0: not made yet */
 };
 /* Attention by plan for one (window, heads): planned at the first layer of a step that asks, reused by the others. */
@@ -153,6 +153,7 @@ struct dev_ops {
     struct pl_device_event uploaded;
     bool upload_pending;
     struct pl_device_buffer parts, lse, arrived; /* scratch of split attention */
+    struct pl_device_buffer wide_k, wide_v;      /* one sequence's cache in f16, of one in few bits */
     struct dev_rope_waits rope_waits;
     struct pl_dense dense;
     struct dev_plan plans[DEV_PLANS_MAX];

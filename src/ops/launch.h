@@ -148,6 +148,11 @@ struct pl_rope_kind {
 enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 /* value_dim: as head_dim, or so many first numbers of each value. */
+/* Caches in few bits, for kernels that read f16: kernels/widen.k.c. */
+enum pl_status pl_kernel_widen(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                               struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_kernel_turn_back(struct pl_kernels *ks, size_t head_dim, struct pl_kernel *out,
+                                   struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t value_dim,
                                    size_t page_tokens, bool sinks, bool sparse, struct pl_kernel *out,
                                    struct pl_err *err) PL_MUST_CHECK;
@@ -193,6 +198,12 @@ struct pl_launch_attention {
     pl_buffer_in *sinks; /* [heads] or NULL; the portable kernel's */
     float least;         /* with SPARSE_V; the portable kernel's */
 };
+/* Tokens [first, end) of the sequence at row0 to wide_k and wide_v; rows [row0, row0 + rows) of a->out turned back. */
+enum pl_status pl_launch_widen(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *a,
+                               uint32_t row0, uint32_t first, uint32_t end, pl_buffer_in *wide_k,
+                               pl_buffer_in *wide_v) PL_MUST_CHECK;
+enum pl_status pl_launch_turn_back(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *a,
+                                   uint32_t row0, uint32_t rows) PL_MUST_CHECK;
 enum pl_status pl_launch_attention(struct pl_kernels *ks, struct pl_kernel *k,
                                    const struct pl_launch_attention *a) PL_MUST_CHECK;
 

@@ -316,7 +316,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->whole[i]);
     pl_kernel_free(ks, &kv->attention);
     pl_kernel_free(ks, &kv->attention_sinks);
-    pl_kernel_free(ks, &kv->tiles);
+    pl_kernel_free(ks, &kv->tiles), pl_kernel_free(ks, &kv->widen), pl_kernel_free(ks, &kv->turn_back);
     pl_kernel_free(ks, &kv->split.split);
     pl_kernel_free(ks, &kv->split.merge);
     for (size_t i = 0; i < PL_COUNT_OF(kv->paged); i++) pl_paged_free(ks, &kv->paged[i]);
@@ -876,6 +876,8 @@ static void destroy(struct pl_ops *o) {
         pl_device_free(dev, &d->parts);
         pl_device_free(dev, &d->lse);
         pl_device_free(dev, &d->arrived);
+        pl_device_free(dev, &d->wide_k);
+        pl_device_free(dev, &d->wide_v);
         dev_attention_deinit(d);
         pl_dense_deinit(&d->ks, &d->dense);
         dev_mma_deinit(d);

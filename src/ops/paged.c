@@ -98,7 +98,17 @@ static const char *mla_declines(const struct pl_kernels *ks, const struct pl_pag
 /* --- on tensor cores --- */
 
 static uint32_t mma_stage_bytes(uint32_t head_dim) { return 2 * MMA_TILE * (head_dim / 8 + 1) * 16; }
+/* In few bits: whole units of 16 bytes that hold a vector, for each token of a tile; the widened tiles come once. */
+static uint32_t few_stage_bytes(const struct pl_paged_shape *s) {
+    size_t k = (pl_kv_key_bytes(s->kv, s->head_dim) + 27) / 16, v = (pl_kv_value_bytes(s->kv, s->head_dim) + 27) / 16;
+    return (uint32_t)(MMA_TILE * 16 * (k + v));
+}
+static uint32_t few_shared_bytes(const struct pl_paged *p) {
+    uint32_t low = p->heads_together > 8 ? 16 * (p->shape.head_dim / 8 + 1) * 16 : 0;
+    return p->stages * few_stage_bytes(&p->shape) + mma_stage_bytes(p->shape.head_dim) + low;
+}
 static uint32_t mma_shared_bytes(const struct pl_paged *p, bool cascade) {
+    if (p->few) return few_shared_bytes(p);
     uint32_t row = (p->shape.head_dim / 8 + 1) * 16, rows = cascade ? p->tiles * MMA_TILE : p->heads_together > 8 ? 16 : 0;
     if (cascade && p->shape.kv == PL_BF16) rows *= 2; /* what q loses by rounding */
     return (cascade ? 2 : p->stages) * mma_stage_bytes(p->shape.head_dim) + rows * row;
@@ -123,15 +133,28 @@ static uint32_t wide_shared_bytes(const struct pl_paged *p) {
     return PL_MAX(teams, p->ring * wide_tile_bytes(&p->shape) + low + 1024);
 }
 
+/* As many stages as leave room for two groups, else for one; 0: there is no room. */
+static struct pl_paged few_fit(const struct pl_kernels *ks, const struct pl_paged_shape *s) {
+    struct pl_paged p = {.shape = *s, .few = true, .heads_together = heads_together(s->heads / s->kv_heads)};
+    for (p.stages = MMA_STAGES_MAX; p.stages >= 3; p.stages--)
+        if (few_shared_bytes(&p) <= PL_MIN((uint32_t)MMA_PAIR_BYTES, mma_room(ks))) return p;
+    for (p.stages = MMA_STAGES_MAX; p.stages >= 2; p.stages--)
+        if (few_shared_bytes(&p) <= mma_room(ks)) return p;
+    p.stages = 0;
+    return p;
+}
+
 const char *pl_paged_mma_declines(const struct pl_kernels *ks, const struct pl_paged_shape *s) {
     if (ks != NULL && pl_cuda_capability(ks) < 80) return "no port";
     if (pl_paged_declines(s) != NULL) return pl_paged_declines(s);
     if (is_latent(s)) return mla_declines(ks, s);
-    if (s->kv == PL_F32 || pl_is_kv8(s->kv)) return "dtype";
+    if (s->kv == PL_F32) return "dtype";
     bool plain =
         (s->value_dim == 0 || s->value_dim == s->head_dim) && (s->value_stride == 0 || s->value_stride == s->head_dim);
     if (!plain || s->head_dim % 16 != 0 || s->head_dim < 32 || s->head_dim > 256 || s->page_tokens % 16 != 0)
         return "geometry";
+    if (s->kv == PL_K8V4 && s->head_dim != 32 && s->head_dim != 64 && s->head_dim != 128) return "geometry";
+    if (pl_is_kv8(s->kv)) return few_fit(ks, s).stages == 0 ? "geometry" : NULL;
     return mma_tiles(ks, s) == 0 ? "geometry" : NULL;
 }
 
@@ -149,6 +172,12 @@ void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const s
         if (ks != NULL && strcmp(pl_device_info(ks->device)->target, "sm_90a") == 0) pl_paged_widen_latent(p);
         return;
     }
+    if (pl_is_kv8(s->kv)) { /* cascade, merge and the others stay portable */
+        p->few = true;
+        p->tiles = 1;
+        p->stages = few_fit(ks, s).stages;
+        return;
+    }
     uint32_t stage = mma_stage_bytes(s->head_dim), room = mma_room(ks) - 16 * (s->head_dim / 8 + 1) * 16;
     uint32_t most = stage * 2 > MMA_PAIR_BYTES ? room : PL_MIN((uint32_t)MMA_PAIR_BYTES, room); /* of one group of two */
     p->tiles = mma_tiles(ks, s);
@@ -158,7 +187,7 @@ void pl_paged_init_best(const struct pl_kernels *ks, struct pl_paged *p, const s
 }
 
 void pl_paged_widen(struct pl_paged *p) {
-    if (p->tiles == 0 || p->shape.head_dim != 128) return; /* why: kernels/cuda/paged_wide.k.c */
+    if (p->tiles == 0 || p->few || p->shape.head_dim != 128) return; /* why: kernels/cuda/paged_wide.k.c */
     p->ring = PL_MIN((uint32_t)WIDE_RING_MAX, WIDE_RING_BYTES / wide_tile_bytes(&p->shape) / 2 * 2);
     p->rows = WIDE_ROWS / p->heads_together * p->heads_together;
 }
@@ -187,6 +216,7 @@ static void mla_spec(const struct pl_paged *p, enum pl_paged_kernel which, struc
 }
 
 static bool on_mma(const struct pl_paged *p, enum pl_paged_kernel which) {
+    if (p->few) return which == PL_PAGED_V2;
     return p->tiles > 0 && (which == PL_PAGED_V2 || which == PL_PAGED_CASCADE || which == PL_PAGED_MERGE);
 }
 static bool on_wide(const struct pl_paged *p, enum pl_paged_kernel which) {

@@ -22,6 +22,7 @@ struct pl_paged {
     uint32_t ring;           /* the cascade on Hopper's (kernels/cuda/paged_wide.k.c): tiles of its ring; 0: as elsewhere */
     bool latent;             /* on tensor cores, values a part of keys: kernels/cuda/mla.k.c */
     bool latent_wide;        /* likewise, on Hopper's: kernels/cuda/mla_wide.k.c */
+    bool few;                /* on tensor cores, in few bits: v2 alone */
     bool sparse;             /* SPARSE_V: the portable kernels, values of little weight are not read */
     struct pl_kernel v1, v2, cascade, merge, gather, dense;
 };

@@ -132,6 +132,25 @@ enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t he
     return pl_kernel_make(ks, &s, ks->head, name, out, err);
 }
 
+enum pl_status pl_kernel_widen(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                               struct pl_kernel *out, struct pl_err *err) {
+    char name[48];
+    struct pl_jit_spec s = spec_of("widen.k.c", "pk_kv_widen", ks->head);
+    pl_jit_set(&s, "WIDEN", "1");
+    PL_TRY(pl_jit_set_kv(&s, kv, head_dim, page_tokens));
+    snprintf(name, sizeof name, "kv_widen/%s/d%zu", pl_dtype_name(kv), head_dim);
+    return pl_kernel_make(ks, &s, ks->head, name, out, err);
+}
+
+enum pl_status pl_kernel_turn_back(struct pl_kernels *ks, size_t head_dim, struct pl_kernel *out, struct pl_err *err) {
+    char name[48];
+    struct pl_jit_spec s = spec_of("widen.k.c", "pk_values_turn_back", ks->head);
+    pl_jit_set(&s, "TURN_BACK", "1");
+    PL_TRY(pl_jit_set_kv(&s, PL_K8V4, head_dim, 16));
+    snprintf(name, sizeof name, "values_turn_back/d%zu", head_dim);
+    return pl_kernel_make(ks, &s, ks->head, name, out, err);
+}
+
 enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t value_dim,
                                    size_t page_tokens, bool sinks, bool sparse, struct pl_kernel *out, struct pl_err *err) {
     char name[48];
@@ -255,6 +274,23 @@ enum pl_status pl_launch_rope(struct pl_kernels *ks, struct pl_kernel *k, const 
         PL_ARG_BUFFER(r->k_norm),  PL_ARG_BUFFER(r->cos_sin),  PL_ARG_BUFFER(r->step), PL_ARG_BUFFER(r->k_pages),
         PL_ARG_BUFFER(r->v_pages), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
     return pl_kernel_launch(ks, k, r->heads + 2 * r->kv_heads, r->rows, 0, args, PL_COUNT_OF(args));
+}
+
+enum { WIDEN_SPAN = 16 };
+enum pl_status pl_launch_widen(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *p,
+                               uint32_t row0, uint32_t first, uint32_t end, pl_buffer_in *wide_k, pl_buffer_in *wide_v) {
+    struct pl_args_widen a = {p->heads, p->kv_heads, p->stride, row0, first, end};
+    struct pl_device_arg args[] = {
+        PL_ARG_BUFFER(p->k_pages), PL_ARG_BUFFER(p->v_pages),  PL_ARG_BUFFER(p->step), PL_ARG_BUFFER(wide_k),
+        PL_ARG_BUFFER(wide_v),     PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, groups(end - first, WIDEN_SPAN), p->kv_heads, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_launch_turn_back(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *p,
+                                   uint32_t row0, uint32_t rows) {
+    struct pl_args_widen a = {p->heads, p->kv_heads, p->stride, row0, 0, 0};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(p->out), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, p->heads, rows, 0, args, PL_COUNT_OF(args));
 }
 
 enum pl_status pl_launch_attention(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *p) {

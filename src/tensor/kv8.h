@@ -40,10 +40,10 @@ static inline uint8_t pl_f8_from_f32(float v) { /* |v| <= 448 */
     return (uint8_t)((mag < 0x3C800000u ? small : normal) | (u >> 24 & 0x80u));
 }
 static inline float pl_f8_to_f32(uint8_t c) {
-    uint32_t mag = c & 0x7Fu;
-    float normal = pl_kv8_number((mag << 20) + (120u << 23)), small = (float)mag * 0x1p-9f;
-    float v = mag < 8u ? small : normal;
-    return (c & 0x80u) != 0 ? -v : v;
+    const int32_t mag = c & 0x7F; /* masks, not branches: loops of this become vectors */
+    const uint32_t below = (uint32_t)((mag - 8) >> 31), small = pl_kv8_bits((float)mag * 0x1p-9f);
+    const uint32_t normal = ((uint32_t)mag << 20) + (120u << 23);
+    return pl_kv8_number((small & below) | (normal & ~below) | (c & 0x80u) << 24);
 }
 
 static inline void pl_kv8_put(enum pl_dtype t, const float *x, size_t n, uint8_t *to) {

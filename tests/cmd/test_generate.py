@@ -56,6 +56,23 @@ def greedy_does_not_depend_on_threads_or_chunks():
 
 
 @case
+def caches_in_few_bits_and_sparse_values_are_told_and_counted():
+    prompt = ["-p", "the hand of the other hand " * 12, "-n", 8, "--ignore-eos"]
+    for kind in ("int8", "fp8", "k8v4"):
+        out = gen(*prompt, "--kv-dtype", kind, check=0)
+        assert b"KV cache: paged (auto), " + kind.encode() + b"," in out.stderr and b"not read" not in out.stderr, out.stderr
+    file = path("counters.json")
+    seen = []
+    for bound in (0.5, 0.001):
+        out = gen(*prompt, "--sparse-v", bound, "--counters", file, check=0)
+        assert b"attention: values whose weight is below %g are not read" % bound in out.stderr, out.stderr
+        seen.append(json.load(open(file))["attention"])
+    assert 0 < seen[0]["value_rows"] == seen[1]["value_rows"] > seen[0]["value_rows_skipped"] > seen[1]["value_rows_skipped"]
+    gen(*prompt, "--counters", file, check=0)
+    assert json.load(open(file))["attention"]["value_rows"] == 0
+
+
+@case
 def seeds_repeat_and_differ():
     base = ["-p", "hello", "-n", 24, "--temp", 1, "--ignore-eos"]
     a, b, other = ids(*base, "--seed", 5), ids(*base, "--seed", 5, "-t", 1), ids(*base, "--seed", 6)
@@ -103,7 +120,7 @@ def numbers_out_of_range_name_the_option():
                                 ("--repeat-penalty", "0", 64), ("--presence-penalty", "3", 64), ("--seed", "-1", 64),
                                 ("--logprobs", "21", 64), ("--logit-bias", "x=1", 64), ("--logit-bias", "1=nan", 64),
                                 ("--logit-bias", "5000=1", 1), ("--threads", "-2", 64), ("--context", "1000000", 1),
-                                ("--kv-dtype", "q4", 64), ("--isa", "mmx", 64), ("--backend", "abacus", 64),
+                                ("--kv-dtype", "q4", 64), ("--sparse-v", "1", 64), ("--sparse-v", "-0.1", 64), ("--isa", "mmx", 64), ("--backend", "abacus", 64),
                                 ("--page-tokens", "17", 64), ("--threads", "513", 64), ("--memory-limit", "1", 1)):
         extra = ["--json"] if option == "--logprobs" else []
         out = gen("-p", "hello", option, value, *extra, check=code)

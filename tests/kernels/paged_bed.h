@@ -6,6 +6,7 @@
 #include "kit.h"
 
 #include "ops/paged.h"
+#include "tensor/kv8.h"
 
 static bool on_units;
 enum { ROWS_MAX = 512 };
@@ -45,34 +46,65 @@ static void pack(enum pl_dtype t, float v, uint8_t *p) {
     else
         memcpy(p, &h, 2);
 }
-static size_t kv_size(const struct bed *b) { return pl_dtype_info(b->s.kv)->block_bytes; }
+static size_t key_bytes(const struct bed *b) { return pl_kv_key_bytes(b->s.kv, b->s.head_dim); }
+static size_t value_bytes(const struct bed *b) { return pl_kv_value_bytes(b->s.kv, b->s.head_dim); }
+/* One vector of a token and head, as its pool holds it, and what comes back. */
+static void pack_vector(const struct bed *b, bool value, const float *x, uint8_t *to) {
+    if (value && b->s.kv == PL_K8V4) {
+        pl_kv4_put(x, b->s.head_dim, to);
+    } else if (pl_is_kv8(b->s.kv)) {
+        pl_kv8_put(b->s.kv, x, b->s.head_dim, to);
+    } else {
+        for (size_t i = 0; i < b->s.head_dim; i++) pack(b->s.kv, x[i], to + i * pl_dtype_info(b->s.kv)->block_bytes);
+    }
+}
+static void unpack_vector(const struct bed *b, bool value, const uint8_t *from, float *x) {
+    if (value && b->s.kv == PL_K8V4) {
+        pl_kv4_get(from, b->s.head_dim, x);
+        pl_kv4_turn_back(x, b->s.head_dim);
+    } else if (pl_is_kv8(b->s.kv)) {
+        pl_kv8_get(b->s.kv, from, b->s.head_dim, b->s.head_dim, x);
+    } else {
+        for (size_t i = 0; i < b->s.head_dim; i++) x[i] = unpack(b->s.kv, from + i * pl_dtype_info(b->s.kv)->block_bytes);
+    }
+}
+/* Nothing was packed there: a number, or in few bits the scale, is NaN. */
+static bool is_bare(const struct bed *b, const uint8_t *key) {
+    return isnan((double)(pl_is_kv8(b->s.kv) ? unpack(PL_F32, key + b->s.head_dim) : unpack(b->s.kv, key)));
+}
 static uint32_t pages_for(const struct bed *b, uint32_t len) { return (len + b->s.page_tokens - 1) / b->s.page_tokens; }
 
-static void fill_token(struct bed *b, uint8_t *pool, uint32_t page, uint32_t slot, uint32_t width) {
-    size_t n = (size_t)b->s.kv_heads * width, at = ((size_t)page * b->s.page_tokens + slot) * n;
-    for (size_t i = 0; i < n; i++) pack(b->s.kv, kit_f32(), pool + (at + i) * kv_size(b));
+/* In few bits values of some tokens are 8 times those of others. */
+static void fill_token(struct bed *b, bool value, uint32_t page, uint32_t slot) {
+    size_t bytes = value ? value_bytes(b) : key_bytes(b);
+    for (size_t g = 0; g < b->s.kv_heads; g++) {
+        float x[576], by = value && pl_is_kv8(b->s.kv) && kit_u32() % 9 == 0 ? 8.0f : 1.0f;
+        for (size_t i = 0; i < b->s.head_dim; i++) x[i] = by * kit_f32();
+        size_t at = ((size_t)page * b->s.page_tokens + slot) * b->s.kv_heads + g;
+        pack_vector(b, value, x, (value ? b->v : b->k) + at * bytes);
+    }
 }
 
 /* Everything starts as NaN; only tokens that some row holds become numbers. */
 static void fill_pools(struct bed *b) {
-    size_t tokens = (size_t)b->pages * b->s.page_tokens * b->s.kv_heads * kv_size(b);
-    b->k = malloc(tokens * b->s.head_dim);
-    b->v = malloc(tokens * b->s.head_dim);
+    size_t vectors = (size_t)b->pages * b->s.page_tokens * b->s.kv_heads;
+    b->k = malloc(vectors * key_bytes(b));
+    b->v = malloc(vectors * value_bytes(b));
     assert_true(b->k != NULL && b->v != NULL);
-    memset(b->k, 0xFF, tokens * b->s.head_dim);
-    memset(b->v, 0xFF, tokens * b->s.head_dim);
+    memset(b->k, 0xFF, vectors * key_bytes(b));
+    memset(b->v, 0xFF, vectors * value_bytes(b));
     for (uint32_t r = 0; r < b->rows; r++) {
         for (uint32_t t = 0; t < b->len[r]; t++) {
             uint32_t page = b->table[r][t / b->s.page_tokens], slot = t % b->s.page_tokens;
-            size_t at = ((size_t)page * b->s.page_tokens + slot) * b->s.kv_heads * b->s.head_dim * kv_size(b);
-            if (!isnan((double)unpack(b->s.kv, b->k + at))) continue; /* shared: filled already */
-            fill_token(b, b->k, page, slot, b->s.head_dim);
-            fill_token(b, b->v, page, slot, b->s.head_dim);
+            size_t at = ((size_t)page * b->s.page_tokens + slot) * b->s.kv_heads;
+            if (!is_bare(b, b->k + at * key_bytes(b))) continue; /* shared: filled already */
+            fill_token(b, false, page, slot);
+            fill_token(b, true, page, slot);
         }
     }
-    if (b->s.value_dim > 0 && b->s.value_dim < b->s.head_dim) memcpy(b->v, b->k, tokens * b->s.head_dim); /* latents */
-    b->bk = kit_up(b->k, tokens * b->s.head_dim);
-    b->bv = kit_up(b->v, tokens * b->s.head_dim);
+    if (b->s.value_dim > 0 && b->s.value_dim < b->s.head_dim) memcpy(b->v, b->k, vectors * key_bytes(b)); /* latents */
+    b->bk = kit_up(b->k, vectors * key_bytes(b));
+    b->bv = kit_up(b->v, vectors * value_bytes(b));
 }
 
 /* Tables of scattered pages; the first `shared` pages of all rows are row 0's. physical > 0: so few pages are used again
@@ -107,10 +139,10 @@ static void expect(struct bed *b) {
         double *scores = malloc((n + 1) * sizeof *scores);
         for (uint32_t t = 0; t < n; t++) {
             size_t page = b->table[r][(first + t) / b->s.page_tokens], slot = (first + t) % b->s.page_tokens,
-                   at = (page * b->s.page_tokens + slot) * G * D;
-            for (size_t i = 0; i < G * D; i++) {
-                ck[t * G * D + i] = unpack(b->s.kv, b->k + (at + i) * kv_size(b));
-                cv[t * G * D + i] = unpack(b->s.kv, b->v + (at + i) * kv_size(b));
+                   at = (page * b->s.page_tokens + slot) * G;
+            for (size_t g = 0; g < G; g++) {
+                unpack_vector(b, false, b->k + (at + g) * key_bytes(b), ck + (t * G + g) * D);
+                unpack_vector(b, true, b->v + (at + g) * value_bytes(b), cv + (t * G + g) * D);
             }
         }
         memset(out, 0, H * D * 4);
@@ -225,7 +257,7 @@ static float *run_plan(struct bed *b, bool cascade, spoil *control) {
 
 static float *run_rows(struct bed *b, bool gather) {
     size_t H = b->s.heads, V = b->paged.shape.value_dim, words = pl_plan_words(&b->plan), n = (size_t)b->rows * H * V;
-    size_t token = (size_t)b->s.kv_heads * b->s.head_dim * kv_size(b), tokens = (size_t)b->plan.tokens;
+    size_t tokens = (size_t)b->plan.tokens * b->s.kv_heads;
     uint32_t *record = malloc(words * 4), longest = 0;
     pl_plan_write(&b->plan, record);
     for (uint32_t r = 0; r < b->rows; r++) longest = PL_MAX(longest, b->plan.page_start[r + 1] - b->plan.page_start[r]);
@@ -240,8 +272,8 @@ static float *run_rows(struct bed *b, bool gather) {
                                 .scale = b->scale,
                                 .softcap = b->softcap};
     if (gather) {
-        dk = kit_out(tokens * token);
-        dv = kit_out(tokens * token);
+        dk = kit_out(tokens * key_bytes(b));
+        dv = kit_out(tokens * value_bytes(b));
         l.dense_k = &dk;
         l.dense_v = &dv;
         CHECK(pl_paged_make(&ks, &b->paged, PL_PAGED_GATHER, &err));

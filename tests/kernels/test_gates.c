@@ -93,6 +93,20 @@ static void heads(struct gate *g) {
     }
 }
 
+static void widened(struct gate *g) {
+    static const enum pl_dtype types[] = {PL_I8, PL_F8, PL_K8V4};
+    struct pl_jit_spec back = spec("widen.k.c", "pk_values_turn_back", 128);
+    for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
+        struct pl_jit_spec s = spec("widen.k.c", "pk_kv_widen", 128);
+        pl_jit_set(&s, "WIDEN", "1");
+        assert_int_equal(pl_jit_set_kv(&s, types[i], 64u << i % 2, 32), PL_OK);
+        compile(g, &s);
+    }
+    pl_jit_set(&back, "TURN_BACK", "1");
+    assert_int_equal(pl_jit_set_kv(&back, PL_K8V4, 128, 16), PL_OK);
+    compile(g, &back);
+}
+
 static void latent(struct gate *g) {
     struct pl_device_weight w = {.dtype = PL_F16};
     struct pl_jit_spec h = spec("latent.k.c", "pk_heads_linear", 128), a = spec("latent.k.c", "pk_latent_append", 128);
@@ -122,6 +136,11 @@ static void paged(struct gate *g) {
             struct pl_jit_spec s;
             pl_paged_spec(NULL, &p, (enum pl_paged_kernel)k, &s);
             compile(g, &s);
+            if (i > 0 || k > PL_PAGED_V2) continue;
+            p.sparse = true;
+            pl_paged_spec(NULL, &p, (enum pl_paged_kernel)k, &s);
+            compile(g, &s);
+            p.sparse = false;
         }
     }
 }
@@ -223,10 +242,10 @@ static void ternary_units(struct gate *g) {
 }
 
 static void paged_units(struct gate *g) {
-    static const struct pl_paged_shape shapes[] = {{PL_BF16, 128, 0, 0, 32, 32, 8},
-                                                   {PL_F16, 64, 0, 0, 16, 9, 3},
-                                                   {PL_F16, 256, 0, 0, 64, 16, 1},
-                                                   {PL_BF16, 80, 0, 0, 16, 12, 1}};
+    static const struct pl_paged_shape shapes[] = {{PL_BF16, 128, 0, 0, 32, 32, 8}, {PL_F16, 64, 0, 0, 16, 9, 3},
+                                                   {PL_F16, 256, 0, 0, 64, 16, 1},  {PL_BF16, 80, 0, 0, 16, 12, 1},
+                                                   {PL_I8, 128, 0, 0, 32, 32, 8},   {PL_F8, 80, 0, 0, 16, 12, 1},
+                                                   {PL_K8V4, 128, 0, 0, 32, 32, 8}, {PL_K8V4, 64, 0, 0, 32, 12, 1}};
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
         struct pl_paged p;
         pl_paged_init_best(NULL, &p, &shapes[i]);
@@ -499,6 +518,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     heads(&gated);
     paged(&gated);
     recurrent(&gated);
+    widened(&gated);
     latent(&gated);
     experts(&gated);
     ternary(&gated);

@@ -1,5 +1,5 @@
 /* Decode attention by plan on NVIDIA's tensor cores (kernels/cuda/paged_mma.k.c) against src/ref: every head size, group and
- * page size it takes, both types, every chunk length of the contract, shared pages, windows, soft-cap, more than 65,535
+ * page size it takes, all types, every chunk length of the contract, shared pages, windows, soft-cap, more than 65,535
  * pages; negative controls that must be seen. What a row may not see is NaN.
  *
  * test-variants: release (the kernels are compiled by the driver's compiler, which no sanitizer sees)
@@ -40,6 +40,39 @@ static void big_groups(void) {
     }
     struct pl_paged_shape many = {.kv = PL_BF16, .head_dim = 128, .page_tokens = 32, .heads = 64, .kv_heads = 1};
     one(&many, 0, 0, 3, false, V2 | CASCADE); /* four tiles of heads */
+}
+
+/* Caches in few bits: every group and page size, values far from each other, windows, a soft-cap, chunk lengths, long rows.
+ */
+static void few_bits(void) {
+    static const enum pl_dtype types[] = {PL_I8, PL_F8, PL_K8V4};
+    static const uint32_t sizes[] = {128, 64, 32, 80, 256}, groups[] = {4, 1, 8, 12, 3}, pages[] = {32, 16, 64, 16, 32};
+    for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
+        for (size_t i = 0; i < (types[t] == PL_K8V4 ? 3 : PL_COUNT_OF(sizes)); i += test_small() ? 3 : 1) {
+            uint32_t kv_heads = 1 + (uint32_t)i % 3 + (uint32_t)t % 2;
+            struct pl_paged_shape s = {.kv = types[t],
+                                       .head_dim = sizes[i],
+                                       .page_tokens = pages[i],
+                                       .heads = groups[i] * kv_heads,
+                                       .kv_heads = kv_heads};
+            assert_null(pl_paged_mma_declines(&ks, &s));
+            one(&s, i == 1 ? 40 : 0, i == 2 ? 30 : 0, 0, i == 0, V2);
+        }
+        struct pl_paged_shape s = {.kv = types[t], .head_dim = 128, .page_tokens = 32, .heads = 12, .kv_heads = 3};
+        uint32_t len[] = {5000, 77, 1301};
+        struct bed b = {0};
+        begin(&b, &s, 3, len, 0, 0);
+        forms(&b, false, V2);
+        struct pl_plan_options o = options(&b, 4, false);
+        make_plan(&b, &o);
+        assert_true(differs(&b, run_plan(&b, false, natural_log)));
+        float *first = run_plan(&b, false, NULL), *again = run_plan(&b, false, NULL);
+        assert_memory_equal(first, again, outputs(&b) * 4);
+        free(first), free(again);
+        b.scale *= 1.05f;
+        assert_true(differs(&b, run_plan(&b, false, NULL)));
+        finish(&b);
+    }
 }
 
 /* Latent keys, whose first numbers are their values: one to four tiles of heads, every chunk length, long rows, a soft-cap.
@@ -156,6 +189,7 @@ WITH_UNITS(windows)
 WITH_UNITS(head_sizes)
 WITH_UNITS(big_groups)
 WITH_UNITS(latents)
+WITH_UNITS(few_bits)
 WITH_UNITS(shared_spans)
 WITH_UNITS(long_spans)
 WITH_UNITS(batch)
@@ -166,6 +200,7 @@ int main(void) {
         cmocka_unit_test(test_declines),   cmocka_unit_test(test_controls),     cmocka_unit_test(test_repeatable),
         cmocka_unit_test(test_invariant),  cmocka_unit_test(test_shared_spans), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_head_sizes), cmocka_unit_test(test_big_groups),   cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_latents),      cmocka_unit_test(test_long_spans)};
+        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_latents),      cmocka_unit_test(test_long_spans),
+        cmocka_unit_test(test_few_bits)};
     return TEST_RUN("decode attention on tensor cores", tests);
 }
