@@ -83,6 +83,16 @@ def main():
                 rows.append((f"stream {w.lower()}{name}", resources("cuda/stream.k.c", v, "pk_stream")))
         for w in ("Q4_K", "Q6_K", "BF16", "F16"):
             rows.append((f"chain {w.lower()}", resources("cuda/chain.k.c", {"GROUP": "288u", f"WTYPE_{w}": 1}, "pk_chain")))
+    for n, split, width, more in (("qkv", 8, 2560, {}), ("gate and up", 4, 2560, {"HAS_GLU": 1, "ACT_RELU2": 1}), ("down", 8, 6912, {"HAS_ADD": 1})):
+        v = {"GROUP": "256u", "TERNARY_ONE": 1, "HAS_NORM": 1, "IN": f"{width}u", "SPLIT": f"{split}u",
+             "GROUPS_HELD": 4 if width <= 4096 else 2, **more}
+        rows.append((f"ternary, one row of {width} with its norm, {n}", resources("cuda/ternary.k.c", v, "pk_ternary_one")))
+    for most, n, each, split in ((8, 1, 1, 8), (16, 2, 1, 8), (32, 4, 2, 4)):
+        v = {"GROUP": "256u", "TERNARY_ROWS": 1, "IN": "2560u", "SPLIT": f"{split}u", "ROWS_8": f"{n}u", "EACH": f"{each}u"}
+        rows.append((f"ternary, {most} rows", resources("cuda/ternary.k.c", v, "pk_ternary_rows")))
+    for part in ("scan", "weigh", "gather", "choose"):
+        v = {"GROUP": "256u", f"DRAW_{part.upper()}": 1, "LOGITS_F32": 1}
+        rows.append((f"draw f32 (portable), {part}", resources("draw.k.c", v, f"pk_draw_{part}")))
     for kind in ("COPY", "NORM", "GLU", "MERGE"):
         v = {"GROUP": "512u" if kind == "NORM" else "256u", f"PREPARE_{kind}": 1}
         rows.append((f"prepare, {kind.lower()}", resources("cuda/prepare.k.c", v, "pk_prepare")))

@@ -91,18 +91,19 @@ static void close_bed(struct bed *b) {
     pl_kernels_close(&b->ks);
 }
 
-static enum pl_status launch(struct bed *b, const struct pl_bench_op *o, bool pick) {
-    if (pick) return pl_launch_pick(&b->ks, PL_PICK_ROWS, &b->pick, &b->x, &b->out, o->batch, o->vocab);
-    return pl_launch_draw(&b->ks, &b->draw, &b->room, &b->x, &b->draws, &b->out, o->batch, o->vocab, PL_DRAW_LIST);
+static enum pl_status launch(struct bed *b, const struct pl_bench_op *o, size_t kind) {
+    if (kinds[kind].pick) return pl_launch_pick(&b->ks, PL_PICK_ROWS, &b->pick, &b->x, &b->out, o->batch, o->vocab);
+    return pl_launch_draw(&b->ks, &b->draw, &b->room, &b->x, &b->draws, &b->out, o->batch, o->vocab,
+                          pl_draw_weighs(&kinds[kind].draw, 1), PL_DRAW_LIST);
 }
 
 /* As in a step: replayed as a graph where the device has graphs. */
-static enum pl_status time_once(struct bed *b, const struct pl_bench_op *o, bool pick, double *us) {
+static enum pl_status time_once(struct bed *b, const struct pl_bench_op *o, size_t kind, double *us) {
     struct pl_kernels *ks = &b->ks;
     enum pl_status st = PL_OK;
     PL_TRY(pl_device_event_record(ks->device, &b->from, ks->stream, &ks->err));
     pl_kernels_record_begin(ks);
-    for (int i = 0; i < TOGETHER && st == PL_OK; i++) st = launch(b, o, pick);
+    for (int i = 0; i < TOGETHER && st == PL_OK; i++) st = launch(b, o, kind);
     enum pl_status end = pl_kernels_record_end(ks);
     PL_TRY(st != PL_OK ? st : end);
     PL_TRY(pl_device_event_record(ks->device, &b->to, ks->stream, &ks->err));
@@ -132,8 +133,8 @@ static enum pl_status time_case(struct bed *b, const struct pl_bench_op *o, size
     waited = pl_device_stream_wait(ks->device, ks->stream, &ks->err);
     pl_free(args);
     if (st == PL_OK) st = waited;
-    for (int i = 0; st == PL_OK && i < 2; i++) st = time_once(b, o, kinds[kind].pick, &all[0]); /* the graph is made */
-    for (int i = 0; st == PL_OK && i < AGAIN; i++) st = time_once(b, o, kinds[kind].pick, &all[i]);
+    for (int i = 0; st == PL_OK && i < 2; i++) st = time_once(b, o, kind, &all[0]); /* the graph is made */
+    for (int i = 0; st == PL_OK && i < AGAIN; i++) st = time_once(b, o, kind, &all[i]);
     if (st == PL_OK)
         st = pl_device_download(ks->device, ks->stream, b->got, &b->out, 0, 2 * o->batch * sizeof *b->got, &ks->err);
     if (st == PL_OK) st = pl_device_stream_wait(ks->device, ks->stream, &ks->err);
@@ -171,15 +172,26 @@ static json_t *as_json(const struct bed *b, const struct pl_bench_op *o, const c
                      (json_int_t)o->batch, "vocab", (json_int_t)o->vocab, "rows", rows);
 }
 
+/* How often the rows are read, at least. */
+static int passes_of(size_t kind) { return kinds[kind].pick ? 1 : pl_draw_weighs(&kinds[kind].draw, 1) ? 3 : 2; }
+static const char *kernels_of(const struct bed *b, size_t kind, char *out, size_t size) {
+    const struct pl_draw_kernels *k = &b->draw;
+    bool weighs = pl_draw_weighs(&kinds[kind].draw, 1);
+    if (kinds[kind].pick) return b->pick.name;
+    snprintf(out, size, "%s, %s%s%s, %s", k->scan.name, weighs ? k->weigh.name : "", weighs ? ", " : "", k->gather.name,
+             k->choose.name);
+    return out;
+}
+
 static void print_rows(const struct bed *b, const struct pl_bench_op *o, const char *device) {
     double bytes = (double)o->batch * o->vocab * sizeof(float);
-    pl_out_printf("device   %s\nshape    %u rows of %u logits, f32, %.1f MB\n\n%-8s %-34s %9s %12s  %s\n", device, o->batch,
-                  o->vocab, bytes / 1e6, "logits", "choice", "us", "unconverged", "kernels");
+    char names[240];
+    pl_out_printf("device   %s\nshape    %u rows of %u logits, f32, %.1f MB\n\n%-8s %-34s %9s %12s %8s  %s\n", device,
+                  o->batch, o->vocab, bytes / 1e6, "logits", "choice", "us", "unconverged", "GB/s", "kernels");
     for (size_t i = 0; i < CASES; i++) {
-        bool pick = kinds[i % PL_COUNT_OF(kinds)].pick;
-        pl_out_printf("%-8s %-34s %9.1f %12u  %s%s%s%s%s\n", spreads[i / PL_COUNT_OF(kinds)].name,
-                      kinds[i % PL_COUNT_OF(kinds)].name, b->us[i], b->missed[i], pick ? b->pick.name : b->draw.scan.name,
-                      pick ? "" : ", ", pick ? "" : b->draw.gather.name, pick ? "" : ", ", pick ? "" : b->draw.choose.name);
+        size_t kind = i % PL_COUNT_OF(kinds);
+        pl_out_printf("%-8s %-34s %9.1f %12u %8.1f  %s\n", spreads[i / PL_COUNT_OF(kinds)].name, kinds[kind].name, b->us[i],
+                      b->missed[i], bytes * passes_of(kind) / b->us[i] / 1e3, kernels_of(b, kind, names, sizeof names));
     }
 }
 

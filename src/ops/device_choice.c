@@ -21,6 +21,7 @@ void dev_choice_deinit(struct dev_ops *d) {
         pl_device_event_destroy(dev, &c->slots[i].arrived);
     }
     pl_kernel_free(&d->ks, &c->draw.scan);
+    pl_kernel_free(&d->ks, &c->draw.weigh);
     pl_kernel_free(&d->ks, &c->draw.gather);
     pl_kernel_free(&d->ks, &c->draw.choose);
     for (int i = 0; i < PL_PICK_COUNT; i++) pl_kernel_free(&d->ks, &c->pick[i]);
@@ -101,7 +102,8 @@ enum pl_status dev_draw(struct pl_ops *o, const struct pl_activation *x, size_t 
                         uint32_t slot) {
     struct dev_ops *d = dev_of(o);
     struct dev_choice *c = &d->choice;
-    uint64_t bytes = 2 * rows * x->cols * sizeof(float); /* the row is read twice */
+    uint64_t bytes = rows * x->cols * sizeof(float); /* of one reading */
+    bool weigh = pl_draw_weighs(draws, rows);
     enum pl_status st = dev_settle(o);
     if (st == PL_OK && c->draw.choose.jit == NULL) st = pl_kernel_draw(&d->ks, PL_F32, &c->draw, &d->ks.err);
     if (st == PL_OK) st = pl_kernels_record_end(&d->ks);
@@ -110,11 +112,12 @@ enum pl_status dev_draw(struct pl_ops *o, const struct pl_activation *x, size_t 
     if (st == PL_OK) st = send_draws(d, draws, rows, x->cols, slot);
     if (st == PL_OK)
         st = pl_launch_draw(&d->ks, &c->draw, &c->room, &((const struct dev_activation *)x)->data, &c->draws, &c->tokens,
-                            rows, x->cols, PL_DRAW_LIST);
+                            rows, x->cols, weigh, PL_DRAW_LIST);
     if (st == PL_OK) st = send(d, slot, rows, true);
     if (st != PL_OK) return dev_report(d, st);
-    pl_ops_count(o, PL_OP_draw, c->draw.scan.name, 1, bytes / 2);
-    pl_ops_count(o, PL_OP_draw, c->draw.gather.name, 1, bytes / 2);
+    pl_ops_count(o, PL_OP_draw, c->draw.scan.name, 1, bytes);
+    if (weigh) pl_ops_count(o, PL_OP_draw, c->draw.weigh.name, 1, bytes);
+    pl_ops_count(o, PL_OP_draw, c->draw.gather.name, 1, bytes);
     return dev_done(o, PL_OP_draw, &c->draw.choose, 0, PL_OK);
 }
 

@@ -741,7 +741,6 @@ enum pl_status dev_rope(struct pl_ops *o, const struct pl_launch_rope *r, struct
     if (st != PL_OK) return report(d, st);
     return done(o, PL_OP_rope_append, k, bytes, pl_launch_rope(&d->ks, k, r));
 }
-
 static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
                                   struct pl_activation *v) {
     struct dev_ops *d = dev_of(o);

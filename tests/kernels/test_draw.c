@@ -27,14 +27,15 @@ static void *pack(float *x, size_t n, enum pl_dtype type) {
     return p;
 }
 
-static uint32_t *run(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, uint32_t list) {
+static uint32_t *run(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, bool weigh,
+                     uint32_t list) {
     struct pl_args_draw *args = malloc(rows * sizeof *args);
     for (size_t r = 0; r < rows; r++) args[r] = pl_draw_args(&how[r], (uint32_t)cols);
     void *packed = pack(x, rows * cols, type);
     struct pl_device_buffer bx = kit_up(packed, rows * cols * pl_dtype_info(type)->block_bytes),
                             bd = kit_up(args, rows * sizeof *args), out = kit_out(2 * rows * 4);
     CHECK(pl_draw_reserve(&ks, &room, rows));
-    CHECK(pl_launch_draw(&ks, &draw, &room, &bx, &bd, &out, rows, cols, list));
+    CHECK(pl_launch_draw(&ks, &draw, &room, &bx, &bd, &out, rows, cols, weigh, list));
     uint32_t *got = kit_down(&out);
     kit_drop(&bx);
     kit_drop(&bd);
@@ -57,8 +58,9 @@ static uint32_t on_host(const float *row, size_t cols, const struct pl_draw *d) 
     return st == PL_OK ? id : st == PL_INVALID ? PL_PICK_NONE : PL_PICK_BROKEN;
 }
 
-static void check(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, uint32_t list) {
-    uint32_t *got = run(x, rows, cols, type, how, list);
+static void check(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, bool weigh,
+                  uint32_t list) {
+    uint32_t *got = run(x, rows, cols, type, how, weigh, list);
     for (size_t r = 0; r < rows; r++) {
         uint32_t want = on_host(x + r * cols, cols, &how[r]);
         assert_int_equal(got[rows + r], 0);
@@ -101,7 +103,7 @@ static float *random_rows(size_t rows, size_t cols) {
 }
 
 static void equal_tokens(void) {
-    static const size_t widths[] = {1, 2, 33, 64, 255, 1000, 5003};
+    static const size_t widths[] = {1, 2, 33, 64, 255, 1000, 5003, 20000};
     static const size_t counts[] = {1, 3, 17};
     static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16};
     static const uint32_t lists[] = {PL_DRAW_LIST, 1, 7};
@@ -112,7 +114,7 @@ static void equal_tokens(void) {
             float *x = random_rows(rows, cols);
             struct pl_draw how[17];
             for (size_t r = 0; r < rows; r++) how[r] = random_draw();
-            check(x, rows, cols, types[t], how, lists[again % PL_COUNT_OF(lists)]);
+            check(x, rows, cols, types[t], how, again % 4 != 0, lists[again % PL_COUNT_OF(lists)]);
             free(x);
         }
     }
@@ -129,7 +131,7 @@ static void rows_without_a_token(void) {
     x[2 * COLS + COLS - 1] = INFINITY;
     for (size_t i = 0; i < COLS; i++) x[3 * COLS + i] = -INFINITY;
     x[4 * COLS] = INFINITY;
-    uint32_t *got = run(x, ROWS, COLS, PL_F32, how, PL_DRAW_LIST);
+    uint32_t *got = run(x, ROWS, COLS, PL_F32, how, true, PL_DRAW_LIST);
     assert_true(got[0] < COLS);
     assert_int_equal(got[1], PL_PICK_BROKEN);
     assert_int_equal(got[2], PL_PICK_BROKEN);
@@ -148,7 +150,7 @@ static void far_apart(void) {
     for (uint32_t again = 0; again < (test_small() ? 2 : 60); again++) {
         struct pl_draw how[ROWS];
         for (uint32_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){1, 0, 1, 0, again * ROWS + r, again};
-        uint32_t *got = run(x, ROWS, COLS, PL_F32, how, PL_DRAW_LIST);
+        uint32_t *got = run(x, ROWS, COLS, PL_F32, how, true, PL_DRAW_LIST);
         for (uint32_t r = 0; r < ROWS; r++) assert_int_equal(got[r], 17);
         free(got);
     }
@@ -168,7 +170,7 @@ static double chi_square(float told) {
     for (uint32_t again = 0; again < TIMES; again++) {
         struct pl_draw how[ROWS];
         for (uint32_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){told, KEPT, 1, 0, 5 + r, again};
-        uint32_t *got = run(x, ROWS, COLS, PL_F32, how, PL_DRAW_LIST);
+        uint32_t *got = run(x, ROWS, COLS, PL_F32, how, true, PL_DRAW_LIST);
         for (uint32_t r = 0; r < ROWS; r++) seen[got[r]]++;
         free(got);
     }

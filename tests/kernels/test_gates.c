@@ -482,8 +482,10 @@ static void cuda_inputs_and_attention(struct gate *g) {
 }
 
 static void draws(struct gate *g) {
-    static const char *const parts[][2] = {
-        {"pk_draw_scan", "DRAW_SCAN"}, {"pk_draw_gather", "DRAW_GATHER"}, {"pk_draw_choose", "DRAW_CHOOSE"}};
+    static const char *const parts[][2] = {{"pk_draw_scan", "DRAW_SCAN"},
+                                           {"pk_draw_weigh", "DRAW_WEIGH"},
+                                           {"pk_draw_gather", "DRAW_GATHER"},
+                                           {"pk_draw_choose", "DRAW_CHOOSE"}};
     static const char *const types[] = {"LOGITS_F32", "LOGITS_F16", "LOGITS_BF16"};
     struct pl_jit_spec pick = spec("pick.k.c", "pk_pick", 1024);
     compile(g, &pick);
