@@ -184,6 +184,7 @@ void pl_cpu_destroy(struct pl_cpu *c) {
     space_free(&c->space);
     cpu_moe_free(c->moe);
     cpu_heads_free(c->heads);
+    cpu_expand_free(c->expand);
     pl_free(c);
 }
 

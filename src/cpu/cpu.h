@@ -237,6 +237,32 @@ struct pl_cpu_sparse {
     _Atomic uint64_t rows, skipped;
 };
 
+/* Latent attention by keys and values of each head, made from the cached latents (latent_expand.c): what products of the
+ * heads and attention over latents give, but for rounding. q [rows, H, nope + rope], of which the last stand rotated in qa
+ * [rows, H, latent + rope]; out [rows, H, value]. */
+struct pl_cpu_latent_shape {
+    size_t heads, nope, rope, value, latent;
+};
+struct pl_cpu_latent_attention {
+    size_t seq_count;
+    const struct pl_cpu_seq *seqs;
+    const struct pl_cpu_weight *const *k, *const *v; /* [heads]: [latent, nope] and [value, latent] */
+    const float *q, *qa;
+    size_t q_stride, qa_stride;
+    float scale;
+    const struct pl_cpu_kv *kv; /* f32, f16 or bf16 */
+    float *out;
+    size_t out_stride;
+};
+/* Scratch for sequences of up to so many tokens, of which so many rows in a step: `room` bytes each of keys and queries at
+ * most, or what all heads take. False: no memory. Allocates when a step first wants it, which most models never do. */
+enum { PL_CPU_EXPAND_ROOM = 96 << 20 };
+bool pl_cpu_expand_reserve(struct pl_cpu *c, const struct pl_cpu_latent_shape *shape, size_t positions, size_t rows,
+                           size_t room);
+/* How many heads of such a sequence fit at once; 0: it is too long. */
+size_t pl_cpu_expand_heads(const struct pl_cpu *c, size_t tokens, size_t rows);
+void pl_cpu_latent_attention(struct pl_cpu *c, const struct pl_cpu_latent_attention *p);
+
 /* out [rows, H*D] = softmax(mask(softcap(q k^T * scale))) v. Causal; a row at position p sees tokens
  * (p-window, p] when window > 0, else [0, p]. The step's own k and v are in the cache already. */
 struct pl_cpu_attention {

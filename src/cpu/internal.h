@@ -64,6 +64,7 @@ struct pl_cpu {
     size_t group_cap, scratch_each, partial_floats;
     struct cpu_moe_scratch *moe;
     struct cpu_heads_scratch *heads;
+    struct cpu_expand_scratch *expand;
     _Atomic size_t next;            /* unit of work to be taken next */
     _Atomic size_t near[CPU_NODES]; /* the same for work that is shared out by memory node */
     size_t later_bytes;             /* weights of at least so many packed bytes wait for their second product */
@@ -89,6 +90,9 @@ void cpu_moe_free(struct cpu_moe_scratch *s);
 
 /* latent.c */
 void cpu_heads_free(struct cpu_heads_scratch *s);
+
+/* latent_expand.c */
+void cpu_expand_free(struct cpu_expand_scratch *s);
 
 static inline void *cpu_thread_scratch(const struct pl_cpu *c, int index) {
     return c->space.scratch + c->scratch_each * (size_t)index;

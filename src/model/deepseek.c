@@ -2,7 +2,8 @@
  * beside ones that always count. Published configurations say how the router chooses.
  *
  * All heads share one key a token, the normed latent c and a rotated part r. Of each head q.(W_K c) = (W_K^T q).c and
- * sum p (W_V c) = W_V (sum p c): queries go into the latents' terms, attention is over latents, and its result comes back.
+ * sum p (W_V c) = W_V (sum p c): queries go into the latents' terms, attention is over latents, and its result comes back;
+ * or, for many rows, keys and values of each head are made from the latents.
  */
 #include <math.h>
 
@@ -75,10 +76,9 @@ static enum pl_status attend(struct pl_model *m, uint32_t l, const struct pl_lay
     const struct pl_attention attention = {.layer = l, .heads = c->heads, .scale = c->attn_scale};
     PL_TRY(pl_layer_norm(m, x, w->attn_norm, NULL, m->h));
     PL_TRY(queries(m, w));
-    PL_TRY(pl_ops_heads_linear(m->ops, w->k_heads, m->q, m->qa));
+    const struct pl_latent_heads heads = {w->k_heads, w->v_heads};
     PL_TRY(pl_ops_latent_append(m->ops, &latent, m->q, m->k, m->qa));
-    PL_TRY(pl_ops_attention(m->ops, &attention, m->qa, m->latent));
-    return pl_ops_heads_linear(m->ops, w->v_heads, m->latent, m->a);
+    return pl_ops_latent_attention(m->ops, &attention, &heads, m->q, m->qa, m->latent, m->a);
 }
 
 #define DEEPSEEK                                                                                                          \

@@ -45,6 +45,7 @@ static size_t cpu_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
         out[n++] = PL_IMPL_PORTABLE;
         return n;
     }
+    if (op == PL_OP_attention) out[n++] = PL_IMPL_EXPANDED; /* of latents; a choice of its own, among these it never is */
     for (int isa = PL_ISA_COUNT - 1; isa >= 0; isa--) out[n++] = (enum pl_impl)(PL_IMPL_ISA + isa);
     if (op == PL_OP_linear) out[n++] = PL_IMPL_WIDENED; /* types without a packed form; never asked for by name */
     return n;
@@ -164,8 +165,8 @@ static enum pl_status add_item(const char *option, enum pl_backend b, struct pl_
     enum pl_impl impl = PL_IMPL_NONE;
     PL_TRY(find_op(option, name, &op, err));
     PL_TRY(find_impl(option, b, op, impl_name, &impl, err));
-    if (force && impl == PL_IMPL_CHAIN) { /* a wish: not every product is in a chain */
-        c->chain = true;
+    if (force && (impl == PL_IMPL_CHAIN || impl == PL_IMPL_EXPANDED)) { /* a wish: not every product is in a chain */
+        *(impl == PL_IMPL_CHAIN ? &c->chain : &c->expanded) = true;
         return PL_OK;
     }
     if (force && c->forced[op] != PL_IMPL_NONE && c->forced[op] != impl) {
@@ -191,6 +192,9 @@ static enum pl_status add_list(const char *option, enum pl_backend b, const char
 }
 
 enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char *disable, bool strict, struct pl_choice *out,
+/* Not for every case: others must be left. */
+static bool is_extra(enum pl_impl i) { return i == PL_IMPL_WIDENED || i == PL_IMPL_CHAIN || i == PL_IMPL_EXPANDED; }
+
                                struct pl_err *err) {
     struct pl_choice c = {.strict = strict, .attn = PL_IMPL_NONE};
     for (int op = 0; op < PL_OP_COUNT; op++) c.forced[op] = PL_IMPL_NONE;
@@ -200,8 +204,7 @@ enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char 
         enum pl_op op = (enum pl_op)i, leader = pl_op_leader(op);
         enum pl_impl list[PL_IMPL_COUNT];
         size_t left = 0, n = pl_impl_ranked(b, leader, list);
-        for (size_t k = 0; k < n; k++)
-            left += list[k] != PL_IMPL_WIDENED && list[k] != PL_IMPL_CHAIN && (c.disabled[leader] >> list[k] & 1u) == 0;
+        for (size_t k = 0; k < n; k++) left += !is_extra(list[k]) && (c.disabled[leader] >> list[k] & 1u) == 0;
         if (n > 0 && left == 0) {
             PL_FAIL(err, PL_USAGE, "--disable-kernel: %s on %s has no other implementation than the disabled",
                     pl_op_name(leader), pl_backend_name(b));
@@ -266,6 +269,7 @@ void pl_choice_describe(const struct pl_choice *c, char *out, size_t size) {
     }
     if (c->chain) pl_buf_printf(&b, "%sforced linear=chain", b.len > 0 ? "; " : "");
     describe_attention(c, &b);
+    if (c->expanded) pl_buf_printf(&b, "%sforced attention=expanded", b.len > 0 ? "; " : "");
     snprintf(out, size, "%s", b.len > 0 ? pl_buf_cstr(&b) : "");
     pl_buf_deinit(&b);
 }

@@ -17,7 +17,8 @@
     X(TILES, "tiles") \
     X(COPY, "copy") X(WIDENED, "widened") X(V1, "v1") X(V2, "v2") X(CASCADE, "cascade") X(GATHER, "gather") \
     X(BY_SLOT, "by_slot") X(BY_EXPERT, "by_expert") X(DENSE, "dense") X(FMA, "fma") X(CHAIN, "chain") \
-    X(CHUNKS, "chunks")
+    X(CHUNKS, "chunks") X(STEP, "step") \
+    X(EXPANDED, "expanded")
 /* clang-format on */
 enum pl_impl {
 #define PL_IMPL_ENUM(id, text) PL_IMPL_##id,
@@ -38,7 +39,8 @@ struct pl_choice {
     enum pl_impl forced[PL_OP_COUNT]; /* PL_IMPL_NONE: by plan */
     uint32_t disabled[PL_OP_COUNT];   /* bits of implementations */
     bool strict;
-    bool chain; /* linear=chain was asked for: where products form one; the others are chosen as usual */
+    bool chain;    /* linear=chain was asked for: where products form one; the others are chosen as usual */
+    bool expanded; /* attention=expanded likewise: latent attention of more rows than one, where it can */
     /* decode attention: --attn and PLUMB_ATTN_OFF */
     enum pl_impl attn; /* planned first wherever it can serve; PL_IMPL_NONE: auto */
     uint32_t attn_off; /* bits */

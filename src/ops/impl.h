@@ -87,6 +87,10 @@ struct pl_ops_impl {
                                    struct pl_activation *y);
     enum pl_status (*latent_append)(struct pl_ops *o, const struct pl_latent *p, const struct pl_activation *q,
                                     const struct pl_activation *kv, struct pl_activation *qa);
+    /* Optional: latent attention by keys and values of each head, where it says that it takes the step. */
+    bool (*takes_expanded)(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w);
+    enum pl_status (*expanded)(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w,
+                               const struct pl_activation *q, const struct pl_activation *qa, struct pl_activation *out);
     /* With heads_linear, else NULL. heads_reserve: optional. */
     enum pl_status (*heads_create)(struct pl_ops *o, const struct pl_tensor *heads, size_t count, struct pl_weight **out,
                                    struct pl_err *err);

@@ -27,6 +27,7 @@ struct cpu_ops {
     size_t positions;                      /* of the longest rotary table: no sequence is longer */
     struct pl_cpu_sparse sparse;           /* least 0: off */
     char kernel[PL_OP_COUNT][KERNEL_NAME]; /* "avx2/norm"; products have names of their own */
+    char expanded[KERNEL_NAME];            /* "avx2/attention/expanded" */
 };
 struct cpu_weight {
     struct pl_weight base;
@@ -579,6 +580,22 @@ static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
     return window > 0 && seen < all ? seen : all;
 }
 
+void cpu_ops_count_attention(struct pl_ops *o, const struct pl_attention *p, size_t rows, const char *form) {
+    const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
+    uint64_t bytes = tokens * kv.kv_heads * pl_kv_token_bytes(&o->kv->shape);
+    if (strcmp(form, "expanded") == 0)
+        pl_ops_count(o, PL_OP_attention, cpu_of(o)->expanded, 1, bytes);
+    else if (pl_fault("gathered"))
+        pl_ops_count(o, PL_OP_attention, "composed/gather", 1, bytes);
+    else
+        count(o, PL_OP_attention, bytes);
+    o->attention_totals.rows += rows;
+    o->attention_totals.tokens += tokens;
+    pl_ops_count_attention(o, form, o->usual[PL_OP_attention].reason, bytes);
+}
+
 static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out) {
     const struct pl_cpu_kv kv = layer_kv(o->kv, p->layer);
@@ -599,16 +616,7 @@ static enum pl_status attention(struct pl_ops *o, const struct pl_attention *p, 
     pl_cpu_attention(cpu_of(o)->cpu, &a);
     o->attention_totals.value_rows += atomic_exchange(&sparse->rows, 0);
     o->attention_totals.value_rows_skipped += atomic_exchange(&sparse->skipped, 0);
-    uint64_t tokens = 0;
-    for (uint32_t i = 0; i < o->batch->seq_count; i++) tokens += visible_tokens(&o->batch->seqs[i], p->window);
-    uint64_t bytes = tokens * kv.kv_heads * pl_kv_token_bytes(&o->kv->shape);
-    if (pl_fault("gathered"))
-        pl_ops_count(o, PL_OP_attention, "composed/gather", 1, bytes);
-    else
-        count(o, PL_OP_attention, bytes);
-    o->attention_totals.rows += q->rows;
-    o->attention_totals.tokens += tokens;
-    pl_ops_count_attention(o, "cpu", o->usual[PL_OP_attention].reason, bytes);
+    cpu_ops_count_attention(o, p, q->rows, "cpu");
     return PL_OK;
 }
 
@@ -709,6 +717,15 @@ float *cpu_ops_rows(const struct pl_activation *a, size_t *stride) {
 }
 const float *cpu_ops_vector(const struct pl_weight *w) { return w != NULL ? weight_of(w)->vector : NULL; }
 void cpu_ops_count(struct pl_ops *o, enum pl_op op, uint64_t bytes) { count(o, op, bytes); }
+struct pl_cpu_kv cpu_ops_pages(const struct pl_ops *o, uint32_t layer) {
+    return layer_kv(o->kv, layer);
+}
+const struct pl_cpu_seq *cpu_ops_seqs(const struct pl_ops *o) { return ((const struct cpu_ops *)o)->seqs; }
+size_t cpu_ops_positions(const struct pl_ops *o) { return ((const struct cpu_ops *)o)->positions; }
+size_t cpu_ops_rows_max(const struct pl_ops *o) { return ((const struct cpu_ops *)o)->reserved_rows; }
+const struct pl_cpu_weight *const *cpu_ops_heads(const struct pl_weight *w) {
+    return (const struct pl_cpu_weight *const *)weight_of(w)->experts;
+}
 
 const struct pl_cpu_state_seq *cpu_ops_states(struct pl_ops *o, uint32_t layer) {
     struct cpu_ops *c = cpu_of(o);
@@ -780,6 +797,8 @@ static const struct pl_ops_impl cpu_impl = {
     .moe_reserve = moe_reserve,
     .heads_linear = heads_linear,
     .latent_append = latent_append,
+    .takes_expanded = cpu_ops_takes_expanded,
+    .expanded = cpu_ops_expanded,
     .heads_create = experts_create, /* a matrix of each, likewise */
     .heads_reserve = heads_reserve,
 };
@@ -817,7 +836,8 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
         const char *declined = isa && products ? pl_cpu_isa_declined(level) : NULL;
         bool wanted = level <= base || (declined != NULL && c->best); /* what was to be the best and is not */
         if (declined == NULL && !pl_cpu_isa_available(level)) declined = "this machine lacks the instruction set";
-        list[i] = (struct pl_candidate){ranked[i], wanted && ranked[i] != PL_IMPL_WIDENED, declined};
+        list[i] = (struct pl_candidate){ranked[i], wanted && ranked[i] != PL_IMPL_WIDENED && ranked[i] != PL_IMPL_EXPANDED,
+                                        declined};
     }
     if (op == PL_OP_attention && c->base.choice.attn != PL_IMPL_NONE)
         list[n++] = (struct pl_candidate){c->base.choice.attn, false, "no port"};
@@ -844,6 +864,7 @@ static enum pl_status open_cpu(struct cpu_ops *c, enum pl_isa isa, const struct 
     const struct pl_pool_options pool = {.threads = opt->threads, .pin = opt->pin};
     PL_TRY(pl_cpu_create_with(isa, &pool, &c->cpu, err));
     pl_cpu_allow_wide(c->cpu, !opt->invariant && !opt->exact);
+    snprintf(c->expanded, sizeof c->expanded, "%s/attention/expanded", pl_isa_name(isa));
     for (int op = 0; op < PL_OP_COUNT; op++) PL_TRY(pick_impl(c, (enum pl_op)op, isa, err));
     return PL_OK;
 }

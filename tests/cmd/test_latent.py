@@ -79,7 +79,7 @@ def reference(heads):
     to = path(f"reference{heads}")
     if not os.path.exists(to):
         run("eval", "-m", FILES[heads], "--tokens", IDS, "--backend", "cpu", "--isa", "scalar", "-c", "128", "--reference-dtype", "f32",
-            "--save-reference", to, check=0)
+            "--disable-kernel", "attention=expanded", "--save-reference", to, check=0)
     return to
 
 
@@ -108,8 +108,19 @@ def of_backend(name, heads, kernel):
 @case
 def cpu_tables_agree():
     for rows in (1, 64):
-        c = distance(16, "--backend", "cpu", "--batch-rows", rows)
+        c = distance(16, "--backend", "cpu", "--batch-rows", rows, "--disable-kernel", "attention=expanded")
         assert c["kl_median"]["value"] < 2e-3, c
+
+
+@case
+def cpu_goes_by_keys_of_heads():
+    """A long step by itself, short ones when asked; under --invariant never."""
+    seen = path("witness.json")
+    for rows, args, by_heads in ((120, (), True), (24, ("--force-kernel", "attention=expanded"), True), (24, (), False), (120, ("--invariant",), False)):
+        c = distance(16, "--backend", "cpu", "--batch-rows", rows, "--witness", seen, *args)
+        assert c["kl_median"]["value"] < 2e-3, c
+        ran = {k["kernel"]: k["launches"] for k in json.load(open(seen))["kernels"] if k["op"] == "attention"}
+        assert ran and any("expanded" in k for k in ran) == by_heads, (rows, args, ran)
 
 
 @case

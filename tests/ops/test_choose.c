@@ -42,8 +42,8 @@ static void every_ranked_name_can_be_forced(void **state) {
                 if (list[i] == PL_IMPL_WIDENED) continue;
                 snprintf(text, sizeof text, "%s=%s", pl_op_name((enum pl_op)op), pl_impl_name(list[i]));
                 struct pl_choice c = parsed(all[b], text, NULL, false);
-                if (list[i] == PL_IMPL_CHAIN) { /* a wish: other products are chosen as usual */
-                    assert_true(c.chain);
+                if (list[i] == PL_IMPL_CHAIN || list[i] == PL_IMPL_EXPANDED) { /* a wish: others are chosen as usual */
+                    assert_true(list[i] == PL_IMPL_CHAIN ? c.chain : c.expanded);
                     assert_int_equal(c.forced[op], PL_IMPL_NONE);
                 } else {
                     assert_int_equal(c.forced[op], list[i]);
