@@ -8,8 +8,7 @@
  * Numerics: f32, fixed order; an element's result depends neither on chunks nor on other sequences. */
 #include "dialect.h"
 #include "args/args.h"
-
-FN f32 silu(f32 v) { return v / (1.0f + EXP(-v)); }
+#include "ssm_math.h"
 
 #ifdef CONV
 KERNEL(causal_conv)(GLOBAL const f32 *x, GLOBAL const f32 *w, GLOBAL const f32 *bias, GLOBAL f32 *state, GLOBAL const u32 *seqs,
@@ -57,12 +56,6 @@ KERNEL(causal_conv)(GLOBAL const f32 *x, GLOBAL const f32 *w, GLOBAL const f32 *
 
 #ifdef SSM
 #define PER ((STATE + TEAM - 1) / TEAM)
-
-FN f32 clipped_softplus(f32 v, f32 least, f32 most) {
-    f32 d = FMAX(v, 0.0f) + LOG2(1.0f + EXP(-FABS(v))) * 0.69314718f;
-    if (v < -15.0f) d = EXP(v); /* the sum above has lost it */
-    return FMIN(FMAX(d, least), most);
-}
 
 KERNEL(ssm)(GLOBAL const f32 *x, GLOBAL const f32 *b, GLOBAL const f32 *c, GLOBAL const f32 *dt, GLOBAL const f32 *z,
             GLOBAL const f32 *decay, GLOBAL const f32 *dt_bias, GLOBAL const f32 *skip, GLOBAL f32 *state,

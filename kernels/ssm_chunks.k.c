@@ -10,17 +10,12 @@
  * Cost: 2 Q P + 4 N P flops a row and head, and 2 Q N a row and group. */
 #include "dialect.h"
 #include "args/args.h"
+#include "ssm_math.h"
 
 #define STRIP 16u /* rows of dots of one group */
 #define TILE  32u /* of N at a time */
 
 #ifdef DOTS
-FN f32 clipped_softplus(f32 v, f32 least, f32 most) {
-    f32 d = FMAX(v, 0.0f) + LOG2(1.0f + EXP(-FABS(v))) * 0.69314718f;
-    if (v < -15.0f) d = EXP(v); /* the sum above has lost it */
-    return FMIN(FMAX(d, least), most);
-}
-
 /* One thread a head. */
 FN void add_steps(GLOBAL const f32 *dt, f32 shift, f32 rate, u32 n, u32 heads, f32 least, f32 most, GLOBAL f32 *steps) {
     f32 high = 0.0f, low = 0.0f;
@@ -89,8 +84,6 @@ KERNEL(ssm_dots)(GLOBAL const f32 *b, GLOBAL const f32 *c, GLOBAL const f32 *dt,
 #define ROWS_EACH (Q / 16u)    /* rows of y of a thread, 16 apart */
 #define COLS_EACH (SLICE / 8u) /* columns, 8 apart */
 #define P_EACH    (SLICE / 4u) /* columns of the state, 4 apart */
-
-FN f32 silu(f32 v) { return v / (1.0f + EXP(-v)); }
 
 KERNEL(ssm_chunks)(GLOBAL const f32 *x, GLOBAL const f32 *b, GLOBAL const f32 *c, GLOBAL const f32 *z, GLOBAL const f32 *skip,
                    GLOBAL const f32 *dots, GLOBAL const f32 *steps, GLOBAL f32 *state, GLOBAL const u32 *seqs, GLOBAL f32 *y,

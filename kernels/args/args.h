@@ -305,6 +305,16 @@ PL_ARGS_CHECK(pl_args_ssm, dt_max, 40);
 PL_ARGS_CHECK(pl_args_ssm, slot_stride, 48);
 PL_ARGS_SIZE(pl_args_ssm, 64);
 
+/* One row a sequence, convolution and recurrence (kernels/cuda/ssm_step.k.c); *_first: channels of the convolution. */
+struct pl_args_step {
+    u32 heads, head_dim, groups, channels, x_first, b_first, c_first;
+    f32 dt_min, dt_max;
+    u32 pad;
+    u64 slot_stride, state_first;
+};
+PL_ARGS_CHECK(pl_args_step, slot_stride, 40);
+PL_ARGS_SIZE(pl_args_step, 56);
+
 struct pl_args_gated {
     u32 cols, groups, norm_first;
     f32 eps;

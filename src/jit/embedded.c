@@ -24,6 +24,7 @@
     X(widen, "widen.k.c")                               \
     X(bandwidth, "bandwidth.k.c")                       \
     X(moe_route, "moe_route.k.c")                       \
+    X(ssm_math, "ssm_math.h")                           \
     X(ssm, "ssm.k.c")                                   \
     X(ssm_chunks, "ssm_chunks.k.c")                     \
     X(moe, "moe.k.c")                                   \
@@ -52,6 +53,7 @@
     X(cuda_gemv, "cuda/gemv.k.c")                       \
     X(cuda_fma, "cuda/fma.k.c")                         \
     X(cuda_pack, "cuda/pack.k.c")                       \
+    X(cuda_ssm_step, "cuda/ssm_step.k.c")               \
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \
     X(cuda_attention_group, "cuda/attention_group.k.c") \
     X(cuda_attention_split, "cuda/attention_split.k.c")

@@ -1,10 +1,9 @@
 /* State-space layers in calls to operations: Mamba (Gu and Dao 2023), also with heads, and Mamba-2 (Dao and Gu 2024). */
 #include "model/arch.h"
 
-static enum pl_status convolve(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
-    const struct pl_conv conv = {
+static struct pl_conv convolution(const struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    return (struct pl_conv){
         .layer = m->cfg.layer_state[l], .kernel = m->cfg.ssm.conv, .silu = true, .w = w->ssm_conv, .bias = w->ssm_conv_bias};
-    return pl_ops_causal_conv(m->ops, &conv, m->cx, m->cy);
 }
 
 static struct pl_ssm recurrence(const struct pl_model *m, uint32_t l, const struct pl_layer *w) {
@@ -38,7 +37,8 @@ static enum pl_status mamba(struct pl_model *m, uint32_t l, const struct pl_laye
     const struct pl_weight *in[] = {w->ssm_x, w->ssm_z}, *select[] = {w->ssm_dt, w->ssm_b, w->ssm_c};
     struct pl_activation *made[] = {m->cx, m->z}, *selected[] = {m->dt_low, m->b, m->c};
     PL_TRY(pl_ops_linear(m->ops, 2, in, NULL, m->h, made));
-    PL_TRY(convolve(m, l, w));
+    const struct pl_conv conv = convolution(m, l, w);
+    PL_TRY(pl_ops_causal_conv(m->ops, &conv, m->cx, m->cy));
     PL_TRY(pl_ops_linear(m->ops, 3, select, NULL, m->cy, selected));
     PL_TRY(norm_inputs(m, w));
     PL_TRY(pl_layer_project(m, w->ssm_dt_up, NULL, m->dt_low, m->dt));
@@ -57,7 +57,7 @@ static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_lay
     PL_TRY(pl_ops_linear(m->ops, 3, in, NULL, m->h, made));
     if (c->scale[0] != 1) PL_TRY(pl_ops_scale(m->ops, m->z, c->scale[0]));
     if (c->scale[4] != 1) PL_TRY(pl_ops_scale(m->ops, m->dt, c->scale[4])); /* the others are in the convolution's taps */
-    PL_TRY(convolve(m, l, w));
+    const struct pl_conv conv = convolution(m, l, w);
     struct pl_ssm s = recurrence(m, l, w);
     s.b = s.c = m->cy;
     s.b_first = c->inner;
@@ -65,12 +65,13 @@ static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_lay
     if (c->norm && (c->groups > 1 || c->norm_first)) {
         const struct pl_gated_norm norm = {
             .groups = c->groups, .norm_first = c->norm_first, .eps = m->cfg.norm_eps, .w = w->ssm_norm};
-        PL_TRY(pl_ops_ssm(m->ops, &s, m->y));
+        PL_TRY(pl_ops_conv_ssm(m->ops, &conv, m->cx, m->cy, &s, m->y));
         return pl_ops_gated_norm(m->ops, &norm, m->y, m->z, m->y);
     }
     s.z = m->z;
-    if (!c->norm) return pl_ops_ssm(m->ops, &s, m->y);
-    PL_TRY(pl_ops_ssm(m->ops, &s, m->z)); /* gated there: what is left is a plain norm, which a product may do on its way */
+    if (!c->norm) return pl_ops_conv_ssm(m->ops, &conv, m->cx, m->cy, &s, m->y);
+    /* gated there: what is left is a plain norm, which a product may do on its way */
+    PL_TRY(pl_ops_conv_ssm(m->ops, &conv, m->cx, m->cy, &s, m->z));
     return pl_ops_norm(m->ops, m->z, w->ssm_norm, m->cfg.norm_eps, 0, m->y);
 }
 

@@ -81,6 +81,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
         n = add_planned_forms(out, n);
     }
     if (op == PL_OP_ssm_scan) out[n++] = PL_IMPL_CHUNKS;
+    if (op == PL_OP_ssm_update) out[n++] = PL_IMPL_STEP;
     out[n++] = PL_IMPL_PORTABLE;
     return n;
 }
@@ -191,10 +192,10 @@ static enum pl_status add_list(const char *option, enum pl_backend b, const char
     return PL_OK;
 }
 
-enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char *disable, bool strict, struct pl_choice *out,
 /* Not for every case: others must be left. */
 static bool is_extra(enum pl_impl i) { return i == PL_IMPL_WIDENED || i == PL_IMPL_CHAIN || i == PL_IMPL_EXPANDED; }
 
+enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char *disable, bool strict, struct pl_choice *out,
                                struct pl_err *err) {
     struct pl_choice c = {.strict = strict, .attn = PL_IMPL_NONE};
     for (int op = 0; op < PL_OP_COUNT; op++) c.forced[op] = PL_IMPL_NONE;
@@ -268,8 +269,8 @@ void pl_choice_describe(const struct pl_choice *c, char *out, size_t size) {
         }
     }
     if (c->chain) pl_buf_printf(&b, "%sforced linear=chain", b.len > 0 ? "; " : "");
-    describe_attention(c, &b);
     if (c->expanded) pl_buf_printf(&b, "%sforced attention=expanded", b.len > 0 ? "; " : "");
+    describe_attention(c, &b);
     snprintf(out, size, "%s", b.len > 0 ? pl_buf_cstr(&b) : "");
     pl_buf_deinit(&b);
 }

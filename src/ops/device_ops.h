@@ -9,6 +9,7 @@
 #include "ops/cuda_mma.h"
 #include "ops/draw.h"
 #include "ops/cuda_moe.h"
+#include "ops/cuda_ssm.h"
 #include "ops/cuda_stream.h"
 #include "ops/cuda_ternary.h"
 #include "ops/impl.h"
@@ -188,6 +189,10 @@ struct dev_ops {
         struct pl_ssm_chunks chunks;       /* made for this kind, with room for so many rows */
         struct pl_ssm_kind chunks_kind;
         struct pl_device_buffer dots, steps;
+        struct pl_kernel step; /* made for this kind */
+        struct pl_step_kind step_kind;
+        struct pl_device_buffer arrived;
+        const char *not_step; /* why the last convolution and recurrence were not one launch */
     } ssm;
     bool strips; /* there are rearranged weights: inputs are made ready for those */
     enum pl_inputs prepared_as;
@@ -242,6 +247,10 @@ enum pl_status dev_causal_conv(struct pl_ops *o, const struct pl_conv *p, const 
                                struct pl_activation *y) PL_MUST_CHECK;
 enum pl_status dev_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) PL_MUST_CHECK;
 enum pl_status dev_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) PL_MUST_CHECK;
+/* The convolution and the recurrence over it in one launch (cuda_ssm.h). */
+bool dev_takes_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_ssm *p);
+enum pl_status dev_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
+                            const struct pl_ssm *p, struct pl_activation *y) PL_MUST_CHECK;
 enum pl_status dev_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,
                               const struct pl_activation *z, struct pl_activation *y) PL_MUST_CHECK;
 

@@ -30,7 +30,7 @@ void dev_states_destroy(struct dev_ops *d, struct dev_kv *kv) {
 }
 
 void dev_states_deinit(struct dev_ops *d) {
-    struct pl_device_buffer *all[] = {&d->ssm.seqs, &d->ssm.dots, &d->ssm.steps};
+    struct pl_device_buffer *all[] = {&d->ssm.seqs, &d->ssm.dots, &d->ssm.steps, &d->ssm.arrived};
     for (size_t i = 0; i < PL_COUNT_OF(all); i++) pl_device_free(d->ks.device, all[i]);
 }
 
@@ -78,6 +78,21 @@ static const struct pl_device_buffer *states_of(const struct pl_ops *o, uint32_t
     return &((const struct dev_kv *)o->kv)->states[layer];
 }
 
+static struct pl_launch_conv conv_of(const struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
+                                     const struct pl_activation *y) {
+    const struct dev_ops *d = (const struct dev_ops *)o;
+    return (struct pl_launch_conv){.x = data_of(x),
+                                   .w = vector_of(p->w),
+                                   .bias = vector_of(p->bias),
+                                   .state = states_of(o, p->layer),
+                                   .seqs = &d->ssm.seqs,
+                                   .y = data_of(y),
+                                   .channels = x->cols,
+                                   .seq_count = o->batch->seq_count,
+                                   .longest = d->ssm.longest,
+                                   .slot_stride = slot_stride(o)};
+}
+
 enum pl_status dev_causal_conv(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
                                struct pl_activation *y) {
     struct dev_ops *d = (struct dev_ops *)o;
@@ -88,16 +103,7 @@ enum pl_status dev_causal_conv(struct pl_ops *o, const struct pl_conv *p, const 
     if (k->jit == NULL || d->ssm.conv_kernel != p->kernel) st = pl_kernel_causal_conv(&d->ks, kind, k, &d->ks.err);
     if (st != PL_OK) return dev_report(d, st);
     d->ssm.conv_kernel = p->kernel;
-    const struct pl_launch_conv c = {.x = data_of(x),
-                                     .w = vector_of(p->w),
-                                     .bias = vector_of(p->bias),
-                                     .state = states_of(o, p->layer),
-                                     .seqs = &d->ssm.seqs,
-                                     .y = data_of(y),
-                                     .channels = x->cols,
-                                     .seq_count = o->batch->seq_count,
-                                     .longest = d->ssm.longest,
-                                     .slot_stride = slot_stride(o)};
+    const struct pl_launch_conv c = conv_of(o, p, x, y);
     return dev_done(o, PL_OP_causal_conv, k, 2 * c.seq_count * o->kv->shape.state_conv * sizeof(float),
                     pl_launch_causal_conv(&d->ks, k, &c));
 }
@@ -177,18 +183,73 @@ static enum pl_status by_chunks(struct pl_ops *o, struct pl_ssm_kind kind, const
                     pl_launch_ssm_chunks(&d->ks, &k->scan, s, &d->ssm.dots, &d->ssm.steps));
 }
 
-enum pl_status dev_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
+static struct pl_ssm_kind kind_of(const struct pl_ssm *p, bool one_row) {
+    return (struct pl_ssm_kind){p->state, p->full, p->dt_bias != NULL, p->skip != NULL, p->z != NULL, one_row};
+}
+
+static struct pl_step_kind step_kind_of(const struct pl_conv *conv, const struct pl_ssm *p) {
+    return (struct pl_step_kind){kind_of(p, true), {conv->kernel, conv->bias != NULL, conv->silu}};
+}
+
+bool dev_takes_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_ssm *p) {
+    struct dev_ops *d = (struct dev_ops *)o;
+    const struct pl_step_kind kind = step_kind_of(conv, p);
+    const char *why = pl_step_declines(&d->ks, &kind, p->head_dim, slot_stride(o), o->kv->shape.state_conv);
+    if (why == NULL && o->invariant) why = "invariant";
+    const struct pl_candidate list[] = {{PL_IMPL_STEP, why == NULL, why}, {PL_IMPL_PORTABLE, true, NULL}};
+    bool cuda = pl_device_info(d->ks.device)->kind == PL_DEVICE_CUDA;
+    d->ssm.not_step = why;
+    return cuda && pl_choose(&o->choice, PL_OP_ssm_update, list, PL_COUNT_OF(list)).taken == PL_IMPL_STEP;
+}
+
+static enum pl_status prepare_step(struct dev_ops *d, const struct pl_step_kind *kind, uint32_t groups) {
+    const struct pl_step_kind *was = &d->ssm.step_kind;
+    const uint64_t arrived = (uint64_t)d->stride * groups * sizeof(uint32_t);
+    if (d->ssm.arrived.bytes < arrived) { /* once: d->stride is the longest step */
+        pl_device_free(d->ks.device, &d->ssm.arrived);
+        PL_TRY(pl_device_alloc(d->ks.device, arrived, &d->ssm.arrived, &d->ks.err));
+        PL_TRY(pl_device_fill(d->ks.device, d->ks.stream, &d->ssm.arrived, 0, &d->ks.err));
+    }
+    bool same = same_kind(&was->ssm, &kind->ssm) && was->conv.kernel == kind->conv.kernel &&
+                was->conv.bias == kind->conv.bias && was->conv.silu == kind->conv.silu;
+    if (d->ssm.step.jit == NULL || !same) PL_TRY(pl_kernel_step(&d->ks, kind, &d->ssm.step, &d->ks.err));
+    d->ssm.step_kind = *kind;
+    return PL_OK;
+}
+
+enum pl_status dev_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
+                            const struct pl_ssm *p, struct pl_activation *y) {
+    struct dev_ops *d = (struct dev_ops *)o;
+    const struct pl_step_kind kind = step_kind_of(conv, p);
+    const struct pl_pick pick = {PL_IMPL_STEP, PL_IMPL_STEP, ""};
     PL_TRY(dev_settle(o));
+    PL_TRY(pl_ops_end_decision(o, PL_OP_ssm_update, &pick, 1, ""));
+    enum pl_status st = prepare_step(d, &kind, p->groups);
+    if (st != PL_OK) return dev_report(d, st);
+    const struct pl_launch_conv c = conv_of(o, conv, in, in);
     const struct pl_launch_ssm s = launch_of(o, p, y);
-    const struct pl_ssm_kind kind = {p->state, p->full, p->dt_bias != NULL, p->skip != NULL, p->z != NULL, true};
-    return walk(o, PL_OP_ssm_update, kind, &s);
+    st = pl_launch_step(&d->ks, &d->ssm.step, &s, &c, &d->ssm.arrived);
+    if (st == PL_OK) /* one launch, counted under all that it does */
+        pl_ops_count(o, PL_OP_causal_conv, d->ssm.step.name, 1, 2 * c.seq_count * o->kv->shape.state_conv * sizeof(float));
+    return dev_done(o, PL_OP_ssm_update, &d->ssm.step, 2 * s.seq_count * o->kv->shape.state_ssm * sizeof(float), st);
+}
+
+enum pl_status dev_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
+    struct dev_ops *d = (struct dev_ops *)o;
+    const char *why = d->ssm.not_step != NULL ? d->ssm.not_step : "its convolution was asked for apart";
+    const struct pl_candidate list[] = {{PL_IMPL_STEP, false, why}, {PL_IMPL_PORTABLE, true, NULL}};
+    enum pl_impl taken;
+    PL_TRY(dev_settle(o));
+    PL_TRY(pl_ops_decide(o, PL_OP_ssm_update, list, PL_COUNT_OF(list), 1, "", &taken));
+    const struct pl_launch_ssm s = launch_of(o, p, y);
+    return walk(o, PL_OP_ssm_update, kind_of(p, true), &s);
 }
 
 /* By chunks the sequences that have the rows for it, token by token the others: what a sequence goes through does not depend
  * on its neighbours. Under --invariant it may not depend on how a prompt is cut either. */
 enum pl_status dev_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
     struct dev_ops *d = (struct dev_ops *)o;
-    const struct pl_ssm_kind kind = {p->state, p->full, p->dt_bias != NULL, p->skip != NULL, p->z != NULL, false};
+    const struct pl_ssm_kind kind = kind_of(p, false);
     bool asked = o->choice.forced[PL_OP_ssm_scan] == PL_IMPL_CHUNKS;
     const char *why = pl_ssm_chunks_declines(&kind);
     if (why == NULL && o->invariant) why = "invariant";

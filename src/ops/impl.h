@@ -97,6 +97,10 @@ struct pl_ops_impl {
     enum pl_status (*heads_reserve)(struct pl_ops *o, const struct pl_weight *w, size_t rows, struct pl_err *err);
     enum pl_status (*causal_conv)(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
                                   struct pl_activation *y);
+    /* Optional: a convolution and the recurrence over it at once, where it says that it takes them. */
+    bool (*takes_conv_ssm)(struct pl_ops *o, const struct pl_conv *conv, const struct pl_ssm *p);
+    enum pl_status (*conv_ssm)(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
+                               const struct pl_ssm *p, struct pl_activation *y);
     enum pl_status (*ssm_update)(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
     enum pl_status (*ssm_scan)(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
     enum pl_status (*gated_norm)(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,

@@ -637,11 +637,15 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
     return x->rows > 0 ? RUN(moe, o->impl->moe(o, p, logits, x, y)) : PL_OK;
 }
 
-enum pl_status pl_ops_causal_conv(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
-                                  struct pl_activation *y) {
-    PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.state_layers && x->rows == o->batch->rows && x != y);
+static void check_conv(const struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x) {
+    PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.state_layers && x->rows == o->batch->rows);
     PL_ASSERT(p->kernel >= 2 && p->kernel <= PL_OPS_CONV_MAX && is_vector(p->w, p->kernel * x->cols));
     PL_ASSERT(o->kv->shape.state_conv == (p->kernel - 1) * x->cols && is_bias(p->bias, x->cols));
+}
+enum pl_status pl_ops_causal_conv(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
+                                  struct pl_activation *y) {
+    check_conv(o, p, x);
+    PL_ASSERT(x != y);
     return take_rows(y, x->rows, x->cols) ? RUN(causal_conv, o->impl->causal_conv(o, p, x, y)) : PL_OK;
 }
 
@@ -649,7 +653,7 @@ static bool holds(const struct pl_activation *a, size_t first, size_t cols, size
     return a->rows == rows && first <= a->cols && cols <= a->cols - first;
 }
 
-enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
+static void check_ssm(const struct pl_ops *o, const struct pl_ssm *p, const struct pl_activation *y) {
     PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.state_layers);
     size_t rows = o->batch->rows, inner = (size_t)p->heads * p->head_dim, bc = (size_t)p->groups * p->state;
     PL_ASSERT(o->kv->shape.state_ssm == inner * p->state && p->heads % p->groups == 0);
@@ -659,9 +663,32 @@ enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_ac
     PL_ASSERT(p->z == NULL || (p->z->rows == rows && p->z->cols == inner));
     PL_ASSERT(is_vector(p->a, p->full ? (size_t)p->heads * p->state : p->heads));
     PL_ASSERT(is_bias(p->dt_bias, p->heads) && is_bias(p->skip, p->heads) && y != p->x && y != p->b && y != p->c);
-    if (!take_rows(y, rows, inner)) return PL_OK;
+}
+
+enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
+    check_ssm(o, p, y);
+    size_t rows = o->batch->rows;
+    if (!take_rows(y, rows, (size_t)p->heads * p->head_dim)) return PL_OK;
     return rows == o->batch->seq_count ? RUN(ssm_update, o->impl->ssm_update(o, p, y))
                                        : RUN(ssm_scan, o->impl->ssm_scan(o, p, y));
+}
+
+enum pl_status pl_ops_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
+                               struct pl_activation *made, const struct pl_ssm *p, struct pl_activation *y) {
+    PL_ASSERT(o->batch != NULL && p->x == made && p->b == made && p->c == made && p->layer == conv->layer);
+    bool one_each = o->batch->rows > 0 && o->batch->rows == o->batch->seq_count;
+    if (!one_each || o->impl->conv_ssm == NULL || !o->impl->takes_conv_ssm(o, conv, p)) {
+        PL_TRY(pl_ops_causal_conv(o, conv, in, made));
+        return pl_ops_ssm(o, p, y);
+    }
+    check_conv(o, conv, in);
+    (void)take_rows(made, in->rows, in->cols);
+    check_ssm(o, p, y);
+    PL_ASSERT(in != made && in != y);
+    (void)take_rows(y, in->rows, (size_t)p->heads * p->head_dim);
+    pl_outcomes_ask(&o->outcomes, PL_OP_causal_conv, 1);
+    enum pl_status st = RUN(ssm_update, o->impl->conv_ssm(o, conv, in, p, y));
+    return settle(o, PL_OP_causal_conv, st);
 }
 
 enum pl_status pl_ops_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,

@@ -356,6 +356,10 @@ struct pl_ssm {
     uint32_t x_first, b_first, c_first;             /* columns */
 };
 enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
+/* Both asked as one: the recurrence's x, B and C are columns of what the convolution makes of `in`, p->x, which nobody else
+ * reads and which may be left as it is. */
+enum pl_status pl_ops_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
+                               struct pl_activation *made, const struct pl_ssm *p, struct pl_activation *y);
 /* y = RMS norm by groups of x silu(z), times w; norm_first: the gate comes after. z may be NULL; y may be x. */
 struct pl_gated_norm {
     uint32_t groups;

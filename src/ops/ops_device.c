@@ -930,8 +930,9 @@ static enum pl_status settle(struct pl_ops *o) {
         .layer_norm = layer_norm, .argmax = dev_argmax, .draw = dev_draw, .chosen = dev_chosen, .moe = dev_moe,             \
         .experts_create = dev_experts_create, .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated,               \
         .gated = dev_gated, .causal_conv = dev_causal_conv, .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan,         \
-        .gated_norm = dev_gated_norm, .ternary = dev_ternary, .heads_create = dev_heads_create,                             \
-        .heads_linear = dev_heads_linear, .latent_append = dev_latent_append, .value_rows = value_rows, .settle = settle,   \
+        .takes_conv_ssm = dev_takes_conv_ssm, .conv_ssm = dev_conv_ssm, .gated_norm = dev_gated_norm,                       \
+        .ternary = dev_ternary, .heads_create = dev_heads_create, .heads_linear = dev_heads_linear,                         \
+        .latent_append = dev_latent_append, .value_rows = value_rows, .settle = settle,                                     \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

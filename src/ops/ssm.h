@@ -38,7 +38,7 @@ enum pl_status pl_launch_ssm(struct pl_kernels *ks, struct pl_kernel *k, const s
 
 /* The recurrence by chunks (kernels/ssm_chunks.k.c): Mamba-2's sequences of s->split rows and more, the others are not
  * touched. PL_SSM_CHUNK_ROWS: from so many rows of a sequence on it is the faster form. */
-enum { PL_SSM_CHUNK = 64, PL_SSM_CHUNK_ROWS = 16 };
+enum { PL_SSM_CHUNK = 64, PL_SSM_CHUNK_ROWS = 32 };
 struct pl_ssm_chunks {
     struct pl_kernel dots, scan;
 };

@@ -436,6 +436,14 @@ static void cuda_inputs_and_attention(struct gate *g) {
         pl_jit_set(&s, orders[i], "1");
         compile(g, &s);
     }
+    for (uint32_t state = 128; state <= 256; state *= 2) {
+        static const char *const flags[] = {"HAS_CONV_BIAS", "ACT_SILU", "HAS_BIAS", "HAS_SKIP", "HAS_GATE"};
+        struct pl_jit_spec s = spec("cuda/ssm_step.k.c", "pk_ssm_step", 288);
+        pl_jit_set_u32(&s, "STATE", state);
+        pl_jit_set_u32(&s, "K", 4);
+        for (size_t i = 0; i < PL_COUNT_OF(flags) && state == 128; i++) pl_jit_set(&s, flags[i], "1");
+        compile(g, &s);
+    }
     struct pl_jit_spec pack = spec("cuda/pack.k.c", "pk_pack", 256);
     compile(g, &pack);
     static const enum pl_dtype packed[] = {PL_F16, PL_Q4_0, PL_Q4_K, PL_Q6_K, PL_IQ4_XS, PL_MXFP4};
