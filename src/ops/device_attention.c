@@ -155,6 +155,15 @@ static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_a
     return dev_done(o, PL_OP_attention, k, bytes, st);
 }
 
+/* What kernels that pass values over have counted. */
+void dev_value_rows(const struct pl_ops *o, uint64_t *rows, uint64_t *skipped) {
+    pl_kernels_values(&((const struct dev_ops *)(const void *)o)->ks, rows, skipped);
+}
+enum pl_status dev_settle_counts(struct pl_ops *o) {
+    struct dev_ops *d = dev_of(o);
+    return dev_report(d, pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err));
+}
+
 /* --- by plan --- */
 
 void dev_attention_init(struct dev_ops *d, const struct pl_ops_options *opt) {

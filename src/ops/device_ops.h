@@ -309,6 +309,8 @@ size_t dev_rope_index(struct pl_rope_kind kind);
 bool dev_whole(const struct dev_ops *d, const struct pl_launch_rope *r, struct pl_rope_kind kind);
 /* Launches it on its own. */
 enum pl_status dev_rope(struct pl_ops *o, const struct pl_launch_rope *r, struct pl_rope_kind kind, uint64_t bytes);
+void dev_value_rows(const struct pl_ops *o, uint64_t *rows, uint64_t *skipped);
+enum pl_status dev_settle_counts(struct pl_ops *o);
 enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                              struct pl_activation *out) PL_MUST_CHECK;
 

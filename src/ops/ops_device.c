@@ -909,14 +909,6 @@ static void destroy(struct pl_ops *o) {
     pl_free(d);
 }
 
-static void value_rows(const struct pl_ops *o, uint64_t *rows, uint64_t *skipped) {
-    pl_kernels_values(&((const struct dev_ops *)(const void *)o)->ks, rows, skipped);
-}
-static enum pl_status settle(struct pl_ops *o) {
-    struct dev_ops *d = dev_of(o);
-    return report(d, pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err));
-}
-
 #define DEVICE_IMPL(kind)                                                                                                   \
     {                                                                                                                       \
         .backend = kind, .destroy = destroy, .weight_create = weight_create, .weight_destroy = weight_destroy,              \
@@ -932,7 +924,7 @@ static enum pl_status settle(struct pl_ops *o) {
         .gated = dev_gated, .causal_conv = dev_causal_conv, .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan,         \
         .takes_conv_ssm = dev_takes_conv_ssm, .conv_ssm = dev_conv_ssm, .gated_norm = dev_gated_norm,                       \
         .ternary = dev_ternary, .heads_create = dev_heads_create, .heads_linear = dev_heads_linear,                         \
-        .latent_append = dev_latent_append, .value_rows = value_rows, .settle = settle,                                     \
+        .latent_append = dev_latent_append, .value_rows = dev_value_rows, .settle = dev_settle_counts,                      \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),
