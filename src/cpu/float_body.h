@@ -129,6 +129,13 @@ FLOAT_INLINE void float_tile_few(const enum pl_dtype t, const struct pl_cpu_matm
 
 /* --- many rows: a tile widened once, inputs in chunks that stay in the L1 cache --- */
 enum { FLOAT_CHUNK = 256 }; /* inputs */
+/* Rows of a block: with AVX2 three, whose vectors stay in registers while those of weights pass: 12 + 3 + 1. */
+enum { FLOAT_MANY = VW == 8 ? 3 : FLOAT_ROWS };
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define MANY_CASES(f) f(1) f(2) f(3)
+#else
+#define MANY_CASES(f) FLOAT_CASES(f)
+#endif
 
 /* The tile as f32, chunk after chunk, in each the sixteen rows: evenly spread over the sets of the cache. */
 FLOAT_INLINE void float_widen(const enum pl_dtype t, const struct pl_cpu_weight *w, size_t tile, float *wide) {
@@ -152,19 +159,28 @@ FLOAT_INLINE void float_widen(const enum pl_dtype t, const struct pl_cpu_weight 
 FLOAT_INLINE void float_chunk(const int rows, const float *w, const float *x, size_t x_stride, size_t from, size_t to,
                               vf *sums) {
     w -= from;
-    vf acc[FLOAT_OUT * FLOAT_ROWS];
+    vf acc[FLOAT_OUT * FLOAT_MANY];
 #pragma GCC unroll 24
     for (int k = 0; k < FLOAT_OUT * rows; k++) acc[k] = from == 0 ? vf_set1(0.0f) : sums[k];
     size_t i = from;
     for (; i + VW <= to; i += VW) {
-        vf wv[FLOAT_OUT];
-#pragma GCC unroll 4
-        for (int o = 0; o < FLOAT_OUT; o++) wv[o] = vf_load(w + o * FLOAT_CHUNK + i);
+        vf wv[FLOAT_OUT], xv[FLOAT_MANY];
+        if (rows < FLOAT_OUT) {
 #pragma GCC unroll 6
-        for (int r = 0; r < rows; r++) {
-            vf xv = vf_load(x + (size_t)r * x_stride + i);
+            for (int r = 0; r < rows; r++) xv[r] = vf_load(x + (size_t)r * x_stride + i);
+        }
 #pragma GCC unroll 4
-            for (int o = 0; o < FLOAT_OUT; o++) acc[r * FLOAT_OUT + o] = vf_fma(xv, wv[o], acc[r * FLOAT_OUT + o]);
+        for (int o = 0; o < FLOAT_OUT; o++) {
+            wv[o] = vf_load(w + o * FLOAT_CHUNK + i);
+#pragma GCC unroll 6
+            for (int r = 0; r < rows && rows < FLOAT_OUT; r++)
+                acc[r * FLOAT_OUT + o] = vf_fma(xv[r], wv[o], acc[r * FLOAT_OUT + o]);
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < rows && rows >= FLOAT_OUT; r++) {
+            xv[0] = vf_load(x + (size_t)r * x_stride + i);
+#pragma GCC unroll 4
+            for (int o = 0; o < FLOAT_OUT; o++) acc[r * FLOAT_OUT + o] = vf_fma(xv[0], wv[o], acc[r * FLOAT_OUT + o]);
         }
     }
     if (i < to) {
@@ -185,14 +201,14 @@ FLOAT_INLINE void float_many(const int rows, const struct pl_cpu_matmul *m, size
                              size_t begin) {
     const size_t in = m->w[i]->in;
     const float *x = m->x + begin * m->x_stride;
-    vf sums[TILE_ROWS * FLOAT_ROWS];
+    vf sums[TILE_ROWS * FLOAT_MANY];
     for (size_t from = 0; from < in; from += FLOAT_CHUNK)
         for (size_t o = 0; o < TILE_ROWS; o += FLOAT_OUT)
             float_chunk(rows, wide + from * TILE_ROWS + o * FLOAT_CHUNK, x, m->x_stride, from,
-                        PL_MIN(in, from + FLOAT_CHUNK), sums + o * FLOAT_ROWS);
+                        PL_MIN(in, from + FLOAT_CHUNK), sums + o * FLOAT_MANY);
     for (size_t o = 0; o < TILE_ROWS && tile * TILE_ROWS + o < m->w[i]->out; o += FLOAT_OUT) {
-        const vf *s = sums + o * FLOAT_ROWS;
-        float out[FLOAT_OUT * FLOAT_ROWS];
+        const vf *s = sums + o * FLOAT_MANY;
+        float out[FLOAT_OUT * FLOAT_MANY];
         for (int k = 0; k < FLOAT_OUT * rows; k += 4) vf_hsum4(s[k], s[k + 1], s[k + 2], s[k + 3], out + k);
         float_put(m, i, tile * TILE_ROWS + o, FLOAT_OUT, begin, (size_t)rows, out);
     }
@@ -206,11 +222,11 @@ FLOAT_INLINE void float_tile_of(const enum pl_dtype t, const struct pl_cpu_matmu
     }
     float_widen(t, m->w[i], tile, wide);
     for (size_t r = begin, n; r < end; r += n) {
-        n = PL_MIN((size_t)FLOAT_ROWS, end - r);
+        n = PL_MIN((size_t)FLOAT_MANY, end - r);
         switch (n) {
 #define FLOAT_CASE(k) \
     case k: float_many(k, m, i, tile, wide, r); break;
-            FLOAT_CASES(FLOAT_CASE)
+            MANY_CASES(FLOAT_CASE)
 #undef FLOAT_CASE
         }
     }
