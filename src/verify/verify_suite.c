@@ -3,81 +3,76 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "verify/junit.h"
 #include "verify/optest.h"
 #include "verify/verify.h"
 
 /* ---------- results of the suite ---------- */
 
-static void attribute(const char *tag, size_t len, const char *name, char *out, size_t cap) {
-    char want[40];
-    size_t n = (size_t)snprintf(want, sizeof want, " %s=\"", name);
-    out[0] = '\0';
-    for (size_t i = 0; i + n < len; i++) {
-        if (memcmp(tag + i, want, n) != 0) continue;
-        snprintf(out, cap, "%.*s", (int)PL_MIN(strcspn(tag + i + n, "\""), cap - 1), tag + i + n);
-        return;
-    }
+struct suite {
+    json_t *cases; /* {group and name: verdict}, of equal names the worst */
+    size_t count[3];
+    char doubt[400]; /* why not all of it is known, "" */
+};
+
+static void add_case(void *user, const char *group, const char *name, enum pl_junit_verdict v) {
+    static const char *const names[] = {"pass", "fail", "skipped"};
+    struct suite *s = user;
+    struct pl_buf key = {0};
+    int verdict = v == PL_JUNIT_SKIPPED ? 2 : v != PL_JUNIT_PASS;
+    pl_buf_printf(&key, "%s: %s", group, name);
+    bool valid = pl_utf8_valid(pl_buf_cstr(&key), key.len);
+    for (size_t i = 0; i < key.len && !valid; i++)
+        if ((unsigned char)key.data[i] >= 0x80) key.data[i] = '?';
+    const char *then = json_string_value(json_object_get(s->cases, pl_buf_cstr(&key)));
+    bool worse = then == NULL || (strcmp(then, "fail") != 0 && verdict > 0);
+    if (worse) json_object_set_new(s->cases, pl_buf_cstr(&key), json_string(names[verdict]));
+    s->count[verdict]++;
+    pl_buf_deinit(&key);
 }
 
-/* <testcase classname= name=> with <failure>, <error> or <skipped> inside: what every JUnit writer agrees on. */
-static void add_junit(const char *text, json_t *cases, size_t count[3]) {
-    for (const char *at = strstr(text, "<testcase"); at != NULL; at = strstr(at + 1, "<testcase")) {
-        size_t tag = strcspn(at, ">");
-        bool closed = tag > 0 && at[tag - 1] == '/';
-        const char *end = closed ? at + tag : strstr(at, "</testcase>");
-        char group[200], name[300], key[520];
-        if (end == NULL) break;
-        attribute(at, tag, "classname", group, sizeof group);
-        attribute(at, tag, "name", name, sizeof name);
-        snprintf(key, sizeof key, "%s: %s", group, name);
-        const char *bad = strstr(at, "<failure"), *broken = strstr(at, "<error"), *skip = strstr(at, "<skipped");
-        int verdict = (bad != NULL && bad < end) || (broken != NULL && broken < end) ? 1
-                      : skip != NULL && skip < end                                   ? 2
-                                                                                     : 0;
-        static const char *const names[] = {"pass", "fail", "skipped"};
-        json_object_set_new(cases, key, json_string(names[verdict]));
-        count[verdict]++;
-    }
-}
-
-static void read_file(const char *path, json_t *cases, size_t count[3]) {
+static void read_file(const char *path, struct suite *s) {
     FILE *f = fopen(path, "re");
     struct pl_buf text = {0};
     char block[65536];
+    size_t before = s->count[0] + s->count[1] + s->count[2];
     for (size_t n; f != NULL && (n = fread(block, 1, sizeof block, f)) > 0 && text.len < 256 << 20;)
         pl_buf_add(&text, block, n);
     if (f != NULL) fclose(f);
-    add_junit(pl_buf_cstr(&text), cases, count);
+    bool whole = pl_junit_read(pl_buf_cstr(&text), text.len, add_case, s);
+    if (s->doubt[0] == '\0' && s->count[0] + s->count[1] + s->count[2] == before)
+        snprintf(s->doubt, sizeof s->doubt, "%.300s holds no test cases (JUnit XML was expected)", path);
+    if (s->doubt[0] == '\0' && !whole)
+        snprintf(s->doubt, sizeof s->doubt, "%.300s ends in the middle: cases may be missing", path);
     pl_buf_deinit(&text);
 }
 
-/* {group and name: verdict} of all files of a list with commas. */
-static json_t *read_junit(const char *list, size_t count[3]) {
-    json_t *cases = json_object();
+/* All files of a list with commas. */
+static struct suite read_junit(const char *list) {
+    struct suite s = {.cases = json_object()};
     for (const char *at = list; *at != '\0';) {
         char path[1200];
         size_t len = strcspn(at, ",");
         snprintf(path, sizeof path, "%.*s", (int)PL_MIN(len, sizeof path - 1), at);
-        read_file(path, cases, count);
+        read_file(path, &s);
         at += len + (at[len] == ',');
     }
-    return cases;
+    return s;
 }
 
 void pl_verify_tests(const struct pl_verify_options *o, struct pl_verify_result *r) {
-    size_t count[3] = {0};
     if (o->tests == NULL) {
         pl_verify_say(r, PL_VERIFY_SKIPPED, "no results were given: make check, then --tests build/test-report.xml");
         return;
     }
-    json_t *cases = read_junit(o->tests, count);
-    if (count[0] + count[1] + count[2] == 0)
-        pl_verify_say(r, PL_VERIFY_INCONCLUSIVE, "%.300s holds no test cases (JUnit XML was expected)", o->tests);
+    struct suite s = read_junit(o->tests);
+    if (s.count[1] == 0 && s.doubt[0] != '\0')
+        pl_verify_say(r, PL_VERIFY_INCONCLUSIVE, "%s", s.doubt);
     else
-        pl_verify_say(r, count[1] > 0 ? PL_VERIFY_FAIL : PL_VERIFY_PASS, "%zu passed, %zu failed, %zu skipped", count[0],
-                      count[1], count[2]);
-    r->evidence = json_pack("{s:I, s:I, s:I, s:o}", "passed", (json_int_t)count[0], "failed", (json_int_t)count[1],
-                            "skipped", (json_int_t)count[2], "cases", cases);
+        pl_verify_say(r, s.count[1] > 0 ? PL_VERIFY_FAIL : PL_VERIFY_PASS, "%zu passed, %zu failed, %zu skipped", s.count[0],
+                      s.count[1], s.count[2]);
+    r->evidence = json_pack("{s:I, s:I, s:I, s:o}", "passed", (json_int_t)s.count[0], "failed", (json_int_t)s.count[1],
+                            "skipped", (json_int_t)s.count[2], "cases", s.cases);
 }
 
 /* ---------- orders ---------- */
@@ -125,10 +120,12 @@ static size_t operation_orders(const struct pl_ops_options *opt, bool quick, jso
 
 /* One run of the suite beside another: every test must have ended the same. */
 static size_t suite_order(const json_t *base, const char *path, json_t *rows, char *first, size_t cap) {
-    size_t count[3] = {0}, differ = 0;
+    size_t differ = 0;
     char text[500] = "";
-    json_t *other = read_junit(path, count), *verdict;
+    struct suite s = read_junit(path);
+    json_t *other = s.cases, *verdict;
     const char *name;
+    if (s.doubt[0] != '\0') snprintf(text, sizeof text, "%s", s.doubt), differ++;
     json_object_foreach((json_t *)(uintptr_t)base, name, verdict) {
         const char *then = json_string_value(verdict), *now = json_string_value(json_object_get(other, name));
         if (now != NULL && strcmp(then, now) == 0) continue;
@@ -145,9 +142,9 @@ static size_t suite_order(const json_t *base, const char *path, json_t *rows, ch
 }
 
 static size_t suite_orders(const struct pl_verify_options *o, json_t *rows, size_t *compared, char *first, size_t cap) {
-    size_t count[3] = {0}, bad = 0;
+    size_t bad = 0;
     char path[1200];
-    json_t *base = o->tests != NULL ? read_junit(o->tests, count) : NULL;
+    json_t *base = o->tests != NULL ? read_junit(o->tests).cases : NULL;
     for (const char *at = o->order; base != NULL && at != NULL && *at != '\0'; (*compared)++) {
         size_t len = strcspn(at, ",");
         snprintf(path, sizeof path, "%.*s", (int)PL_MIN(len, sizeof path - 1), at);

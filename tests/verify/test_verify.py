@@ -265,6 +265,27 @@ def results_of_the_suite():
     assert len(item(report(out), "tests")["evidence"]["cases"]) == 6 and "4 passed, 0 failed, 2 skipped" in item(report(out), "tests")["summary"]
     verify("--only", "tests", "--tests", path("bad.xml", JUNIT.format("<failure>x</failure>")), "--report", out, code=1)
     verify("--only", "tests", "--tests", path("empty.xml", "<x/>"), "--report", out, code=2)
+    # One of two files without a case, and one that was cut, prove nothing; what failed in them did.
+    for text, code, words in ((JUNIT.format("")[:-20], 2, "ends in the middle"), ("<x/>", 2, "holds no test cases"),
+                              (JUNIT.format("<error/>")[:-20], 1, "1 failed")):
+        said = verify("--only", "tests", "--tests", path("good.xml") + "," + path("cut.xml", text), "--report", out, code=code)
+        assert words in said, said
+
+
+@case
+def results_by_other_writers():
+    """'>' and quotes of the other kind in names, what only looks like an element, equal names, many cases."""
+    out = os.path.join(WORK, "writers")
+    text = """<?xml version='1.0'?><!-- <testcase classname="c" name="no"/> --><testsuite>
+<testcase name='a->b "c"' time="0" classname='g'/><testcase classname="g" name="two"><system-out><![CDATA[ <failure> </testcase> ]]></system-out>
+</testcase><testcase
+  file="x" name="x=y" classname="g"><skipped/></testcase>
+<testcase classname="g" name="twice"><skipped/></testcase><testcase classname="g" name="twice"/></testsuite>"""
+    verify("--only", "tests", "--tests", path("writers.xml", text), "--report", out, code=0)
+    assert item(report(out), "tests")["evidence"]["cases"] == {'g: a->b "c"': "pass", "g: two": "pass", "g: x=y": "skipped", "g: twice": "skipped"}
+    many = "<x>" + "".join(f'<testcase classname="g" name="{i}"/>' for i in range(50000)) + "</x>"
+    verify("--only", "tests", "--tests", path("many.xml", many), "--report", out, code=0)  # in proportion to its length
+    assert len(item(report(out), "tests")["evidence"]["cases"]) == 50000
 
 
 @case
