@@ -128,20 +128,24 @@ CHECKER_BROKE = "LeakSanitizer has encountered a fatal error"
 
 
 def run(program, args):
-    """Once; and once more when every case passed and the leak checker itself broke down, which says nothing of the program."""
+    """Once; again when every case passed and the leak checker itself broke down, which says nothing of the program; when it does
+    so three times, without it: that nothing leaked is skipped then."""
     run_once(program, args)
-    if CHECKER_BROKE in program.output and [n for n, v, _ in program.cases if v == "failed"] == ["(process)"]:
+    for leaks in (1, 1, 0):
+        if CHECKER_BROKE not in program.output or [n for n, v, _ in program.cases if v == "failed"] != ["(process)"]:
+            return
         print(f"     {program.name}: the leak checker itself failed; running the program again")
-        run_once(program, args)
+        run_once(program, args, leaks)
+    program.cases.append(("(leaks)", "skipped", "the leak checker broke down three times"))
 
 
-def run_once(program, args):
+def run_once(program, args, leaks=1):
     limit = program.timeout(args.timeout)
     scratch = os.path.abspath(os.path.join(args.build, "tmp", program.name.replace("/", "-")))
     shutil.rmtree(scratch, ignore_errors=True)
     os.makedirs(scratch)
     env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", TMPDIR=scratch, PYTHONDONTWRITEBYTECODE="1",
-               PYTHONPATH=ROOT, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0:allocator_may_return_null=1",
+               PYTHONPATH=ROOT, ASAN_OPTIONS=f"detect_leaks={leaks}:abort_on_error=0:allocator_may_return_null=1",
                UBSAN_OPTIONS="print_stacktrace=1",
                LSAN_OPTIONS=f"suppressions={ROOT}/tools/lsan.supp:print_suppressions=0", LC_ALL="C.UTF-8", **program.env)
     start, timed_out = time.monotonic(), False

@@ -75,8 +75,9 @@ def ran(*outcomes):
     """How often a program with these outputs and exit codes runs, and the verdicts that stand."""
     program, runs = runner.Program("p", [], "none"), []
 
-    def once(program, args):
+    def once(program, args, leaks=1):
         text, code = outcomes[len(runs)]
+        assert leaks == (len(runs) < 3)
         runs.append(code)
         runner.judge(program, code, text, False, 5)
 
@@ -89,10 +90,13 @@ def ran(*outcomes):
 
 
 @case
-def only_a_broken_leak_checker_gets_a_second_run():
+def only_a_broken_leak_checker_gets_more_runs():
     broke = "1..1\nok 1 - a\n==9==LeakSanitizer has encountered a fatal error.\n"
     assert ran((broke, 1), ("1..1\nok 1 - a\n", 0)) == (2, ["passed"])
-    assert ran((broke, 1), (broke, 1)) == (2, ["passed", "failed"])
+    assert ran((broke, 1), ("1..1\nok 1 - a\n", 1)) == (2, ["passed", "failed"])
+    assert ran((broke, 1), (broke, 1), ("1..1\nok 1 - a\n", 0)) == (3, ["passed"])
+    assert ran((broke, 1), (broke, 1), (broke, 1), ("1..1\nok 1 - a\n", 0)) == (4, ["passed", "skipped"])
+    assert ran((broke, 1), (broke, 1), (broke, 1), ("1..1\nok 1 - a\n", 1)) == (4, ["passed", "failed", "skipped"])
     assert ran(("1..1\nok 1 - a\nERROR: LeakSanitizer: detected memory leaks\n", 1)) == (1, ["passed", "failed"])
     assert ran((broke.replace("ok 1", "not ok 1"), 1)) == (1, ["failed"])
 
