@@ -129,10 +129,15 @@ static enum pl_status time_way(struct pl_ops_options opt, size_t way, bool quick
 static enum pl_status measure(const struct pl_bench_op *o, struct table *t, struct pl_err *err) {
     static const enum pl_device_kind kinds[PL_BACKEND_COUNT] = {
         [PL_BACKEND_CUDA] = PL_DEVICE_CUDA, [PL_BACKEND_ROCM] = PL_DEVICE_ROCM, [PL_BACKEND_OPENCL] = PL_DEVICE_OPENCL};
-    struct pl_ops_options opt = {.device = (int)o->device, .threads = o->threads, .force = o->force};
+    struct pl_ops_options opt = {.device = (int)o->device,
+                                 .threads = o->threads,
+                                 .pin = o->pin,
+                                 .isa = o->isa,
+                                 .force = o->force,
+                                 .disable = o->disable};
     char why[200];
     if (o->backend == NULL || strcmp(o->backend, "auto") == 0)
-        opt.backend = pl_ops_auto(why, sizeof why);
+        opt.backend = o->isa != NULL ? PL_BACKEND_CPU : pl_ops_auto(why, sizeof why); /* a set asks for the CPU */
     else if (!pl_backend_from_name(o->backend, &opt.backend) || opt.backend == PL_BACKEND_METAL)
         PL_FAIL(err, PL_USAGE, "--backend is '%.40s' but must be cpu, cuda, rocm or opencl", o->backend);
     bool cpu = opt.backend == PL_BACKEND_CPU;

@@ -7,11 +7,11 @@
 #include "device/device.h"
 
 struct pl_bench_op {
-    const char *op, *backend, *compare, *svg, *kv_dtype, *force;
+    const char *op, *backend, *compare, *svg, *kv_dtype, *force, *disable, *isa;
     const char *types, *rows, *shape; /* of products */
     int threads;
     uint32_t vocab, device, batch, len, shared, page, heads, kv_heads, dim, values, pages_per_chunk;
-    bool sweep, quick, json, portable;
+    bool pin, sweep, quick, json, portable;
 };
 #define PL_BENCH_OP_ARG_ROWS 20
 void pl_bench_op_args(struct pl_bench_op *o, struct pl_arg rows[PL_BENCH_OP_ARG_ROWS]);

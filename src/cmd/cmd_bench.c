@@ -282,7 +282,10 @@ static int run_op(const struct bench *b, struct pl_bench_op *o) {
     if (b->model.model != NULL) return pl_cmd_usage("bench", "-m and --op exclude each other");
     o->json = b->json;
     o->threads = b->model.engine.threads;
-    o->force = b->model.engine.force_kernels;
+    o->pin = b->model.engine.pin;
+    o->isa = b->model.engine.isa;
+    o->force = b->model.force;
+    o->disable = b->model.disable;
     o->backend = b->model.engine.backend;
     o->device = (uint32_t)b->model.engine.device;
     o->kv_dtype = b->model.engine.kv_dtype;

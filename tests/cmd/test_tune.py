@@ -103,5 +103,18 @@ def products_are_timed_on_the_cpu():
         run("bench", "--op", "linear", *(["--backend", "cpu"] if "--backend" not in flags else []), *flags, env=ENV, check=64)
 
 
+@case
+def products_on_the_cpu_follow_the_set_and_the_kernel_asked_for():
+    args = ["bench", "--op", "linear", "--backend", "cpu", "-t", 1, "--quick", "--shape", "32x256", "--types", "q8_0", "--rows", 1]
+    for flags in (["--isa", "scalar"], ["--force-kernel", "linear=scalar"]):
+        out = json.loads(run(*args, "--json", *flags, env=ENV, check=0).stdout)
+        assert out["rows"][0]["kernel"].startswith("scalar/"), out["rows"]
+    pinned = json.loads(run(*args, "--json", "--isa", "scalar", "--pin", env=ENV, check=0).stdout)
+    assert pinned["backend"] == "cpu (scalar, 1 pinned thread)", pinned["backend"]
+    foreign = "avx2" if os.uname().machine == "aarch64" else "neon-dotprod"
+    assert f"this machine lacks {foreign}".encode() in run(*args, "--isa", foreign, env=ENV, check=1).stderr
+    run(*args, "--disable-kernel", "linear=nonsense", env=ENV, check=64)
+
+
 if __name__ == "__main__":
     main()
