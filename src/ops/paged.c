@@ -270,7 +270,9 @@ static uint32_t group_of(const struct pl_kernels *ks, const struct pl_paged *p, 
     bool one_pass = which == PL_PAGED_V1 || which == PL_PAGED_DENSE;
     if (ks == NULL) return one_pass ? GPU_V1_GROUP : 128;
     if (one_pass) return pl_device_info(ks->device)->is_cpu ? CPU_V1_GROUP : has_teams(ks) ? GPU_V1_GROUP : 64;
-    return ks->head;
+    uint32_t dim = p->shape.value_dim > 0 ? p->shape.value_dim : p->shape.head_dim;
+    /* No thread without a number of its own: of heads of 16 in 4 bits PoCL's optimiser otherwise makes wrong sums. */
+    return pl_device_info(ks->device)->is_cpu ? PL_MIN(ks->head, dim) : ks->head;
 }
 
 /* Which of the kernels read values to sum them. */

@@ -101,9 +101,9 @@ static void the_signs_are_no_pattern(void **state) {
 }
 
 static void run(const struct pl_ops_options *opt, const char *what) {
-    static const size_t dims[] = {96, 128, 32};
+    static const size_t dims[] = {96, 16, 128, 32};
     static float wrong[T * G * DIM_MAX], wrong_want[2][T * H * DIM_MAX];
-    for (size_t i = 0; i < (opt->backend == PL_BACKEND_OPENCL ? 1 : PL_COUNT_OF(dims)); i++) { /* compiling takes long */
+    for (size_t i = 0; i < (opt->backend == PL_BACKEND_OPENCL ? 2 : PL_COUNT_OF(dims)); i++) { /* compiling takes long */
         const size_t d = dims[i], n = T * H * d;
         bed_fill(d);
         for (size_t v = 0; v < (size_t)T * G; v++) {
