@@ -106,7 +106,7 @@ PL_ARGS_SIZE(pl_args_mma, 40);
 struct pl_args_stream {
     u32 in, flags, out0, out1, out2, depth, grid;
     f32 value, offset;
-    u32 chunk; /* inputs of a unit: a multiple of 256 up to 2048; plain weights alone have fewer */
+    u32 pad;
     u64 row_bytes;
 };
 PL_ARGS_CHECK(pl_args_stream, row_bytes, 40);

@@ -3,7 +3,7 @@
  * one format and one input in one launch. Contract: kernels/linear.k.c. With HAS_NORM the input is normed first (norm.k.c;
  * group 0 leaves the result in h), with HAS_GLU y0 becomes act(w0 x) * (w1 x) (elementwise.k.c).
  *
- * Eight warps multiply, one thread of a ninth brings the weights. A unit is RG outputs x a.chunk inputs, a warp takes 256 of
+ * Eight warps multiply, one thread of a ninth brings the weights. A unit is RG outputs x 2048 inputs, a warp takes 256 of
  * them; a group of threads takes neighbouring outputs, whole ones: sums meet in shared memory only, in a fixed order.
  * Strips (strips.h): u8 x s8 on the matrix units. The input becomes integers of 15 bits per 32 (top / 16256), high * 128 +
  * low, and each of the 8 columns of a product belongs to one sub-block: a factor has zeros for all others, so that the sums
@@ -15,14 +15,7 @@
 #include "args/args.h"
 #include "cuda/stream_math.h"
 
-/* Shared memory: ring [depth][UNIT], inputs [chunks][X], sums [HOLD][WARPS][RG], barriers. */
-#if defined(WTYPE_BF16) || defined(WTYPE_F16)
-#define UNIT(a) (2u * RG * (a)->chunk) /* units of equal length, so that none wastes its place in the ring */
-#define X(a)    (4u * (a)->chunk)
-#else
-#define UNIT(a) UNIT_BYTES
-#define X(a)    X_BYTES
-#endif
+/* Shared memory: ring [depth][UNIT_BYTES], inputs [chunks][X_BYTES], sums [HOLD][WARPS][RG], barriers. */
 
 /* --- which outputs --- */
 
@@ -55,11 +48,11 @@ FN const u8 *matrix_of(const struct place *p, const struct matrices *all) {
 FN void bring(u8 *to, u64 *full, const struct place *p, u32 chunk, const struct matrices *all, const struct pl_args_stream *a) {
     const u8 *w = matrix_of(p, all);
 #if defined(WTYPE_BF16) || defined(WTYPE_F16)
-    u32 bytes = PL_MIN(a->in - a->chunk * chunk, a->chunk) * 2u, out = out_of(p, a);
+    u32 bytes = PL_MIN(a->in - 2048u * chunk, 2048u) * 2u, out = out_of(p, a);
     barrier_expect(full, RG * bytes);
     for (u32 i = 0; i < RG; i++) {
         u64 row = PL_MIN(p->m * RG + i, out - 1u);
-        copy_bulk(to + 2u * a->chunk * i, w + row * a->row_bytes + 2u * a->chunk * chunk, bytes, full);
+        copy_bulk(to + 4096u * i, w + row * a->row_bytes + 4096u * chunk, bytes, full);
     }
 #elif defined(BLOCK_BYTES)
     u32 bytes = PL_MIN(a->in / 32u - 64u * chunk, 64u) * BLOCK_BYTES, out = out_of(p, a);
@@ -81,7 +74,7 @@ FN void bring_all(u64 *full, u64 *freed, u32 first, u32 end, u32 chunks, const s
         for (u32 chunk = 0; chunk < chunks; chunk++) {
             for (u32 j = 0; j < TOGETHER && r + j < end; j++) {
                 if (round > 0u) barrier_wait(freed + s, (round - 1u) & 1u);
-                bring(shared + s * UNIT(a), full + s, &p[j], chunk, all, a);
+                bring(shared + s * UNIT_BYTES, full + s, &p[j], chunk, all, a);
                 if (++s == a->depth) s = 0u, round++;
             }
         }
@@ -152,11 +145,7 @@ FN void inputs(u8 *to, const f32 *x, const f32 *norm, f32 (*early)[8], f32 *h, f
                 }
             }
 #endif
-#if defined(WTYPE_BF16) || defined(WTYPE_F16)
-            if (k < a->in) put(to, k, v[i]); /* there is no room for more */
-#else
             put(to, k, v[i]);
-#endif
         }
         if (first + ROUNDS >= rounds) break;
         fetch(x, first + ROUNDS, a->in, v);
@@ -204,15 +193,15 @@ KERNEL(stream)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *_
                const f32 *__restrict__ b1, const f32 *__restrict__ b2, f32 *y0, f32 *y1, f32 *y2, const f32 *x,
                const f32 *__restrict__ norm, f32 *h, u32 *witness, const struct pl_args_stream a) {
     const struct matrices all = {{w0, w1, w2}, {b0, b1, b2}, {y0, y1, y2}};
-    u32 chunks = (a.in + a.chunk - 1u) / a.chunk, warp = LOCAL_X / 32u, lane = LOCAL_X % 32u;
+    u32 chunks = (a.in + 2047u) / 2048u, warp = LOCAL_X / 32u, lane = LOCAL_X % 32u;
 #ifdef HAS_GLU
     u32 pairs = groups_of(a.out0), first = (u32)((u64)GROUP_X * pairs / a.grid) * 2u, end = (u32)((GROUP_X + 1ull) * pairs / a.grid) * 2u;
 #else
     u32 groups = groups_of(a.out0) + groups_of(a.out1) + groups_of(a.out2);
     u32 first = (u32)((u64)GROUP_X * groups / a.grid), end = (u32)((GROUP_X + 1ull) * groups / a.grid);
 #endif
-    u8 *in = shared + a.depth * UNIT(&a);
-    f32 *sums = (f32 *)(in + chunks * X(&a));
+    u8 *in = shared + a.depth * UNIT_BYTES;
+    f32 *sums = (f32 *)(in + chunks * X_BYTES);
     u64 *full = (u64 *)((u8 *)sums + SUMS_BYTES), *freed = full + a.depth;
     if (LOCAL_X == MEMBERS) {
         for (u32 s = 0; s < a.depth; s++) barrier_init(full + s, 1u), barrier_init(freed + s, LEAVERS);
@@ -257,29 +246,26 @@ KERNEL(stream)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *_
             u64 *left[2];
 #pragma unroll
             for (u32 j = 0; j < 2u; j++) {
-                unit[j] = shared + s * UNIT(&a);
+                unit[j] = shared + s * UNIT_BYTES;
                 left[j] = freed + s;
                 if (j >= n) continue;
                 barrier_wait(full + s, phase);
                 if (++s == a.depth) s = 0u, phase ^= 1u;
             }
 #if defined(WTYPE_BF16) || defined(WTYPE_F16)
-            bool live = 256u * warp < a.chunk && a.chunk * chunk + 256u * warp + 8u * lane < a.in;
-#define INPUTS in + chunk * X(&a)
-#define APART  , 2u * a.chunk
+            bool live = 2048u * chunk + 256u * warp + 8u * lane < a.in;
+#define INPUTS in + chunk * X_BYTES
 #elif defined(BLOCK_BYTES)
             bool live = 64u * chunk + 8u * warp + lane % 8u < a.in / 32u;
 #define INPUTS in + (8u * chunk + warp) * X_BLOCK
-#define APART
 #else
             bool live = 8u * chunk + warp < blocks;
 #define INPUTS in + (8u * chunk + warp) * X_BLOCK
-#define APART
 #endif
             if (TOGETHER > 1u && live && n == 2u) {
-                multiply(unit, 2u, INPUTS, acc APART);
+                multiply(unit, 2u, INPUTS, acc);
             } else if (live) {
-                multiply(unit, 1u, INPUTS, acc APART);
+                multiply(unit, 1u, INPUTS, acc);
             }
             have_read(left[0]);
             if (n == 2u) have_read(left[1]);

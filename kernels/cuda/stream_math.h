@@ -133,14 +133,13 @@ FN void widen(u32 u, f32 *lo, f32 *hi) {
     *hi = h2_high(u);
 #endif
 }
-/* acc[j][i] += of output i of group j, of n groups; units in shared memory, outputs `apart` bytes from each other; inputs of
- * this warp's 256. */
-FN void multiply(const u8 *const *unit, u32 n, const u8 *x, f32 (*acc)[RG], u32 apart = 4096u) {
+/* acc[j][i] += of output i of group j, of n groups; units in shared memory, inputs of this warp's 256. */
+FN void multiply(const u8 *const *unit, u32 n, const u8 *x, f32 (*acc)[RG]) {
     u32 lane = LOCAL_X % 32u, warp = LOCAL_X / 32u;
     uint4 w[2][RG];
     f32 e[8];
 #pragma unroll
-    for (u32 i = 0; i < n * RG; i++) w[i / RG][i % RG] = *(const uint4 *)(unit[i / RG] + apart * (i % RG) + 512u * warp + 16u * lane);
+    for (u32 i = 0; i < n * RG; i++) w[i / RG][i % RG] = *(const uint4 *)(unit[i / RG] + 4096u * (i % RG) + 512u * warp + 16u * lane);
     float4 e0 = *(const float4 *)(x + 1024u * warp + 16u * lane), e1 = *(const float4 *)(x + 1024u * warp + 512u + 16u * lane);
     e[0] = e0.x, e[1] = e0.y, e[2] = e0.z, e[3] = e0.w, e[4] = e1.x, e[5] = e1.y, e[6] = e1.z, e[7] = e1.w;
 #pragma unroll

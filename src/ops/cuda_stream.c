@@ -14,15 +14,14 @@ static uint32_t block_bytes(const struct pl_device_weight *w) {
 
 struct layout {
     uint32_t together; /* outputs */
-    uint32_t unit, fixed, depth, chunk;
+    uint32_t unit, fixed, depth;
 };
 /* Two launches share a multiprocessor where they can: the next one's weights are on their way while this one ends. */
 static struct layout layout_of(const struct pl_kernels *ks, const struct pl_device_weight *w) {
-    struct layout l = {.together = is_half(w) ? 4 : block_bytes(w) > 0 ? 8 : 16, .chunk = CHUNK};
+    struct layout l = {.together = is_half(w) ? 4 : block_bytes(w) > 0 ? 8 : 16};
     uint32_t chunks = (uint32_t)((w->cols + CHUNK - 1) / CHUNK), most = pl_device_info(ks->device)->shared_optin_bytes;
-    if (is_half(w)) l.chunk = (uint32_t)(((w->cols + chunks - 1) / chunks + 255) / 256 * 256); /* units of equal length */
-    uint32_t half = (most + RESERVED) / 2 - RESERVED, input = is_half(w) ? 4 * l.chunk : 4608;
-    l.unit = is_half(w) ? 8 * l.chunk : 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
+    uint32_t half = (most + RESERVED) / 2 - RESERVED, input = is_half(w) ? 8192 : 4608;
+    l.unit = is_half(w) ? 16384 : 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
     if (block_bytes(w) > 0) l.unit = 8 * (64 * block_bytes(w) + 48);
     uint32_t stage = l.unit + 2 * (uint32_t)sizeof(uint64_t);
     if (chunks > most / input) return l;
@@ -96,7 +95,6 @@ enum pl_status pl_launch_stream(struct pl_kernels *ks, struct pl_kernel *k, stru
                                .grid = PL_MIN(groups, units),
                                .value = l->eps,
                                .offset = l->offset,
-                               .chunk = at.chunk,
                                .row_bytes = l->w[0]->row_bytes};
     uint32_t shared = at.fixed + at.depth * (at.unit + 2 * (uint32_t)sizeof(uint64_t));
     args[9] = PL_ARG_BUFFER(l->x);
