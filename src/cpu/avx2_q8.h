@@ -245,4 +245,21 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int n, const struct pl_c
     }                                                                                                              \
     static const struct q8_kernel name = {name##_tile, name##_groups};
 
+#include "cpu/q8_formats.h"
+
+/* Groups of a tile: neighbours with all their rows together, the others one by one. */
+static inline void all_groups(const struct q8_kernel *kernel, const struct pl_cpu_weight *w, size_t tile,
+                              const struct cpu_act_group *g, size_t n, float *y, size_t y_stride, const float *bias,
+                              bool accumulate) {
+    for (size_t i = 0, run; i < n; i += run) {
+        for (run = 0; run < CHUNK_GROUPS && i + run < n && g[i + run].rows == GROUP_ROWS;) run++;
+        if (run > 1) { /* at least two share the widening */
+            kernel->groups(w, tile, g + i, run, y, y_stride, bias, accumulate);
+            continue;
+        }
+        run = 1;
+        kernel->tile(w, tile, &g[i], y + g[i].first * y_stride, y_stride, bias, accumulate);
+    }
+}
+
 #endif
