@@ -84,12 +84,20 @@ if ! grep -qE '^cuda +[0-9]' "$W/devices"; then
 fi
 CL=$(awk '$1 == "opencl" && /NVIDIA/ { print $2; exit }' "$W/devices")
 KERNELS=$(cd "$B/tests" && find kernels -name 'test_*' -type f -perm -u+x ! -name '*.*' ! -name test_gates | sort)
-OTHERS="device/test_device jit/test_jit ops/test_witness model/test_device model/test_attention model/test_device_faults"
+OTHERS="device/test_device jit/test_jit ops/test_witness model/test_attention model/test_device_faults"
 name() { local n=${1//test_/} && echo "${n//\//-}"; }
 
+# Models take longest, so they begin, each case (f32, f16 cache, tensor cores) a step of its own.
+models() { # kind of device, its name for tests, cases...
+    local kind=$1 device=$2 c
+    shift 2
+    for c; do step "$kind-model-device-$c" env PLUMB_TEST_DEVICE="$device" PLUMB_TEST_ONLY="$c" "$B/tests/model/test_device"; done
+}
+models cuda cuda cuda cuda_half cuda_tensor_cores scans absent_is_an_error
 for t in $KERNELS $OTHERS; do
     step "cuda-$(name "$t")" env PLUMB_TEST_DEVICE=cuda "$B/tests/$t"
 done
+if [ -n "$CL" ]; then models opencl opencl:"$CL" opencl opencl_half scans absent_is_an_error; fi
 for t in $KERNELS $OTHERS; do
     if [ -n "$CL" ]; then step "opencl-$(name "$t")" env PLUMB_TEST_DEVICE=opencl:"$CL" "$B/tests/$t"; fi
 done
