@@ -27,6 +27,7 @@ struct bench {
     json_t *prefill_kernels, *decode_kernels;
     double bytes_per_token, ceiling; /* bytes, bytes/s */
     double load_s;                   /* until the first step may be asked for */
+    struct pl_cmd_made made, within; /* kernels: in all, and within what is measured */
     const char *witness, *counters;  /* files */
     const char *parallel;            /* list of sequence counts: measures the service instead */
     uint32_t counts[PL_BENCH_PARALLEL_MAX];
@@ -51,6 +52,7 @@ static uint64_t witness_bytes(const json_t *kernels) {
 
 static enum pl_status time_prefill(struct bench *b, double *tok_s, struct pl_err *err) {
     PL_TRY(pl_session_truncate(b->session, 0, err));
+    pl_ops_witness_reset(b->engine->ops);
     uint64_t start = pl_clock_ns();
     PL_TRY(pl_session_append(b->session, b->ids, b->prompt, NULL, NULL, err));
     *tok_s = (double)b->prompt * 1e9 / (double)(pl_clock_ns() - start);
@@ -78,6 +80,20 @@ static enum pl_status time_decode(struct bench *b, double *tok_s, struct pl_err 
     }
     if (chooses && ahead && b->generate > 0) PL_TRY(pl_engine_chosen(b->engine, last, &id, err));
     *tok_s = (double)b->generate * 1e9 / (double)(pl_clock_ns() - start);
+    return PL_OK;
+}
+
+/* A repeat within which kernels were made is done again; should the last one have made some, too, b->within has them. */
+static enum pl_status repeat(struct bench *b, enum pl_status (*time)(struct bench *, double *, struct pl_err *),
+                             double *tok_s, struct pl_err *err) {
+    struct pl_cmd_made made = {.loaded = 1};
+    for (int i = 0; i < PL_CMD_MEASURE_MAX && made.loaded > 0; i++) {
+        struct pl_cmd_made before = pl_cmd_made(b->engine, (struct pl_cmd_made){0});
+        PL_TRY(time(b, tok_s, err));
+        made = pl_cmd_made(b->engine, before);
+    }
+    b->within.loaded += made.loaded;
+    b->within.compiled += made.compiled;
     return PL_OK;
 }
 
@@ -113,17 +129,17 @@ static enum pl_status work(struct bench *b, struct pl_err *err) {
     double ignored;
     if (b->prompt > 0) PL_TRY(time_prefill(b, &ignored, err)); /* warm-up: pages touched, caches filled */
     for (uint32_t r = 0; r < b->repeats && b->prompt > 0; r++) {
-        pl_ops_witness_reset(b->engine->ops);
-        PL_TRY(time_prefill(b, &b->prefill[r], err));
+        PL_TRY(repeat(b, time_prefill, &b->prefill[r], err));
         pl_progress("prefill", r + 1, b->repeats, false);
     }
     b->prefill_kernels = b->prompt > 0 ? pl_engine_witness(b->engine) : json_array();
     for (uint32_t r = 0; r < b->repeats && b->generate > 0; r++) {
-        PL_TRY(time_decode(b, &b->decode[r], err));
+        PL_TRY(repeat(b, time_decode, &b->decode[r], err));
         pl_progress("decode", r + 1, b->repeats, false);
     }
     b->decode_kernels = b->generate > 0 ? pl_engine_witness(b->engine) : json_array();
     pl_progress_end();
+    b->made = pl_cmd_made(b->engine, (struct pl_cmd_made){0});
     if (b->prefill_kernels == NULL || b->decode_kernels == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the receipt");
     if (b->generate > 0) b->bytes_per_token = (double)witness_bytes(b->decode_kernels) / (double)b->generate;
     return measure_ceiling(b, err);
@@ -157,6 +173,18 @@ static void add_stage(json_t *to, json_t *from, const char *stage) {
     }
 }
 
+static json_t *made_json(struct pl_cmd_made m) {
+    return json_pack("{s:I, s:I}", "loaded", (json_int_t)m.loaded, "compiled", (json_int_t)m.compiled);
+}
+
+/* Nothing on the CPU, whose kernels are made when plumb is. */
+static void print_made(const char *indent, struct pl_cmd_made all, struct pl_cmd_made within) {
+    if (all.loaded == 0) return;
+    pl_out_printf("%s%llu kernels loaded, %llu compiled; of them %llu and %llu within the measured time%s\n", indent,
+                  (unsigned long long)all.loaded, (unsigned long long)all.compiled, (unsigned long long)within.loaded,
+                  (unsigned long long)within.compiled, within.loaded > 0 ? ": measure again" : "");
+}
+
 static json_t *result_json(struct bench *b) {
     double decode = median(b->decode, b->repeats), rate = decode * b->bytes_per_token;
     json_t *kernels = json_array();
@@ -179,6 +207,8 @@ static json_t *result_json(struct bench *b) {
     json_object_set_new(o, "decode_gb_s", json_real(rate / 1e9));
     json_object_set_new(o, "read_ceiling_gb_s", json_real(b->ceiling / 1e9));
     json_object_set_new(o, "decode_percent_of_ceiling", json_real(b->ceiling > 0 ? 100.0 * rate / b->ceiling : 0.0));
+    json_object_set_new(o, "kernels_made", made_json(b->made));
+    json_object_set_new(o, "kernels_made_within", made_json(b->within));
     json_object_set_new(o, "kernels", kernels);
     return o;
 }
@@ -196,6 +226,7 @@ static void print_text(struct bench *b) {
                       "receipt  %.1f MB a token, %.1f GB/s, %.0f%% of the %.1f GB/s read here\n",
                       decode, b->generate, pl_cmd_s(b->generate), b->depth, b->repeats, b->bytes_per_token / 1e6, rate / 1e9,
                       b->ceiling > 0 ? 100.0 * rate / b->ceiling : 0.0, b->ceiling / 1e9);
+    print_made("ready    ", b->made, b->within);
     json_t *kernels = json_array();
     add_stage(kernels, b->prefill_kernels, "prefill");
     add_stage(kernels, b->decode_kernels, "decode");
@@ -226,13 +257,15 @@ static enum pl_status work_parallel(struct bench *b, struct pl_err *err) {
         if (!b->json && p.steps_ahead > 0)
             pl_out_printf("                %llu steps, %llu launched ahead, %llu of them late\n",
                           (unsigned long long)p.steps, (unsigned long long)p.steps_ahead, (unsigned long long)p.steps_late);
+        struct pl_cmd_made made = {p.before.loaded + p.within.loaded, p.before.compiled + p.within.compiled};
+        if (!b->json) print_made("                ", made, p.within);
         pl_out_flush();
-        json_array_append_new(rows,
-                              json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:o}", "sequences", (int)p.sequences,
-                                        "prefill_tok_s", p.prefill_tok_s, "decode_tok_s", p.decode_tok_s, "full_tok_s",
-                                        p.full_tok_s, "gap_ms_p50", p.gap_ms_p50, "gap_ms_p99", p.gap_ms_p99, "steps",
-                                        (json_int_t)p.steps, "steps_ahead", (json_int_t)p.steps_ahead, "steps_late",
-                                        (json_int_t)p.steps_late, "kernels", p.kernels));
+        json_array_append_new(
+            rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:o, s:o, s:o}", "sequences", (int)p.sequences,
+                            "prefill_tok_s", p.prefill_tok_s, "decode_tok_s", p.decode_tok_s, "full_tok_s", p.full_tok_s,
+                            "gap_ms_p50", p.gap_ms_p50, "gap_ms_p99", p.gap_ms_p99, "steps", (json_int_t)p.steps,
+                            "steps_ahead", (json_int_t)p.steps_ahead, "steps_late", (json_int_t)p.steps_late, "kernels_made",
+                            made_json(made), "kernels_made_within", made_json(p.within), "kernels", p.kernels));
     }
     json_t *o =
         json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:o}", "model", b->engine->model_path, "backend",

@@ -363,6 +363,12 @@ enum pl_status pl_cmd_write_counters(struct plumb_engine *e, const char *path, s
     PL_FAIL(err, PL_INTERNAL, "the counted outcomes of choices do not add up to the choices: see %.400s", path);
 }
 
+struct pl_cmd_made pl_cmd_made(const struct plumb_engine *e, struct pl_cmd_made since) {
+    struct pl_ops_cache c = {0};
+    if (!pl_ops_cache_state(e->ops, &c)) return (struct pl_cmd_made){0};
+    return (struct pl_cmd_made){c.loaded - since.loaded, c.compiled - since.compiled};
+}
+
 void pl_cmd_print_kernels(struct plumb_engine *e) {
     struct pl_ops_launches list[128];
     size_t count = PL_MIN(pl_ops_witness(e->ops, list, PL_COUNT_OF(list)), PL_COUNT_OF(list));

@@ -65,6 +65,12 @@ enum pl_status pl_cmd_write_counters(struct plumb_engine *e, const char *path, s
 /* What reading runs at on a device, best of a few passes over up to 2 GiB. */
 enum pl_status pl_cmd_read_bandwidth(enum pl_device_kind kind, int index, double *bytes_per_s,
                                      struct pl_err *err) PL_MUST_CHECK;
+/* Kernels made so far, none on the CPU: loaded onto the device, and how many of them a compiler made in this process. */
+struct pl_cmd_made {
+    uint64_t loaded, compiled;
+};
+struct pl_cmd_made pl_cmd_made(const struct plumb_engine *e, struct pl_cmd_made since);
+enum { PL_CMD_MEASURE_MAX = 3 }; /* so often is something measured at most until no kernel is made within */
 /* "kernels: a, b, c" on stderr. */
 void pl_cmd_print_kernels(struct plumb_engine *e);
 

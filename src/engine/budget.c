@@ -76,15 +76,15 @@ static uint64_t window_pages(const struct plumb_engine *e, uint64_t n) {
 }
 
 /* Layers with a window get pages of their own where that saves at least a quarter of their pages. A service's prefix cache
- * keeps windows, too: room for two a sequence. */
+ * keeps windows, too: room for two a sequence, but for one at least, or prefixes would be lost for little. */
 static void choose_window_pages(struct plumb_engine *e) {
     struct pl_kv_shape *s = &e->kv_shape;
     if (e->dense || e->config.window == 0 || e->config.window > e->context) return;
     s->window_page_count = 1;
-    uint64_t all = s->page_count, least = window_pages(e, e->max_sessions);
+    uint64_t most = 3 * (uint64_t)s->page_count / 4, least = window_pages(e, e->max_sessions);
     bool any = pl_kv_windowed_layers(s) > 0, service = e->opt.logit_rows > e->max_sessions;
-    uint64_t kept = service ? 2 * e->max_sessions * pl_window_pages(e->config.window, (uint32_t)s->page_tokens, 1) : 0;
-    s->window_page_count = any && 4 * least <= 3 * all ? (size_t)PL_MIN(least + kept, all) : 0;
+    uint64_t kept = service ? e->max_sessions * pl_window_pages(e->config.window, (uint32_t)s->page_tokens, 1) : 0;
+    s->window_page_count = any && least + kept <= most ? (size_t)PL_MIN(least + 2 * kept, most) : 0;
 }
 
 /* Fewer pages than every session could use: enough for one of them, the others share what is left. Windowed layers take up

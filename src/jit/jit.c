@@ -290,6 +290,7 @@ static enum pl_status add(struct pl_jit *j, const struct pl_jit_spec *spec, cons
     *key = (struct pl_buf){0};
     memcpy(l->kernel.hash, hash, sizeof l->kernel.hash);
     j->loaded[j->count++] = l;
+    j->stats.loaded++;
     *out = l;
     return PL_OK;
 }

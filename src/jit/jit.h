@@ -49,7 +49,7 @@ struct pl_jit_kernel {
 };
 
 struct pl_jit_stats {
-    uint64_t memory_hits, disk_hits, compiled, shipped, damaged, stored, evicted;
+    uint64_t memory_hits, disk_hits, compiled, shipped, loaded, damaged, stored, evicted; /* loaded: onto the device */
     uint64_t differed; /* verify: stored code that was not what the compiler makes now */
 };
 

@@ -453,7 +453,7 @@ bool pl_ops_invariant(const struct pl_ops *o);
 /* What the compiled-kernel cache did; false on a backend without one. */
 struct pl_ops_cache {
     const char *mode, *dir, *compiler;
-    uint64_t memory_hits, disk_hits, compiled, shipped, differed, damaged, stored, evicted;
+    uint64_t memory_hits, disk_hits, compiled, shipped, loaded, differed, damaged, stored, evicted;
 };
 bool pl_ops_cache_state(const struct pl_ops *o, struct pl_ops_cache *out);
 

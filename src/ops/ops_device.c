@@ -852,6 +852,7 @@ static bool cache_state(const struct pl_ops *o, struct pl_ops_cache *out) {
                                  .memory_hits = s.memory_hits,
                                  .disk_hits = s.disk_hits,
                                  .compiled = s.compiled,
+                                 .loaded = s.loaded,
                                  .shipped = s.shipped,
                                  .differed = s.differed,
                                  .damaged = s.damaged,

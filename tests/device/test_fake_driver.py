@@ -5,6 +5,7 @@ test-timeout: 600"""
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -229,6 +230,19 @@ def ctrl_c_in_a_compile():
     e.pop("FAKE_NVRTC_MS")
     generate(e, check=0)
     assert len(entries(e)) > 8 and all(f.endswith(".pljit") for f in entries(e)), entries(e)
+
+
+@case
+def kernels_of_sequences_together_are_made_before_the_first_step():
+    """What a service compiles while requests wait stood in its speed as well: 4,802 tok/s of prompts for 109,243."""
+    for model in ("gemma3", "olmoe", "mamba2", "jamba"):
+        e = cold("ahead-" + model)
+        out = run("bench", "-m", "tests/golden/model/" + model, "--backend", "cuda", "--parallel", 8, "-p", 60, "-n", 24, "-c", 128,
+                  "--batch-rows", 64, "--json", env=e, check=0)
+        planned = sum(int(n) for n in re.findall(rb"compiling (\d+) kernel", out.stderr))
+        row = json.loads(out.stdout)["parallel"][0]
+        assert planned > 20 and row["kernels_made"]["compiled"] == planned, (model, planned, row["kernels_made"])
+        assert row["kernels_made"]["loaded"] > 20 and row["kernels_made_within"] == {"loaded": 0, "compiled": 0}, (model, row)
 
 
 @case

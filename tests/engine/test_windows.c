@@ -22,11 +22,11 @@ enum { CONTEXT = 512, RUNNING = 4, CHATS = 10, WINDOW = 20, PAGE = 16 };
 
 static const char *backend;
 
-static struct plumb_engine *open_engine(const char *layout, uint32_t logit_rows, uint64_t kv_memory) {
+static struct plumb_engine *open_of(const char *layout, uint32_t context, uint32_t logit_rows, uint64_t kv_memory) {
     struct plumb_engine_options o = {.size = sizeof o,
                                      .model = MODEL,
                                      .backend = backend,
-                                     .context = CONTEXT,
+                                     .context = context,
                                      .max_sessions = RUNNING,
                                      .batch_rows = 64,
                                      .logit_rows = logit_rows,
@@ -39,6 +39,10 @@ static struct plumb_engine *open_engine(const char *layout, uint32_t logit_rows,
     struct pl_err err = {0};
     if (pl_engine_create(&o, &e, &err) != PL_OK) fail_msg("%s", err.text);
     return e;
+}
+
+static struct plumb_engine *open_engine(const char *layout, uint32_t logit_rows, uint64_t kv_memory) {
+    return open_of(layout, CONTEXT, logit_rows, kv_memory);
 }
 
 static uint32_t token(uint32_t a, uint32_t b) {
@@ -196,6 +200,24 @@ static void services_keep_their_texts(void) {
     plumb_engine_destroy(e);
 }
 
+/* Windowed layers have pages of their own only where those, the prefix cache's share among them, are a quarter fewer. */
+static void pages_of_their_own_save_some(void **state) {
+    (void)state;
+    int own[2] = {0}, whole[2] = {0};
+    backend = "cpu";
+    for (uint32_t context = 32; context <= CONTEXT; context += 32) {
+        for (int service = 0; service < 2; service++) {
+            struct plumb_engine *e = open_of("paged", context, service ? RUNNING + 8 : 0, 0);
+            const struct pl_kv_shape *s = &e->kv_shape;
+            assert_true(4 * s->window_page_count <= 3 * s->page_count);
+            (s->window_page_count > 0 ? own : whole)[service]++;
+            plumb_engine_destroy(e);
+        }
+    }
+    print_message("# pages of their own in %d and %d of %d contexts\n", own[0], own[1], CONTEXT / 32);
+    assert_true(own[1] > 0 && own[1] < own[0] && whole[0] > 0); /* a service needs more of them */
+}
+
 static void on_the_cpu(void **state) {
     (void)state;
     backend = "cpu";
@@ -219,6 +241,7 @@ static void on_every_device(void **state) {
 
 int main(void) {
     if (system("python3 tests/tiny_chat_model.py " MODEL " windows >/dev/null") != 0) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_the_cpu), cmocka_unit_test(on_every_device)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pages_of_their_own_save_some), cmocka_unit_test(on_the_cpu),
+                                       cmocka_unit_test(on_every_device)};
     return cmocka_run_group_tests_name("windows", tests, NULL, NULL);
 }
