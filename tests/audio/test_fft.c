@@ -12,8 +12,7 @@ static void need_library(void) {
     struct pl_fft *f = NULL;
     struct pl_err err = {0};
     if (pl_fft_create(NULL, 4, 1, &f, &err) == PL_UNSUPPORTED) {
-        print_message("# SKIP %s\n", err.text);
-        skip();
+        SKIP(err.text);
     }
     pl_fft_destroy(f);
 }
@@ -81,8 +80,7 @@ static void devices_with_a_library_do_too(void **state) {
         ran++;
     }
     if (ran == 0) {
-        print_message("# SKIP no device with cuFFT or hipFFT\n");
-        skip();
+        SKIP("no device with cuFFT or hipFFT");
     }
 }
 
@@ -93,8 +91,7 @@ static void a_device_without_a_library_is_refused_by_name(void **state) {
     struct pl_err err = {0};
     (void)state;
     if (index < 0) {
-        print_message("# SKIP no OpenCL device\n");
-        skip();
+        SKIP("no OpenCL device");
     }
     if (pl_device_open(PL_DEVICE_OPENCL, index, &d, &err) != PL_OK) fail_msg("%s", err.text);
     assert_int_equal(pl_fft_create(d, 400, 1, &f, &err), PL_UNSUPPORTED);

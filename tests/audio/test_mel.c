@@ -35,8 +35,7 @@ static struct pl_mel make(const struct pl_wav *w, uint32_t bands, bool whole, st
     struct pl_err err = {0};
     enum pl_status st = pl_mel_make(w->samples, w->count, bands, whole, d, &m, &err);
     if (st == PL_UNSUPPORTED && d == NULL) {
-        print_message("# SKIP %s\n", err.text);
-        skip();
+        SKIP(err.text);
     }
     if (st != PL_OK) fail_msg("%s", err.text);
     return m;
@@ -87,8 +86,7 @@ static void the_same_on_a_device(void **state) {
     struct pl_err err = {0};
     (void)state;
     if (test_device_of(PL_DEVICE_CUDA) < 0) {
-        print_message("# SKIP no CUDA device\n");
-        skip();
+        SKIP("no CUDA device");
     }
     if (pl_device_open(PL_DEVICE_CUDA, test_device_of(PL_DEVICE_CUDA), &d, &err) != PL_OK) fail_msg("%s", err.text);
     check(d);

@@ -6,9 +6,10 @@
 #include "cpu/wide.h"
 #include "tensor/quant.h"
 #include "tests/cpu/support.h"
+#include "tests/skip.h"
 
 #define NEEDS_AVX512() \
-    if (!pl_cpu_isa_available(PL_ISA_AVX512)) skip()
+    if (!pl_cpu_isa_available(PL_ISA_AVX512)) SKIP("this CPU has no AVX-512 (or no bf16 in it)")
 
 static void multiply(enum pl_isa isa, const struct pl_tensor *t, const float *x, size_t rows, bool fine, bool accumulate,
                      float *y, char kernel[64]) {
@@ -159,7 +160,8 @@ static void wide_products_are_right(void **state) {
 static void both_ways_round_alike(void **state) {
     (void)state;
     enum { ROWS = 13, IN = 301, BYTES = (IN + 31) / 32 * 2 * WIDE_BLOCK };
-    if (!pl_cpu_isa_available(PL_ISA_AVX512) || !__builtin_cpu_supports("avx512bf16")) skip();
+    if (!pl_cpu_isa_available(PL_ISA_AVX512) || !__builtin_cpu_supports("avx512bf16"))
+        SKIP("this CPU has no AVX-512 (or no bf16 in it)");
     float *x = malloc(ROWS * IN * sizeof *x);
     uint64_t rng = 5;
     rng_fill(&rng, x, ROWS * IN);

@@ -1,6 +1,7 @@
 /* Mixtures of experts against src/ref: choices with ties and NaN, both kinds of weights, batches of every size bit-equal to
  * their rows alone, any threads, experts past 4 GiB. */
 #include "tests/cpu/support.h"
+#include "tests/skip.h"
 
 #include <sys/mman.h>
 
@@ -158,7 +159,7 @@ static void experts_past_4_gib(void **state) {
     const uint64_t each = (uint64_t)OUT * WIDE * 2, total = each * COUNT;
     assert_true(total > (uint64_t)5 << 30);
     uint16_t *data = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) skip();
+    if (data == MAP_FAILED) SKIP("no address space for 5 GiB here");
     struct pl_tensor all = {
         .name = "stack", .dtype = PL_F16, .ndim = 3, .shape = {COUNT, OUT, WIDE, 1}, .data = data, .bytes = total};
     struct pl_cpu *c = cpu_make(pl_cpu_best_isa(), 2);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "device/driver.h"
+#include "tests/skip.h"
 
 static char top[64];
 static int (*answer)(void);
@@ -66,7 +67,8 @@ static void missing_names_it_and_the_help(void **state) {
 static void the_users_folder_comes_first(void **state) {
     (void)state;
     char user[128], known[128];
-    if (!make("user/lib64/libplumbtest.so.9", 1) || !make("known/lib/libplumbtest.so.9", 2)) skip();
+    if (!make("user/lib64/libplumbtest.so.9", 1) || !make("known/lib/libplumbtest.so.9", 2))
+        SKIP("no compiler or no place for a library of its own here");
     snprintf(user, sizeof user, "%s/user", top);
     snprintf(known, sizeof known, "%s/kno*", top); /* patterns are allowed */
     assert_int_equal(open_it("answer", known), PL_OK);
@@ -79,10 +81,12 @@ static void the_users_folder_comes_first(void **state) {
 static void pip_packages(void **state) {
     (void)state;
     char venv[128];
-    if (!make(".local/lib/python3.99/site-packages/vendor/rtc/lib/libplumbtest.so", 3)) skip();
+    if (!make(".local/lib/python3.99/site-packages/vendor/rtc/lib/libplumbtest.so", 3))
+        SKIP("no compiler or no place for a library of its own here");
     assert_int_equal(open_it("answer", NULL), PL_OK);
     assert_int_equal(answer(), 3);
-    if (!make("venv/lib/python3.99/site-packages/vendor/rtc/lib/libplumbtest.so.9", 4)) skip();
+    if (!make("venv/lib/python3.99/site-packages/vendor/rtc/lib/libplumbtest.so.9", 4))
+        SKIP("no compiler or no place for a library of its own here");
     snprintf(venv, sizeof venv, "%s/venv", top);
     setenv("VIRTUAL_ENV", venv, 1);
     assert_int_equal(open_it("answer", NULL), PL_OK);
@@ -96,10 +100,10 @@ static void beside_the_program(void **state) {
     assert_true(n > 0);
     self[n] = 0;
     *strrchr(self, '/') = 0;
-    if (!make("libplumbtest.so.9", 5)) skip();
+    if (!make("libplumbtest.so.9", 5)) SKIP("no compiler or no place for a library of its own here");
     snprintf(beside, sizeof beside, "%s/libplumbtest.so.9", self);
     snprintf(command, sizeof command, "cp '%s/libplumbtest.so.9' '%s'", top, beside);
-    if (system(command) != 0) skip();
+    if (system(command) != 0) SKIP("no compiler or no place for a library of its own here");
     enum pl_status st = open_it("answer", NULL);
     unlink(beside);
     assert_int_equal(st, PL_OK);
@@ -108,7 +112,7 @@ static void beside_the_program(void **state) {
 
 static void a_function_that_is_missing(void **state) {
     (void)state;
-    if (!make("known/libplumbtest.so.9", 6)) skip();
+    if (!make("known/libplumbtest.so.9", 6)) SKIP("no compiler or no place for a library of its own here");
     char known[128];
     snprintf(known, sizeof known, "%s/known", top);
     assert_int_equal(open_it("question", known), PL_UNSUPPORTED);

@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "device/device.h"
 #include "engine/engine.h"
+#include "tests/skip.h"
 
 enum { STEPS = 6, PROMPT = 5 };
 static const char *const paths[2][2] = {{"tests/golden/model/qwen3", "tests/golden/model/qwen3-mlx3"},
@@ -67,7 +68,7 @@ static void step(struct run *r, uint32_t i) {
 static void in_turn(void **state) {
     (void)state;
     const char *backend = device();
-    if (backend == NULL) skip();
+    if (backend == NULL) SKIP("no device here");
     for (size_t p = 0; p < PL_COUNT_OF(paths); p++) {
         struct run alone[2], both[2];
         for (int m = 0; m < 2; m++) {

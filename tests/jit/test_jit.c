@@ -51,7 +51,7 @@ static int find_device(void **state) {
 }
 #define NEED_DEVICE()  \
     find_device(NULL); \
-    if (kind == PL_DEVICE_KIND_COUNT) skip()
+    if (kind == PL_DEVICE_KIND_COUNT) SKIP("no device here")
 
 static int fresh_dir(void **state) {
     (void)state;

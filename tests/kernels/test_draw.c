@@ -8,6 +8,7 @@
 #include "ops/draw.h"
 #include "sample/sample.h"
 #include "tensor/convert.h"
+#include "tests/skip.h"
 
 static struct pl_draw_kernels draw;
 static struct pl_draw_room room;
@@ -204,7 +205,7 @@ static void test_far_apart(void **state) {
 }
 static void test_frequencies(void **state) {
     (void)state;
-    if (test_small()) skip(); /* it is about many */
+    if (test_small()) SKIP("it is about many, and this run about small ones");
     kit_each(frequencies);
 }
 

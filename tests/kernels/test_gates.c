@@ -511,7 +511,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     char version[64];
     if (pl_device_compiler(NULL, kind, version, sizeof version, &err) != PL_OK) {
         print_message("# %s: no compiler here: %s\n", target, err.text);
-        skip();
+        SKIP(err.text);
     }
     gated = (struct gate){.kind = kind, .target = target};
     struct pl_jit_spec n = spec("norm.k.c", "pk_norm", 256), e = spec("elementwise.k.c", "pk_argmax", 256);

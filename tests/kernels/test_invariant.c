@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "ops/ops.h"
+#include "tests/skip.h"
 
 enum { TOKENS = 24, ROWS_MAX = 200, PAGE = 16, PAGES = (ROWS_MAX + PAGE - 1) / PAGE, OUTPUTS = 48, USED = 3, WEIGHTS = 7 };
 static const uint32_t counts[] = {2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 64, 65, 129, ROWS_MAX};
@@ -172,7 +173,7 @@ static void on_cuda(void **state) {
     int index = test_device_of(PL_DEVICE_CUDA);
     static const struct shape wide[] = {{1024, 4352, 0}, {4096, 2560, 0}, {512, 35840, 0}};
     size_t wrong = 0;
-    if (index < 0) skip();
+    if (index < 0) SKIP("no such device here");
     for (size_t i = 0; i < (test_small() ? 4 : PL_COUNT_OF(types)); i++) {
         wrong += one_type(PL_BACKEND_CUDA, index, types[i], (struct shape){.in = 256, .mid = 768});
         for (size_t k = 0; k < PL_COUNT_OF(wide) && i < 3 && !test_small(); k++) /* on tensor cores */
@@ -184,7 +185,7 @@ static void on_cuda(void **state) {
 static void on_opencl(void **state) {
     (void)state;
     int index = test_device_of(PL_DEVICE_OPENCL);
-    if (index < 0) skip();
+    if (index < 0) SKIP("no OpenCL device here");
     static const enum pl_dtype few[] = {PL_Q4_K, PL_BF16, PL_Q8_0};
     for (size_t i = 0; i < PL_COUNT_OF(few); i++)
         assert_int_equal(one_type(PL_BACKEND_OPENCL, index, few[i], (struct shape){256, 512, i == 0 ? 8 : 0}), 0);

@@ -8,6 +8,7 @@
 
 #include "ops/cuda_moe.h"
 #include "ops/ops.h"
+#include "tests/skip.h"
 
 static struct pl_moe_room room;
 static int far_ran, far_skipped, cuda_ran;
@@ -502,7 +503,7 @@ static void cuda_forms(void) {
 static void test_cuda(void **state) {
     (void)state;
     kit_each(cuda_forms);
-    if (cuda_ran == 0) skip();
+    if (cuda_ran == 0) SKIP("no CUDA device here");
 }
 
 /* A warp a row chooses as the portable kernel does, and leaves an order of its own. */
@@ -553,7 +554,7 @@ static void test_choose(void **state) {
     (void)state;
     cuda_ran = 0;
     kit_each(chooses);
-    if (cuda_ran == 0) skip();
+    if (cuda_ran == 0) SKIP("no CUDA device here");
 }
 
 /* One row, chosen and multiplied in one launch: as by the two. */
@@ -612,7 +613,7 @@ static void test_routed(void **state) {
     (void)state;
     cuda_ran = 0;
     kit_each(routed);
-    if (cuda_ran == 0) skip();
+    if (cuda_ran == 0) SKIP("no CUDA device here");
 }
 
 /* One row from its norm on: router, up, mix. */
@@ -751,7 +752,7 @@ static void test_one_row(void **state) {
     (void)state;
     cuda_ran = 0;
     kit_each(one_rows);
-    if (cuda_ran == 0) skip();
+    if (cuda_ran == 0) SKIP("no CUDA device here");
 }
 
 /* f32 weights. */
@@ -788,7 +789,7 @@ static void test_fma(void **state) {
     (void)state;
     cuda_ran = 0;
     kit_each(fma_shapes);
-    if (cuda_ran == 0) skip();
+    if (cuda_ran == 0) SKIP("no CUDA device here");
 }
 
 /* The bound sees one slot of many sent to its neighbour. */
@@ -877,9 +878,9 @@ static void far(void) {
 }
 static void test_far(void **state) {
     (void)state;
-    if (test_small()) skip();
+    if (test_small()) SKIP("small shapes only in this run");
     kit_each(far);
-    if (far_ran == 0) skip();
+    if (far_ran == 0) SKIP("no device with room for more than 4 GiB here");
 }
 
 int main(void) {

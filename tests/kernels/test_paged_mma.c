@@ -5,10 +5,11 @@
  * test-variants: release (the kernels are compiled by the driver's compiler, which no sanitizer sees)
  * test-timeout: 900 */
 #include "paged_bed.h"
+#include "tests/skip.h"
 
 static void with_units(void (*fn)(void)) {
     int index = test_device_of(PL_DEVICE_CUDA);
-    if (index < 0) skip();
+    if (index < 0) SKIP("no CUDA device here");
     struct pl_jit_options jit = {.mode = PL_JIT_ON, .dir = "build/test-jit"};
     CHECK(pl_kernels_open(PL_DEVICE_CUDA, index, &jit, &ks, &err));
     on_units = true;

@@ -7,6 +7,7 @@
 #include "kit.h"
 
 #include "ops/cuda_ssm.h"
+#include "tests/skip.h"
 
 enum { SEQS = 3, SLOTS = 5, STEPS = 3, TAPS = 4 };
 static const uint32_t slots[SEQS] = {4, 0, 2};
@@ -173,14 +174,14 @@ static void on_device(void) {
 static void steps_equal_the_reference(void **state) {
     (void)state;
     kit_each(on_device);
-    if (tried == 0) skip();
+    if (tried == 0) SKIP("no CUDA device here");
 }
 
 static void what_is_taken(void **state) {
     (void)state;
     struct pl_kernels paper = {0};
     struct pl_step_kind kind = {{.state = 128}, {.kernel = 4}};
-    if (pl_device_paper(PL_DEVICE_CUDA, "sm_90", &paper.device, &err) != PL_OK) skip();
+    if (pl_device_paper(PL_DEVICE_CUDA, "sm_90", &paper.device, &err) != PL_OK) SKIP("no CUDA compiler here");
     assert_null(pl_step_declines(&paper, &kind, 64, 4, 4));
     assert_non_null(pl_step_declines(&paper, &kind, 48, 4, 4));
     assert_non_null(pl_step_declines(&paper, &kind, 64, 4, 2));

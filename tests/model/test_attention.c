@@ -58,7 +58,7 @@ static void forms_give_the_golden_logits(void **state) {
     (void)state;
     static const char *const forms[] = {"v1", "v2", "gather", "auto"};
     enum pl_backend backend = PL_BACKEND_CPU;
-    if (!present(&backend)) skip();
+    if (!present(&backend)) SKIP("no such device here");
     for (size_t m = 0; m < PLAIN; m++) {
         static struct gold g;
         assert_true(gold_read(goldens[m], &g));
@@ -110,7 +110,7 @@ static void step(struct rig *r, struct world *w, const uint32_t *list, const uin
 static void cascade_of_shared_pages(void **state) {
     (void)state;
     enum pl_backend backend = PL_BACKEND_CPU;
-    if (!present(&backend)) skip();
+    if (!present(&backend)) SKIP("no such device here");
     static struct gold g;
     assert_true(gold_read(goldens[0], &g));
     struct rig r;
@@ -154,7 +154,7 @@ static void switches(void **state) {
     enum pl_backend backend = PL_BACKEND_CPU;
     struct pl_err err = {0};
     struct pl_ops *o = NULL;
-    if (!present(&backend)) skip();
+    if (!present(&backend)) SKIP("no such device here");
     static struct gold g;
     assert_true(gold_read(goldens[0], &g));
     struct rig r;
@@ -242,7 +242,7 @@ static bool neighbours_change_nothing(enum pl_backend backend, size_t model, boo
 static void invariant_on_device(void **state) {
     (void)state;
     enum pl_backend backend = PL_BACKEND_CPU;
-    if (!present(&backend)) skip();
+    if (!present(&backend)) SKIP("no such device here");
     /* As users run it, and where that rounds inputs (CUDA) with f32 inputs too. */
     for (size_t m = 0; m < PL_COUNT_OF(models); m++) assert_true(neighbours_change_nothing(backend, m, true, false));
     for (size_t m = 0; m < PL_COUNT_OF(models) && backend == PL_BACKEND_CUDA; m++)
@@ -252,7 +252,7 @@ static void invariant_on_device(void **state) {
 static void neighbours_are_seen_without(void **state) {
     (void)state;
     enum pl_backend backend = PL_BACKEND_CPU;
-    if (!present(&backend)) skip();
+    if (!present(&backend)) SKIP("no such device here");
     assert_false(neighbours_change_nothing(backend, 0, false, true));
 }
 static void invariant_on_the_cpu(void **state) {

@@ -87,7 +87,8 @@ static void check_right(enum pl_backend backend) {
 static void faults(enum pl_backend backend, enum pl_device_kind kind) {
     struct pl_err err = {0};
     device_index = test_device_of(kind);
-    if (device_index < 0 || getenv("PLUMB_TEST_FAKE") != NULL) skip();
+    if (device_index < 0 || getenv("PLUMB_TEST_FAKE") != NULL)
+        SKIP("no such device here, or the fake driver stands in for it");
     assert_true(gold_read("llama3", &g));
     check_right(backend);
     uint64_t before = pl_device_calls();
@@ -148,7 +149,7 @@ static void keep_line(const char *line, void *user) {
 
 static void every_driver_call(void **state) {
     (void)state;
-    if (!open_fake()) skip();
+    if (!open_fake()) SKIP("the fake driver could not be built or loaded");
     struct pl_err err = {0};
     own_tokens();
     pl_log_set_sink(keep_line, NULL);
@@ -189,7 +190,7 @@ static void every_driver_call(void **state) {
 /* Memory of the host: refused, or done without (a cache that cannot be read). */
 static void every_allocation(void **state) {
     (void)state;
-    if (!open_fake()) skip();
+    if (!open_fake()) SKIP("the fake driver could not be built or loaded");
     struct pl_err err = {0};
     own_tokens();
     pl_log_set_sink(keep_line, NULL);

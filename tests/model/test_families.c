@@ -240,7 +240,7 @@ static void the_table_is_what_ran(void **state) {
             differ++;
         }
     }
-    if (!here[0] && !here[1] && !here[2]) skip();
+    if (!here[0] && !here[1] && !here[2]) SKIP("no such device here");
     if (differ > 0) fail_msg("%zu cells differ: PLUMB_FAMILIES=docs/families.md writes them", differ);
 }
 

@@ -3,6 +3,7 @@
 #include "golden.h"
 
 #include "cpu/cpu.h"
+#include "tests/skip.h"
 
 static const char *const models[] = {
     "llama3",     "mistral.gguf",      "qwen2-window",  "qwen3-mlx3",          "gemma3.gguf",        "llama2-q.gguf",
@@ -78,7 +79,7 @@ static void the_future_is_unseen(void **state) {
  * theirs. Float weights: activations in 16 bits. Quantised ones: both round, and in a mixture other experts may win. */
 static void wide_products_move_little(void **state) {
     (void)state;
-    if (!pl_cpu_isa_available(PL_ISA_AMX)) skip();
+    if (!pl_cpu_isa_available(PL_ISA_AMX)) SKIP("this CPU has no AMX");
     for (size_t i = 0; i < PL_COUNT_OF(models); i++) {
         struct gold g;
         struct rig r;

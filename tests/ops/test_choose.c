@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "cpu/amx.h"
 #include "ops/choose.h"
+#include "tests/skip.h"
 
 static struct pl_err err;
 
@@ -214,7 +215,7 @@ static void keep_warning(const char *line, void *user) {
 /* A CPU that has tiles, whose products with them came out wrong: told, counted, refused under --strict and by name. */
 static void tiles_that_were_declined(void **state) {
     (void)state;
-    if (!pl_cpu_isa_available(PL_ISA_AVX512)) skip();
+    if (!pl_cpu_isa_available(PL_ISA_AVX512)) SKIP("this CPU has no AVX-512");
     float matrix[5 * 32] = {0}, y[15];
     struct pl_tensor t = {
         .name = "w", .dtype = PL_F32, .ndim = 2, .shape = {5, 32, 1, 1}, .data = matrix, .bytes = sizeof matrix};

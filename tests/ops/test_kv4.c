@@ -2,6 +2,7 @@
  * are the oracle's on every instruction set and device, in every form of decode attention; a wrong sign or a wrong level
  * would be seen. test-timeout: 600 */
 #include "tests/ops/kv_bed.h"
+#include "tests/skip.h"
 
 static double levels[8]; /* Lloyd's, rounded to f16 */
 static double work[3 * DIM_MAX];
@@ -136,12 +137,12 @@ static void on_the_cpu(void **state) {
 
 static void on_tiles(void **state) {
     (void)state;
-    if (!bed_on_tiles(run)) skip();
+    if (!bed_on_tiles(run)) SKIP("this CPU has no AMX");
 }
 
 static void on_devices(void **state) {
     (void)state;
-    if (bed_on_devices(run) == 0) skip();
+    if (bed_on_devices(run) == 0) SKIP("no such device here");
 }
 
 static void what_has_none_is_refused(void **state) {

@@ -2,6 +2,7 @@
  * instruction set and device, in every form of decode attention; a cache that only calls itself so would be seen.
  * test-timeout: 600 */
 #include "tests/ops/kv_bed.h"
+#include "tests/skip.h"
 
 /* The code whose value is nearest, of two the even one: looked for among all of them. */
 static float nearest_f8(float v) {
@@ -97,12 +98,12 @@ static void on_the_cpu(void **state) {
 
 static void on_tiles(void **state) {
     (void)state;
-    if (!bed_on_tiles(run)) skip();
+    if (!bed_on_tiles(run)) SKIP("this CPU has no AMX");
 }
 
 static void on_devices(void **state) {
     (void)state;
-    if (bed_on_devices(run) == 0) skip();
+    if (bed_on_devices(run) == 0) SKIP("no such device here");
 }
 
 static void what_has_none_is_refused(void **state) {

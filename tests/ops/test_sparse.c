@@ -3,6 +3,7 @@
  * instruction set and device, in every form of decode attention. A bound that were ten times the one asked for would be
  * seen. test-timeout: 600 */
 #include "tests/ops/kv_bed.h"
+#include "tests/skip.h"
 
 enum { D = 64, FIRST_DECODED = 35 };
 
@@ -93,7 +94,7 @@ static void on_the_cpu(void **state) {
 
 static void on_devices(void **state) {
     (void)state;
-    if (bed_on_devices(run) == 0) skip();
+    if (bed_on_devices(run) == 0) SKIP("no such device here");
 }
 
 int main(void) {

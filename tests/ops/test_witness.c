@@ -82,7 +82,7 @@ static struct pl_ops_kernel find(struct rig *r, const char *part) {
 static void both_count(void **state) {
     (void)state;
     struct rig r;
-    if (!open_rig(&r, false)) skip();
+    if (!open_rig(&r, false)) SKIP("no such device here");
     bool graphs = ((struct dev_ops *)r.o)->ks.graphs;
     step(&r, 1);
     step(&r, ROWS);
@@ -112,7 +112,7 @@ static void both_count(void **state) {
 static void a_skipped_launch_is_seen(void **state) {
     (void)state;
     struct rig r;
-    if (!open_rig(&r, false)) skip();
+    if (!open_rig(&r, false)) SKIP("no such device here");
     char name[48];
     step(&r, ROWS);
     snprintf(name, sizeof name, "%s", find(&r, "/norm").kernel);
@@ -133,7 +133,7 @@ static void a_skipped_launch_is_seen(void **state) {
 static void uncounted_kernels_say_so(void **state) {
     (void)state;
     struct rig r;
-    if (!open_rig(&r, true)) skip();
+    if (!open_rig(&r, true)) SKIP("no such device here");
     step(&r, ROWS);
     struct pl_ops_kernel k = find(&r, "/norm");
     assert_false(k.counted); /* unknown, which is not zero */

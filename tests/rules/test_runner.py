@@ -31,6 +31,13 @@ def results_are_counted():
 
 
 @case
+def a_skip_has_its_reason():
+    program = runner.Program("p", [], "none")
+    runner.judge(program, 0, "1..3\n# SKIP no device here\nnot ok 1 # SKIP a\nnot ok 2 # SKIP b\nok 3 - c # SKIP no root\n", False, 5)
+    assert program.cases == [("a", "skipped", "no device here"), ("b", "skipped", ""), ("c", "skipped", "no root")], program.cases
+
+
+@case
 def silence_and_shortness_are_failures():
     assert verdicts("") == [("(process)", "failed")]
     assert verdicts("all is well\n") == [("(process)", "failed")]
