@@ -14,7 +14,7 @@ has() {
     $cc -D_GNU_SOURCE -o "$dir/t" "$dir/t.c" $2 > "$dir/log" 2>&1
 }
 
-if ! command -v "$cc" > /dev/null 2>&1; then
+if ! command -v "${cc%% *}" > /dev/null 2>&1; then # "ccache gcc" is one too
     echo "plumb: no C compiler '$cc': run 'make deps' or set CC" >&2
     exit 1
 fi
