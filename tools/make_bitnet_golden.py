@@ -6,6 +6,7 @@
     bitnet/          bitlinear: codes in bytes, the inverse of the scale; tied embeddings
     bitnet-auto/     autobitlinear, offline: codes in bytes, the scale itself
     bitnet-online/   autobitlinear, online: bf16 weights, rounded by their mean while loading
+    bitnet-mlx4/     autobitlinear as mlx-lm's converter leaves it: embeddings affine, a config.json that says of those alone
     bitnet-tq.gguf   bitnet-b1.58 (squared ReLU) in TQ1_0, TQ2_0 and I2_S
     bitnet.gguf      bitnet (SiLU) in f16, some matrices with a scale beside them
 """
@@ -22,7 +23,7 @@ from transformers.integrations import replace_with_bitnet_linear
 from transformers.integrations.bitnet import pack_weights
 from transformers.utils.quantization_config import BitNetQuantConfig
 
-from make_golden import ROOT, TOKENS, build, exact, expected, write_bin
+from make_golden import ROOT, TOKENS, build, exact, expected, mlx_packed, write_bin
 
 BASE = dict(architectures=["BitNetForCausalLM"], model_type="bitnet", hidden_act="relu2", hidden_size=64, intermediate_size=96,
             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=96, max_position_embeddings=128,
@@ -75,6 +76,25 @@ def run(config, quant, plain, ternary, master=None):
 
 def tokens():
     return [int(t) for t in np.random.default_rng(4).integers(0, BASE["vocab_size"], TOKENS)]
+
+
+def write_mlx(name, config, plain, ternary):
+    """Embeddings in 4 bits; returns what they stand for. (mlx-lm runs such a model without rounding inputs to 8 bits.)"""
+    import mlx.core as mx
+    d = ROOT / name
+    d.mkdir(parents=True, exist_ok=True)
+    quantization = dict(group_size=32, bits=4)
+    config = dict(config, quantization=quantization, quantization_config=quantization)
+    (d / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    out = {k: mx.array(v.numpy()).astype(mx.bfloat16) for k, v in plain.items()}
+    for k, (codes, scale) in ternary.items():
+        out[k] = mx.array(pack_weights(codes.clone()).numpy())
+        out[k + "_scale"] = mx.array(scale.numpy()).astype(mx.bfloat16)
+    embed = "model.embed_tokens."
+    packed, back = mlx_packed(out[embed + "weight"], 32, 4)
+    out |= {embed + suffix: a for suffix, a in packed.items()}
+    mx.save_safetensors(str(d / "model.safetensors"), out, metadata={"format": "mlx"})
+    return plain | {embed + "weight": torch.from_numpy(back)}
 
 
 def write_hf(name, config, quant, plain, ternary, master=None):
@@ -168,6 +188,8 @@ def main():
     plain, ternary = weights_of(BASE, 2)
     write_hf("bitnet-auto", BASE, AUTO, plain, ternary)
     write_bin("bitnet-auto", tokens(), run(BASE, AUTO, plain, ternary))
+    plain, ternary = weights_of(BASE, 6)
+    write_bin("bitnet-mlx4", tokens(), run(BASE, AUTO, write_mlx("bitnet-mlx4", BASE, plain, ternary), ternary))
     plain, ternary = weights_of(BASE, 3)
     gen = torch.Generator().manual_seed(9)
     master = {k: exact((codes + 0.3 * torch.randn(codes.shape, generator=gen)) * scale) for k, (codes, scale) in ternary.items()}

@@ -120,6 +120,10 @@ CASES = {
     "mistral3": (dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", text_config=dict(
         TINY, model_type="mistral", hidden_act="silu", sliding_window=None, rope_theta=1000000000.0,
         tie_word_embeddings=False), vision_config=dict(model_type="pixtral")), "mistral3"),
+    # As newer libraries write it: rope_parameters, the head beside both parts (LATE).
+    "mistral3-late": (dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", dtype="bfloat16", text_config=dict(
+        TINY, model_type="mistral", hidden_act="silu", num_hidden_layers=2, head_dim=8, sliding_window=None,
+        rope_parameters=dict(rope_type="default", rope_theta=1000000000.0)), vision_config=dict(model_type="pixtral")), None),
     # Mixtures of experts: one layer without (qwen3moe), a shared expert (qwen2moe), weights renormalised or not.
     "qwen3moe": (dict(TINY, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_act="silu",
                       num_hidden_layers=2, attention_bias=False, decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=24,
@@ -150,6 +154,13 @@ CASES = {
                                        beta_slow=1.0, truncate=False),
                      quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn",
                                               "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])), "gpt-oss"),
+    # Experts that somebody widened to bf16.
+    "gpt-oss-bf16": (dict(architectures=["GptOssForCausalLM"], model_type="gpt_oss", attention_bias=True, head_dim=16, hidden_act="silu",
+                          hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                          num_local_experts=4, num_experts_per_tok=2, vocab_size=96, max_position_embeddings=128, rms_norm_eps=1e-5,
+                          sliding_window=8, swiglu_limit=7.0, tie_word_embeddings=False, dtype="bfloat16", pad_token_id=0,
+                          rope_parameters=dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, beta_fast=32.0,
+                                               beta_slow=1.0, truncate=False, rope_theta=150000)), None),
     # Latent attention. V2-Lite: queries by one product, plain choice; V2: by rank, groups with the best expert; V3: groups with
     # the two best together, sigmoid and bias. Plain layers first, shared experts, YaRN's scales.
     "deepseek2-lite": (dict(TINY | DEEPSEEK, architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", q_lora_rank=None,
@@ -209,6 +220,14 @@ CASES = {
                             mamba_d_head="auto", mamba_d_state=12, mamba_n_groups=2, mamba_d_conv=4, mamba_expand=2,
                             mamba_chunk_size=16, mamba_conv_bias=True, mamba_proj_bias=False, mamba_norm_before_gate=True,
                             mamba_rms_norm=True, rope_theta=10000.0, tie_word_embeddings=True), None),
+    # Tied: what multiplies embeddings stands in an MLX directory's output matrix too.
+    "falcon-h1-tied": (dict(TINY, architectures=["FalconH1ForCausalLM"], model_type="falcon_h1", hidden_act="silu", num_hidden_layers=2,
+                            attention_bias=False, mlp_bias=False, projectors_bias=False, mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8,
+                            mamba_d_state=16, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16, mamba_conv_bias=True,
+                            mamba_proj_bias=False, mamba_norm_before_gate=False, mamba_rms_norm=True, rope_theta=10000.0,
+                            embedding_multiplier=5.65, lm_head_multiplier=0.25, key_multiplier=0.5, attention_in_multiplier=1.5,
+                            attention_out_multiplier=0.9, ssm_in_multiplier=1.25, ssm_out_multiplier=0.25, mlp_multipliers=[0.75, 0.5],
+                            ssm_multipliers=[0.35, 0.25, 0.2, 0.5, 0.4], tie_word_embeddings=True, rope_scaling=None), None),
     "jamba": (dict(TINY, architectures=["JambaForCausalLM"], model_type="jamba", hidden_act="silu", head_dim=None,
                    num_hidden_layers=4, attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
                    num_experts=4, num_experts_per_tok=2, intermediate_size=24, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2,
@@ -275,10 +294,22 @@ MLX_CASES = {
     "jamba-mlx4": ("jamba", 4, 32, torch.bfloat16, {}),
     "nemotron-h-mlx4": ("nemotron-h", 4, 32, torch.bfloat16, {}),
     "nemotron-h-moe-mlx4": ("nemotron-h-moe", 4, 32, torch.bfloat16, {}),
+    "gpt-oss-mlx8": ("gpt-oss", 8, 32, torch.bfloat16, {}),
+    # As published: experts in MXFP4, the rest affine by entries of their own.
+    "gpt-oss-mlx-mxfp4": ("gpt-oss", 4, "mxfp4", torch.bfloat16, {
+        f"model.{part}": dict(group_size=32, bits=8) for part in ["embed_tokens"] + [
+            f"layers.{i}.{stem}" for i in range(2) for stem in ["mlp.router"] + [f"self_attn.{k}_proj" for k in "qkvo"]]}),
+    "smollm3-mlx-mxfp4": ("smollm3", 4, "mxfp4", torch.bfloat16, {}),
+    "phi3-mlx-mxfp4": ("phi3", 4, "mxfp4", torch.bfloat16, {}),
+    "qwen3moe-mlx-mxfp4": ("qwen3moe", 4, "mxfp4", torch.bfloat16, {"model.layers.0.mlp.gate": dict(bits=8, group_size=32)}),
+    "mistral3-mlx4": ("mistral3-late", 4, 32, torch.bfloat16, {}),
+    "ministral-mlx8": ("ministral", 8, 32, torch.bfloat16, {}),
+    "falcon-h1-mlx4": ("falcon-h1", 4, 32, torch.bfloat16, {}),
+    "falcon-h1-tied-mlx8": ("falcon-h1-tied", 8, 32, torch.bfloat16, {}),
     "glm4-mlx3": ("glm4", 3, 32, torch.float16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
-SEEDS = {"glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
+SEEDS = {"ministral-mlx8": 2, "mistral3-late": 1, "glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
 # name -> (source case, GGUF types taken in turn by the matrices)
 QUANT_CASES = {"deepseek2-lite-q": ("deepseek2-lite", ["Q8_0", "Q5_0", "Q4_1"]), "deepseek3-q": ("deepseek3", ["Q8_0", "Q5_1"]),
                "mixtral-q": ("mixtral", ["Q8_0", "Q4_0", "Q5_1"]), "llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
@@ -402,12 +433,20 @@ def published(config):
     return {k: published(v) if k == "text_config" else v for k, v in config.items() if v is not None or k != "head_dim"}
 
 
+LATE = {"mistral3-late"}  # whose checkpoints have names of the newer multimodal classes
+
+
+def multimodal_name(config, case, name):
+    if "text_config" not in config:
+        return name
+    return "language_model." + name if case not in LATE else name.replace("model.", "model.language_model.", 1)
+
+
 def write_hf(name, config, weights, mxfp4=None):
     d = ROOT / name
     d.mkdir(parents=True, exist_ok=True)
     (d / "config.json").write_text(json.dumps(published(config), indent=1) + "\n")
-    prefix = "language_" if "text_config" in config else ""
-    named = {("language_model." if prefix else "") + k: v.to(torch.bfloat16).contiguous()
+    named = {multimodal_name(config, name, k): v.to(torch.bfloat16).contiguous()
              for k, v in one_by_one(config, weights).items()}
     for k, (codes, exponents) in (mxfp4 or {}).items():  # neighbours share a byte
         del named[k]
@@ -850,6 +889,13 @@ def mlx_names(config, weights):
             name = name.replace(".mlp.", ".block_sparse_moe.")
         if config["model_type"] == "nemotron_h":
             name = name.replace("model.", "backbone.", 1)
+        if config["model_type"] == "gpt_oss" and ".experts." in name:
+            yield from gpt_oss_stacks(name, t)
+            continue
+        if "text_config" in config:
+            name = "language_model." + name
+        if config["model_type"] == "falcon_h1":
+            t = t * mlx_fold(config, name)
         if name.endswith("conv1d.weight"):
             t = t.transpose(1, 2).contiguous()
         if config["model_type"] == "granitemoehybrid":
@@ -868,7 +914,58 @@ def mlx_names(config, weights):
             yield name, t
 
 
+def gpt_oss_stacks(name, t):
+    """Experts as rows of outputs, gate and up apart; transformers has [experts, in, out] with the two in turn."""
+    block, stem = name.rsplit(".", 1)
+    suffix = "bias" if stem.endswith("_bias") else "weight"
+    if suffix == "weight":
+        t = t.transpose(1, 2)
+    parts = {"gate": t[:, ::2], "up": t[:, 1::2]} if stem.startswith("gate_up") else {"down": t}
+    for kind, of_part in parts.items():
+        yield f"{block}.{kind}_proj.{suffix}", of_part.contiguous()
+
+
+def gpt_oss_joined(stacks, biases):
+    """The other way round, by transformers' names."""
+    out = {}
+    for name in stacks:
+        if ".gate_proj." not in name:
+            continue
+        up, down, block = name.replace("gate_proj", "up_proj"), name.replace("gate_proj", "down_proj"), name.split(".gate_proj")[0]
+        out[block + ".gate_up_proj"] = torch.stack([stacks[name], stacks[up]], 2).flatten(1, 2).transpose(1, 2).contiguous()
+        out[block + ".down_proj"] = stacks[down].transpose(1, 2).contiguous()
+        g, u, d = (biases[n.replace(".weight", ".bias")] for n in (name, up, down))
+        out[block + ".gate_up_proj_bias"], out[block + ".down_proj_bias"] = torch.stack([g, u], 2).flatten(1, 2), d
+    return out
+
+
+def mlx_fold(c, name):
+    """What mlx-lm's converter multiplies into the weights of a Falcon-H1. It means to do so with key_multiplier, but looks for
+    another name; values it leaves out as well."""
+    by = {"q_proj": c["attention_in_multiplier"], "k_proj": c["attention_in_multiplier"], "o_proj": c["attention_out_multiplier"],
+          "out_proj": c["ssm_out_multiplier"], "gate_proj": c["mlp_multipliers"][0], "down_proj": c["mlp_multipliers"][1],
+          "embed_tokens": c["embedding_multiplier"], "lm_head": c["lm_head_multiplier"]}
+    stem = name.removesuffix(".weight").rsplit(".", 1)[-1]
+    if stem != "in_proj" or not name.endswith(".weight"):
+        return by.get(stem, 1.0)
+    inner, group = c["mamba_d_ssm"], c["mamba_n_groups"] * c["mamba_d_state"]
+    return torch.tensor(c["ssm_multipliers"]).repeat_interleave(
+        torch.tensor([inner, inner, group, group, c["mamba_n_heads"]]))[:, None] * c["ssm_in_multiplier"]
+
+
+def mlx_packed(a, group, bits):
+    """(arrays by suffix, the values they stand for); group "mxfp4": that mode."""
+    import mlx.core as mx
+    if group == "mxfp4":
+        q, s = mx.quantize(a, group_size=32, bits=4, mode="mxfp4")
+        return {"weight": q, "scales": s}, np.array(mx.dequantize(q, s, group_size=32, bits=4, mode="mxfp4").astype(mx.float32))
+    q, s, z = mx.quantize(a, group_size=group, bits=bits)
+    back = mx.dequantize(q, s.astype(mx.float32), z.astype(mx.float32), group_size=group, bits=bits)
+    return {"weight": q, "scales": s, "biases": z}, np.array(back)
+
+
 def transformers_name(config, name):
+    name = name.removeprefix("language_model.")
     changes = {"mixtral": {".block_sparse_moe.": ".mlp."}, "nemotron_h": {"backbone.": "model."},
                "granitemoehybrid": {"router.layer.weight": "router.weight", ".mlp.down_proj": ".shared_mlp.output_linear"}}
     for of_mlx, of_transformers in changes.get(config["model_type"], {}).items():
@@ -884,11 +981,14 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
     mlx_dtype = {torch.float16: mx.float16, torch.bfloat16: mx.bfloat16}[dtype]
     stacks = {}
     for hf_name, t in mlx_names(config, weights):
-        if t.dim() == 1:
+        if t.dim() == 1 or hf_name.endswith(".bias"):
             out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
+            if config["model_type"] == "gpt_oss" and ".experts." in hf_name:
+                stacks[hf_name] = t
+                continue
             used[transformers_name(config, hf_name)] = torch.from_numpy(np.array(out[hf_name].astype(mx.float32)))
             continue
-        stacked = ".switch_mlp." in hf_name or config["model_type"] == "granitemoehybrid" and re.search(r"\.mlp\.(gate|up)", hf_name)
+        stacked = ".switch_mlp." in hf_name or ".mlp.experts." in hf_name or config["model_type"] == "granitemoehybrid" and re.search(r"\.mlp\.(gate|up)", hf_name)
         o = overrides.get(hf_name.removesuffix(".weight"), {})
         if hf_name.endswith({"nemotron_h": "mixer.gate.weight"}.get(config["model_type"], "mlp.gate.weight")) and (
                 config["model_type"].startswith(("deepseek", "nemotron_h"))):  # no product in mlx-lm
@@ -898,24 +998,31 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
             heads = heads_of(config, t.numpy())
             for part, stem in {"k_b": "embed_q", "v_b": "unembed_out"}.items():
                 target = hf_name.replace("kv_b_proj", stem)
-                q, s, z = mx.quantize(mx.array(heads[part]).astype(mlx_dtype), group_size=group, bits=bits)
-                out[target], out[target[:-6] + "scales"], out[target[:-6] + "biases"] = q, s, z
-                heads[part] = np.array(mx.dequantize(q, s.astype(mx.float32), z.astype(mx.float32), group_size=group, bits=bits))
+                packed, heads[part] = mlx_packed(mx.array(heads[part]).astype(mlx_dtype), group, bits)
+                out |= {target[:-6] + suffix: a for suffix, a in packed.items()}
             used[hf_name] = torch.from_numpy(joined(config, heads))
             continue
         b, g = o.get("bits", bits), o.get("group_size", group)
-        if t.shape[-1] % g != 0:  # mlx-lm leaves such matrices alone
+        if t.shape[-1] % (32 if g == "mxfp4" else g) != 0:  # mlx-lm leaves such matrices alone
             out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
             if stacked:
                 stacks[hf_name] = t
+            if config["model_type"] == "falcon_h1" and t.dim() == 2:
+                used[hf_name] = torch.from_numpy(np.array(out[hf_name].astype(mx.float32))) / mlx_fold(config, hf_name)
             continue
-        q, s, z = mx.quantize(mx.array(t.numpy()).astype(mlx_dtype), group_size=g, bits=b)
-        out[hf_name], out[hf_name[:-6] + "scales"], out[hf_name[:-6] + "biases"] = q, s, z
-        back = torch.from_numpy(np.array(mx.dequantize(q, s.astype(mx.float32), z.astype(mx.float32), group_size=g, bits=b)))
+        packed, back = mlx_packed(mx.array(t.numpy()).astype(mlx_dtype), g, b)
+        out |= {hf_name[:-6] + suffix: a for suffix, a in packed.items()}
+        back = torch.from_numpy(back)
+        if config["model_type"] == "falcon_h1":
+            back = back / mlx_fold(config, hf_name)
         if stacked:
             stacks[hf_name] = back
         else:
             used[transformers_name(config, hf_name)] = back
+    if config["model_type"] == "gpt_oss":
+        used |= gpt_oss_joined({k: v for k, v in stacks.items() if k.endswith(".weight")},
+                               {k: v for k, v in stacks.items() if k.endswith(".bias")})
+        stacks = {}
     for fc in [n for n in stacks if ".switch_mlp.fc" in n]:
         which = {"fc1": "up_proj", "fc2": "down_proj"}[fc.split(".")[-2]]
         used[transformers_name(config, fc.split("switch_mlp.")[0] + "experts.") + which] = stacks[fc]
@@ -928,7 +1035,8 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
         used[experts + "gate_up_proj"] = torch.cat([stacks[gate], stacks[up]], 1)
         used[experts + "down_proj"] = stacks[down]
     mx.save_safetensors(str(d / "model.safetensors"), out, metadata={"format": "mlx"})
-    quantization = dict(group_size=group, bits=bits, mode="affine", **overrides)
+    mode = dict(group_size=32, bits=4, mode="mxfp4") if group == "mxfp4" else dict(group_size=group, bits=bits, mode="affine")
+    quantization = dict(mode, **overrides)
     config = dict(published(config), quantization=quantization, quantization_config=quantization)
     (d / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     return used
@@ -939,8 +1047,15 @@ def mlx_logits(name, tokens):
     import mlx.core as mx
     from mlx_lm.utils import load_model
     mx.set_default_device(mx.cpu)
-    model, _ = load_model(ROOT / name, lazy=False)
+    text = text_config(json.loads((ROOT / name / "config.json").read_text()))
+    old = {"text_config": text | {"rope_theta": text["rope_parameters"]["rope_theta"]}} if text["model_type"] == "mistral" and (
+        "rope_parameters" in text) else None  # where mlx-lm reads the older spelling alone
+    model, config = load_model(ROOT / name, lazy=False, model_config=old)
     model.set_dtype(mx.float32)
+    for layer in model.layers if config["model_type"] == "falcon_h1" else []:  # what mlx_fold says is left out
+        k, v = layer.self_attn.k_proj, layer.self_attn.v_proj
+        k.scales, k.biases = k.scales * config["key_multiplier"], k.biases * config["key_multiplier"]
+        v.scales, v.biases = v.scales * config["attention_in_multiplier"], v.biases * config["attention_in_multiplier"]
     return np.array(model(mx.array([tokens])).astype(mx.float32))[0]
 
 
@@ -957,7 +1072,7 @@ def make(name, tokens):
     weights = random_weights(model, seed=SEEDS.get(name, sum(map(ord, name))))
     if text_config(config).get("tie_word_embeddings", config["model_type"].startswith("gemma")):
         weights.pop("lm_head.weight", None)
-    mxfp4 = mxfp4_experts(weights) if config["model_type"] == "gpt_oss" else None
+    mxfp4 = mxfp4_experts(weights) if config["model_type"] == "gpt_oss" and "quantization_config" in config else None
     load_weights(model, weights)
     write_hf(name, config, weights, mxfp4)
     if arch:
@@ -973,7 +1088,8 @@ def make(name, tokens):
             report(q, logits)
     for q, (source, bits, group, dtype, overrides) in MLX_CASES.items():
         if source == name:
-            load_weights(model, write_mlx(q, config, weights, bits, group, dtype, overrides))
+            own = random_weights(model, SEEDS[q]) if q in SEEDS else weights
+            load_weights(model, write_mlx(q, config, {k: own[k] for k in weights}, bits, group, dtype, overrides))
             logits = expected(model, tokens)
             write_bin(q, tokens, logits)
             try:

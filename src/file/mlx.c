@@ -1,5 +1,6 @@
-/* MLX affine quantisation: x.weight (u32), x.scales and x.biases become one tensor x.weight of dtype PL_MLX.
- * Bits and group size come from config.json and are checked against the shapes. */
+/* MLX quantisation. Affine: x.weight (u32), x.scales and x.biases become one tensor x.weight of dtype PL_MLX; mode mxfp4:
+ * x.weight and x.scales (u8) one of dtype PL_MLX_MXFP4. Mode, bits and group size come from config.json and are checked
+ * against the shapes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +9,8 @@
 
 static enum pl_status refuse_method(const struct pl_file *f, const char *field, const char *method, struct pl_err *err) {
     PL_FAIL(err, PL_UNSUPPORTED,
-            "%s: config.json: %s is '%s'; expected unquantised weights or MLX affine quantisation (or a GGUF of this model)",
+            "%s: config.json: %s is '%s'; expected unquantised weights, or MLX affine or mxfp4 quantisation, or a GGUF of "
+            "this model",
             PL_SHOWN_C(f->path), field, PL_SHOWN_C(method));
 }
 
@@ -41,14 +43,21 @@ enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
     return PL_OK;
 }
 
-/* Reads {group_size, bits, mode}; where names the object in messages. */
+/* Reads {group_size, bits, mode}; where names the object in messages. An object without a mode is affine, whatever the
+ * others are. */
 static enum pl_status read_settings(const struct pl_file *f, const char *where, const json_t *q, struct pl_tensor *t,
                                     struct pl_err *err) {
     const json_t *mode = json_object_get(q, "mode"), *g = json_object_get(q, "group_size"), *b = json_object_get(q, "bits");
-    if (mode != NULL && (!json_is_string(mode) || strcmp(json_string_value(mode), "affine") != 0)) {
-        return refuse_method(f, "quantization mode", json_is_string(mode) ? json_string_value(mode) : "?", err);
-    }
+    const char *name = mode == NULL ? "affine" : json_is_string(mode) ? json_string_value(mode) : "?";
+    bool mxfp4 = strcmp(name, "mxfp4") == 0;
+    if (!mxfp4 && strcmp(name, "affine") != 0) return refuse_method(f, "quantization mode", name, err);
+    t->dtype = mxfp4 ? PL_MLX_MXFP4 : PL_MLX;
     json_int_t group = json_integer_value(g), bits = json_integer_value(b);
+    if (mxfp4 && (group != 32 || bits != 4)) {
+        PL_FAIL(err, PL_UNSUPPORTED,
+                "%s: config.json: quantization of %s is mxfp4 with group_size %lld and bits %lld; that is 32 and 4",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(where), (long long)group, (long long)bits);
+    }
     if (group != 32 && group != 64 && group != 128) {
         PL_FAIL(err, PL_UNSUPPORTED, "%s: config.json: group_size of quantization of %s is %lld; expected 32, 64 or 128",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(where), (long long)group);
@@ -79,11 +88,16 @@ static enum pl_status check_triplet(const struct pl_file *f, const struct pl_ten
                                     const struct pl_tensor *b, struct pl_tensor *t, struct pl_err *err) {
     uint64_t words = pl_tensor_cols(w), cols;
     struct pl_tensor expect = *w;
-    if (b == NULL) {
+    bool mxfp4 = t->dtype == PL_MLX_MXFP4;
+    if (mxfp4 && (b != NULL || s->dtype != PL_U8)) {
+        PL_FAIL(err, PL_FORMAT, "%s: tensor %s has scales of type %s%s; in mode mxfp4 u8 and no biases were expected",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_dtype_name(s->dtype), b != NULL ? " and biases" : "");
+    }
+    if (!mxfp4 && b == NULL) {
         PL_FAIL(err, PL_FORMAT, "%s: tensor %s has scales but no biases; expected MLX affine weight, scales and biases",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(w->name));
     }
-    if (s->dtype != b->dtype || (s->dtype != PL_F16 && s->dtype != PL_BF16 && s->dtype != PL_F32)) {
+    if (!mxfp4 && (s->dtype != b->dtype || (s->dtype != PL_F16 && s->dtype != PL_BF16 && s->dtype != PL_F32))) {
         PL_FAIL(err, PL_FORMAT, "%s: tensor %s has scales of type %s and biases of type %s; expected both f16, bf16 or f32",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_dtype_name(s->dtype), pl_dtype_name(b->dtype));
     }
@@ -93,19 +107,19 @@ static enum pl_status check_triplet(const struct pl_file *f, const struct pl_ten
     }
     cols /= t->bits;
     expect.shape[w->ndim - 1] = cols / t->group;
-    if (!same_shape(s, &expect) || !same_shape(b, &expect)) {
+    if (!same_shape(s, &expect) || (!mxfp4 && !same_shape(b, &expect))) {
         PL_FAIL(err, PL_FORMAT,
                 "%s: tensor %s: scales have %s columns and biases %s; expected %s (%s elements of %u bits in groups of %u) "
                 "and the "
                 "same leading extents",
-                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_num(pl_tensor_cols(s)).s, pl_num(pl_tensor_cols(b)).s,
-                pl_num(cols / t->group).s, pl_num(cols).s, t->bits, t->group);
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_num(pl_tensor_cols(s)).s,
+                mxfp4 ? "none" : pl_num(pl_tensor_cols(b)).s, pl_num(cols / t->group).s, pl_num(cols).s, t->bits, t->group);
     }
     t->shape[w->ndim - 1] = cols;
     return PL_OK;
 }
 
-/* Makes tensors[i] a PL_MLX tensor and marks its scales and biases as used. */
+/* Makes tensors[i] one tensor and marks its scales and biases as used. */
 static enum pl_status join_one(struct pl_file *f, uint32_t i, bool *used, struct pl_err *err) {
     struct pl_tensor *w = &f->tensors[i], t = *w;
     uint32_t si = 0, bi = 0;
@@ -127,12 +141,12 @@ static enum pl_status join_one(struct pl_file *f, uint32_t i, bool *used, struct
     else
         PL_TRY(read_settings(f, "the model", q, &t, err));
     PL_TRY(check_triplet(f, w, s, b, &t, err));
-    t.dtype = PL_MLX;
     t.scales = s->data;
-    t.biases = b->data;
+    t.biases = b != NULL ? b->data : NULL;
     t.scale_dtype = s->dtype;
     *w = t;
-    used[si] = used[bi] = true;
+    used[si] = true;
+    if (b != NULL) used[bi] = true;
     return PL_OK;
 }
 

@@ -158,7 +158,7 @@ void pl_readable_types(bool gguf, char *out, size_t size) {
     out[0] = '\0';
     for (int i = 0; i < PL_DTYPE_COUNT && at < size; i++) {
         const struct pl_dtype_info *d = pl_dtype_info((enum pl_dtype)i);
-        if ((gguf && d->ggml_type < 0) || i == PL_TERNARY || i == PL_K8V4) continue;
+        if ((gguf && d->ggml_type < 0) || i == PL_TERNARY || i == PL_K8V4 || i == PL_MLX_MXFP4) continue;
         int n = snprintf(out + at, size - at, "%s%s", at == 0 ? "" : ", ", d->name);
         if (n > 0) at += (size_t)n;
     }
@@ -205,11 +205,11 @@ static void forget_span(const struct pl_file *f, const void *data, uint64_t byte
 
 void pl_file_forget(const struct pl_file *f, const struct pl_tensor *t) {
     if (t->data != NULL) forget_span(f, t->data, t->bytes);
-    if (t->dtype != PL_MLX) return;
+    if (t->dtype != PL_MLX && t->dtype != PL_MLX_MXFP4) return;
     uint64_t groups = pl_tensor_rows(t) * (pl_tensor_cols(t) / t->group);
     uint64_t bytes = groups * pl_dtype_info(t->scale_dtype)->block_bytes;
     forget_span(f, t->scales, bytes);
-    forget_span(f, t->biases, bytes);
+    if (t->dtype == PL_MLX) forget_span(f, t->biases, bytes);
 }
 
 const json_t *pl_file_json(const struct pl_file *f, enum pl_file_json which) {

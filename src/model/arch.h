@@ -403,7 +403,8 @@ enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w,
 /* --- config_ssm.c: what both readers ask for where def->ssm is not NONE --- */
 enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
 /* Which layers have what, and the rest of what hybrids say; after everything else was read. */
-enum pl_status pl_config_ssm_layers(const json_t *o, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_config_ssm_layers(const struct pl_file *f, const json_t *o, struct pl_model_config *c,
+                                    struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c,
                                   struct pl_err *err) PL_MUST_CHECK;
 /* Ranges, and which layer is which of its kind; for all models. */

@@ -1,5 +1,6 @@
 /* Binding: every weight that the architecture's table asks for is found, checked against the configuration's letters,
  * and handed to the backend; what is left over is reported. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -187,11 +188,35 @@ enum pl_status pl_bind_find(struct binder *d, const struct pl_binding *b, uint32
             PL_FAIL(d->err, PL_INTERNAL, "the name of weight %s is too long", b->hf);
         if (name[i][0] == 0 || !pl_map_get(&d->index, name[i], strlen(name[i]), &at)) continue;
         d->used[at] = true;
-        *out = pl_file_tensor_at(d->f, at);
-        return PL_OK;
+        return pl_bind_settle(d, at, out);
     }
     PL_FAIL(d->err, PL_FORMAT, "tensor %s is missing; a %s model needs it", name[0][0] != 0 ? name[0] : name[1],
             pl_arch_name(d->m->cfg.arch));
+}
+
+struct share {
+    void (*run)(void *arg, size_t unit);
+    void *arg;
+    size_t units;
+    _Atomic size_t next;
+};
+
+static void take_share(void *arg, int index, int count) {
+    struct share *s = arg;
+    (void)index;
+    (void)count;
+    for (size_t i; (i = atomic_fetch_add(&s->next, 1)) < s->units;) s->run(s->arg, i);
+}
+
+void pl_bind_share(struct pl_model *m, size_t units, void (*run)(void *arg, size_t unit), void *arg) {
+    struct share s = {.run = run, .arg = arg, .units = units};
+    struct pl_pool *pool = NULL;
+    if (pl_ops_backend(m->ops) == PL_BACKEND_CPU || units < 2 || pl_pool_create(0, &pool, NULL) != PL_OK) {
+        pl_ops_share(m->ops, units, run, arg);
+        return;
+    }
+    pl_pool_run_any(pool, take_share, &s);
+    pl_pool_destroy(pool);
 }
 
 enum pl_status pl_bind_remember(struct binder *d, void *p) {
@@ -296,7 +321,8 @@ static enum pl_status report_unused(const struct binder *d) {
 static enum pl_status make_index(struct binder *d) {
     size_t n = pl_file_tensor_count(d->f);
     d->used = pl_calloc(n > 0 ? n : 1, sizeof(*d->used));
-    if (d->used == NULL || pl_map_reserve(&d->index, n) != PL_OK)
+    d->settled = pl_calloc(n > 0 ? n : 1, sizeof *d->settled);
+    if (d->used == NULL || d->settled == NULL || pl_map_reserve(&d->index, n) != PL_OK)
         PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %zu tensors", n);
     for (size_t i = 0; i < n; i++) {
         const char *name = pl_file_tensor_at(d->f, i)->name;
@@ -334,6 +360,8 @@ enum pl_status pl_model_bind(struct pl_model *m, const struct pl_file *f, const 
     if (st == PL_OK) st = bind_all(&d);
     if (st == PL_OK) st = report_unused(&d);
     pl_map_deinit(&d.index);
+    for (size_t i = 0; d.settled != NULL && i < pl_file_tensor_count(f); i++) pl_free(d.settled[i]);
+    pl_free((void *)d.settled);
     pl_free(d.used);
     return st;
 }

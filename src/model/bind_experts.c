@@ -1,5 +1,4 @@
-/* Binding of experts: one tensor of all (GGUF; MLX's switch_mlp), one of each, or gpt-oss's blocks and scales of MXFP4,
- * whose bytes are put in GGUF's order. */
+/* Binding of experts: one tensor of all (GGUF; MLX's switch_mlp), one of each, or gpt-oss's ways of keeping them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,8 +6,6 @@
 #include "base/mem.h"
 #include "model/binder.h"
 #include "tensor/quant.h"
-
-enum { MXFP4_ELEMS = 32, MXFP4_BYTES = 17 };
 
 /* Expert i of a stacked tensor. */
 static struct pl_tensor expert_of(const struct pl_tensor *t, uint64_t i) {
@@ -79,45 +76,21 @@ static enum pl_status find_each(struct binder *d, const struct pl_binding *b, ui
     return PL_OK;
 }
 
-/* --- MXFP4 as published: [experts, rows, columns / 32, 16] bytes, two neighbours a byte, and as many scales --- */
+/* --- gpt-oss. Published: MXFP4 as [experts, rows, columns / 32, 16] bytes, two neighbours a byte, and as many exponents;
+ * widened: [experts, columns, rows]. Both have gate and up row by row in turn. MLX: stacks of rows, apart. --- */
 
-/* 16 bytes of neighbours to 16 bytes of element i and i + 16. */
-static void repack_block(const unsigned char *from, unsigned char scale, unsigned char *to) {
-    unsigned char e[MXFP4_ELEMS];
-    for (int i = 0; i < 16; i++) {
-        e[2 * i] = from[i] & 15;
-        e[2 * i + 1] = from[i] >> 4;
-    }
-    to[0] = scale;
-    for (int i = 0; i < 16; i++) to[1 + i] = (unsigned char)(e[i] | e[i + 16] << 4);
-}
-
-/* Rows first, first + step, ... of each expert. */
-static void repack(const struct pl_tensor *blocks, const struct pl_tensor *scales, uint64_t first, uint64_t step,
-                   unsigned char *to) {
-    uint64_t rows = blocks->shape[1], units = blocks->shape[2];
-    for (uint64_t e = 0; e < blocks->shape[0]; e++) {
-        for (uint64_t r = first; r < rows; r += step) {
-            uint64_t at = (e * rows + r) * units;
-            for (uint64_t u = 0; u < units; u++, to += MXFP4_BYTES)
-                repack_block((const unsigned char *)blocks->data + (at + u) * 16,
-                             ((const unsigned char *)scales->data)[at + u], to);
-        }
-    }
-}
-
-/* Experts that somebody widened stand under the plain name. */
-static enum pl_status refuse_plain(struct binder *d, const struct pl_binding *b, uint32_t layer) {
-    const struct pl_tensor *t = NULL;
-    struct pl_err ignored = {0};
-    struct binder quiet = *d;
-    bool fused;
-    quiet.err = &ignored;
-    if (pl_bind_find(&quiet, b, layer, &fused, &t) != PL_OK) return PL_OK;
-    PL_FAIL(d->err, PL_UNSUPPORTED,
-            "tensor %s holds experts as %s: of a %s directory experts in MXFP4 are supported (%s_blocks and _scales, as "
-            "published); or convert the model to GGUF",
-            t->name, pl_dtype_name(t->dtype), pl_arch_name(d->m->cfg.arch), b->hf);
+/* Of all experts, one after the other: rows first, first + step, ... of those that the tensor has. */
+static void describe(const char *name, enum pl_dtype type, const void *data, uint64_t rows, uint64_t cols, uint32_t experts,
+                     struct pl_tensor *out) {
+    uint64_t row = 0;
+    (void)pl_dtype_row_bytes(type, cols, &row); /* it was made of such rows */
+    for (uint32_t i = 0; i < experts; i++)
+        out[i] = (struct pl_tensor){.name = name,
+                                    .dtype = type,
+                                    .ndim = 2,
+                                    .shape = {rows, cols, 1, 1},
+                                    .data = (const char *)data + i * rows * row,
+                                    .bytes = rows * row};
 }
 
 static enum pl_status find_part(struct binder *d, const struct pl_binding *b, uint32_t layer, const char *suffix,
@@ -130,35 +103,71 @@ static enum pl_status find_part(struct binder *d, const struct pl_binding *b, ui
     return pl_bind_find(d, &part, layer, &fused, out);
 }
 
+static uint64_t step_of(const struct pl_binding *b) { return b->part == PL_PART_WHOLE ? 1 : 2; }
+static uint64_t first_of(const struct pl_binding *b) { return b->part == PL_PART_UP ? 1 : 0; }
+
 static enum pl_status find_blocks(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
     const struct pl_model_config *c = &d->m->cfg;
     const struct pl_tensor *blocks = NULL, *scales = NULL;
-    uint64_t step = b->part == PL_PART_WHOLE ? 1 : 2, first = b->part == PL_PART_UP ? 1 : 0;
-    uint64_t rows = pl_bind_dim(c, b->rows), cols = pl_bind_dim(c, b->cols), units = cols / MXFP4_ELEMS, each, all;
-    PL_TRY(refuse_plain(d, b, layer));
+    uint64_t step = step_of(b), rows = pl_bind_dim(c, b->rows), cols = pl_bind_dim(c, b->cols);
+    const void *data = NULL;
     PL_TRY(find_part(d, b, layer, "_blocks", &blocks));
     PL_TRY(find_part(d, b, layer, "_scales", &scales));
-    bool fits = cols % MXFP4_ELEMS == 0 && blocks->dtype == PL_U8 && scales->dtype == PL_U8 && blocks->ndim == 4 &&
+    bool fits = cols % 32 == 0 && blocks->dtype == PL_U8 && scales->dtype == PL_U8 && blocks->ndim == 4 &&
                 scales->ndim == 3 && blocks->shape[3] == 16;
     for (uint32_t i = 0; i < 3 && fits; i++) {
-        const uint64_t want[] = {c->experts, step * rows, units};
+        const uint64_t want[] = {c->experts, step * rows, cols / 32};
         fits = blocks->shape[i] == want[i] && scales->shape[i] == want[i];
     }
     if (!fits) return wrong_shape(d, b, blocks);
-    if (!pl_mul_u64(rows * units, MXFP4_BYTES, &each) || !pl_mul_u64(each, c->experts, &all))
-        PL_FAIL(d->err, PL_LIMIT, "tensor %s is larger than any memory", blocks->name);
-    unsigned char *data = pl_alloc(all, 1);
-    PL_TRY(pl_bind_remember(d, data));
-    repack(blocks, scales, first, step, data);
-    d->m->bytes_owned += all;
-    for (uint32_t i = 0; i < c->experts; i++)
-        out[i] = (struct pl_tensor){.name = blocks->name,
-                                    .dtype = PL_MXFP4,
-                                    .ndim = 2,
-                                    .shape = {rows, cols, 1, 1},
-                                    .data = data + i * each,
-                                    .bytes = each};
+    PL_TRY(pl_bind_mxfp4(d, blocks->name, blocks->data, scales->data, first_of(b), step, c->experts * rows, cols, &data));
+    describe(blocks->name, PL_MXFP4, data, rows, cols, c->experts, out);
     return PL_OK;
+}
+
+/* Experts that somebody widened, turned into rows. */
+static enum pl_status find_plain(struct binder *d, const struct pl_binding *b, const struct pl_tensor *t,
+                                 struct pl_tensor *out) {
+    const struct pl_model_config *c = &d->m->cfg;
+    uint64_t step = step_of(b), first = first_of(b), rows = pl_bind_dim(c, b->rows), cols = pl_bind_dim(c, b->cols), all;
+    if (t->dtype != PL_BF16 && t->dtype != PL_F16)
+        PL_FAIL(d->err, PL_UNSUPPORTED,
+                "tensor %s holds experts as %s: MXFP4 (%s_blocks and _scales), bf16 and f16 are read", t->name,
+                pl_dtype_name(t->dtype), b->hf);
+    if (t->ndim != 3 || t->shape[0] != c->experts || t->shape[1] != cols || t->shape[2] != step * rows)
+        return wrong_shape(d, b, t);
+    if (!pl_mul_u64(c->experts * rows, cols * 2, &all))
+        PL_FAIL(d->err, PL_LIMIT, "tensor %s is larger than any memory", t->name);
+    char *data = pl_alloc(all, 1), *to = data;
+    PL_TRY(pl_bind_remember(d, data));
+    for (uint64_t e = 0; e < c->experts; e++) {
+        const char *from = (const char *)t->data + e * cols * step * rows * 2;
+        for (uint64_t r = 0; r < rows; r++)
+            for (uint64_t i = 0; i < cols; i++, to += 2) memcpy(to, from + (i * step * rows + first + step * r) * 2, 2);
+    }
+    d->m->bytes_owned += all;
+    describe(t->name, t->dtype, data, rows, cols, c->experts, out);
+    return PL_OK;
+}
+
+/* The tensor of that binding if the file has it, else NULL. */
+static enum pl_status find_if(struct binder *d, const struct pl_binding *b, uint32_t layer, bool *fused,
+                              const struct pl_tensor **out) {
+    struct pl_err *err = d->err, found = {0};
+    d->err = &found;
+    enum pl_status st = pl_bind_find(d, b, layer, fused, out);
+    d->err = err;
+    if (st == PL_OK || st == PL_FORMAT) return PL_OK; /* PL_FORMAT: it is missing */
+    if (err != NULL) *err = found;
+    return st;
+}
+
+static enum pl_status find_gpt_oss(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
+    const struct pl_tensor *t = NULL;
+    bool fused = false;
+    PL_TRY(find_if(d, b, layer, &fused, &t));
+    if (t == NULL) return find_blocks(d, b, layer, out);
+    return fused ? cut_stack(d, b, t, out) : find_plain(d, b, t, out);
 }
 
 static enum pl_status find_all(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
@@ -168,18 +177,15 @@ static enum pl_status find_all(struct binder *d, const struct pl_binding *b, uin
         PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
         return cut_stack(d, b, t, out);
     }
-    if (strstr(b->hf, "%u") == NULL && b->hf_fused == NULL) return find_blocks(d, b, layer, out);
+    if (d->m->def->mxfp4) return find_gpt_oss(d, b, layer, out);
     if (strstr(b->hf, "%u") == NULL) {
         PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
         return fused ? cut_fused_stack(d, b, t, out) : cut_stack(d, b, t, out);
     }
     struct pl_binding stacked = *b;
-    struct pl_err ignored = {0}, *err = d->err;
     stacked.hf = NULL;
-    d->err = &ignored;
-    enum pl_status st = pl_bind_find(d, &stacked, layer, &fused, &t);
-    d->err = err;
-    return st == PL_OK ? cut_stack(d, b, t, out) : find_each(d, b, layer, out);
+    PL_TRY(find_if(d, &stacked, layer, &fused, &t));
+    return t != NULL ? cut_stack(d, b, t, out) : find_each(d, b, layer, out);
 }
 
 enum pl_status pl_bind_experts(struct binder *d, const struct pl_binding *b, uint32_t layer) {
@@ -199,9 +205,10 @@ enum pl_status pl_bind_experts(struct binder *d, const struct pl_binding *b, uin
 enum pl_status pl_bind_experts_bias(struct binder *d, const struct pl_binding *b, uint32_t layer) {
     const struct pl_model_config *c = &d->m->cfg;
     const struct pl_tensor *t = NULL;
-    bool fused, halves = pl_file_kind(d->f) == PL_FILE_HF && b->part != PL_PART_WHOLE;
-    uint64_t n = pl_bind_dim(c, b->cols), each = n / c->experts, found = halves ? 2 * each : each;
+    bool fused;
     PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
+    bool halves = pl_file_kind(d->f) == PL_FILE_HF && b->part != PL_PART_WHOLE && !fused;
+    uint64_t n = pl_bind_dim(c, b->cols), each = n / c->experts, found = halves ? 2 * each : each;
     if (t->ndim != 2 || t->shape[0] != c->experts || t->shape[1] != found) {
         char text[96];
         pl_bind_shape_text(t, text, sizeof text);

@@ -11,12 +11,6 @@ static enum pl_status check_count(const struct binder *d, const struct pl_bindin
                                   uint64_t n) {
     uint64_t found = pl_tensor_rows(t) * pl_tensor_cols(t);
     bool turned = b->made == PL_MADE_DECAY && t->ndim >= 2 && t->shape[0] > 1 && t->shape[0] != d->m->cfg.ssm.heads;
-    if (b->made == PL_MADE_TAPS && d->m->cfg.arch == PL_ARCH_FALCON_H1 && t->ndim == 3 && t->shape[1] > t->shape[2])
-        PL_FAIL(d->err, PL_UNSUPPORTED,
-                "tensor %s is in MLX's order: the multipliers of such a falcon_h1 directory may be in its weights already, "
-                "which is "
-                "not implemented; use the original directory or GGUF",
-                t->name);
     if (t->ndim >= 1 && found == n && !turned && (b->made != PL_MADE_TAPS || t->shape[0] == n / d->m->cfg.ssm.conv))
         return PL_OK;
     char text[96];

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/pool.h"
 #include "model/binder.h"
 #include "tensor/quant.h"
 
@@ -17,8 +16,6 @@ struct job {
     float unit, scale; /* the magnitude in the tensor; of the product */
     uint8_t *out;
     _Atomic bool bad, starved;
-    size_t units;
-    _Atomic size_t next;
 };
 enum { UNIT_ROWS = 64 };
 
@@ -47,25 +44,6 @@ static void some_rows(void *arg, size_t unit) {
     for (uint64_t r = unit * UNIT_ROWS; r < PL_MIN(j->rows, (uint64_t)(unit + 1) * UNIT_ROWS) && !j->bad; r++)
         if (!one_row(j, r, row)) j->bad = true;
     pl_free(row);
-}
-
-static void work(void *arg, int index, int count) {
-    struct job *j = arg;
-    (void)index;
-    (void)count;
-    for (size_t i; (i = atomic_fetch_add(&j->next, 1)) < j->units;) some_rows(j, i);
-}
-
-/* On the backend's threads, or where it keeps none on threads of their own; should those not start, on this one. */
-static void all_rows(struct pl_model *m, struct job *j) {
-    struct pl_pool *pool = NULL;
-    j->units = (size_t)((j->rows + UNIT_ROWS - 1) / UNIT_ROWS);
-    if (pl_ops_backend(m->ops) == PL_BACKEND_CPU || j->units < 2 || pl_pool_create(0, &pool, NULL) != PL_OK) {
-        pl_ops_share(m->ops, j->units, some_rows, j);
-        return;
-    }
-    pl_pool_run_any(pool, work, j);
-    pl_pool_destroy(pool);
 }
 
 /* The one magnitude, or with `mean` what BitNet rounds by while it trains: the mean of all. */
@@ -150,7 +128,7 @@ static enum pl_status convert(struct binder *d, struct job *j) {
     if (j->out == NULL)
         PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %llu bytes of %s", (unsigned long long)bytes, j->t->name);
     memcpy(j->out + bytes, &j->scale, sizeof j->scale);
-    all_rows(d->m, j);
+    pl_bind_share(d->m, (size_t)((j->rows + UNIT_ROWS - 1) / UNIT_ROWS), some_rows, j);
     if (j->starved) PL_FAIL(d->err, PL_NO_MEMORY, "no memory for rows of %s", j->t->name);
     if (j->bad)
         PL_FAIL(d->err, PL_UNSUPPORTED,

@@ -196,11 +196,16 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
         PL_FAIL(r->err, PL_UNSUPPORTED,
                 "config.json: weights quantised with '%.32s' are not readable; plain safetensors, MLX affine and GGUF are",
                 json_is_string(method) ? json_string_value(method) : "?");
-    const json_t *mode = field(field(config, "quantization"), "mode");
-    if (json_is_string(mode) && strcmp(json_string_value(mode), "affine") != 0)
-        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: MLX quantisation mode '%.32s' is not readable; affine is",
-                json_string_value(mode));
     return PL_OK;
+}
+
+/* MLX's converter writes its own quantization over the original's, and its library multiplies by the scales. */
+static bool is_mlx_ternary(const struct reader *r, const json_t *config) {
+    char name[128];
+    const char *prefix = pl_hf_prefix(r->f);
+    snprintf(name, sizeof name, "%slayers.0.self_attn.q_proj.weight", prefix != NULL ? prefix : "");
+    const struct pl_tensor *t = pl_file_tensor(r->f, name);
+    return field(config, "quantization") != NULL && t != NULL && t->dtype == PL_U8;
 }
 
 /* How the matrices of BitNet stand in the file. */
@@ -209,11 +214,14 @@ static enum pl_status read_ternary(struct reader *r, const json_t *config, struc
                  *mode = field(q, "quantization_mode"), *plain = field(q, "modules_to_not_convert");
     bool normed = false;
     if (!r->def->ternary) return PL_OK;
-    if (field(q, "quant_method") == NULL)
+    bool mlx = field(q, "quant_method") == NULL && is_mlx_ternary(r, config);
+    if (field(q, "quant_method") == NULL && !mlx)
         PL_FAIL(r->err, PL_UNSUPPORTED,
                 "config.json: a bitnet model without quantization_config: its products would be plain "
                 "ones, which is not implemented");
-    const char *k = json_is_string(kind) ? json_string_value(kind) : "bitlinear",
+    const char *k = json_is_string(kind) ? json_string_value(kind)
+                    : mlx                ? "autobitlinear"
+                                         : "bitlinear",
                *m = json_is_string(mode) ? json_string_value(mode) : "offline";
     c->ternary_multiplies = strcmp(k, "autobitlinear") == 0;
     c->ternary_online = c->ternary_multiplies && strcmp(m, "online") == 0;
@@ -676,7 +684,7 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     PL_TRY(read_rope(&r, c));
     PL_TRY(read_window(&r, c));
     PL_TRY(read_nope(&r, c));
-    return r.def->ssm != PL_SSM_NONE ? pl_config_ssm_layers(r.root, c, err) : PL_OK;
+    return r.def->ssm != PL_SSM_NONE ? pl_config_ssm_layers(f, r.root, c, err) : PL_OK;
 }
 
 enum pl_status pl_hf_u32(const json_t *o, const char *name, uint32_t min, uint32_t max, uint32_t missing, uint32_t *out,

@@ -186,7 +186,26 @@ static enum pl_status read_scales(const json_t *o, const char *name, size_t n, f
     return PL_OK;
 }
 
-static enum pl_status read_falcon_h1(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+/* MLX's converter turns the taps of a convolution, and while it does so multiplies most multipliers into the weights; its
+ * library, too, knows such a directory by the taps. */
+static bool is_folded(const struct pl_file *f) {
+    char name[128];
+    const char *prefix = pl_hf_prefix(f);
+    snprintf(name, sizeof name, "%slayers.0.mamba.conv1d.weight", prefix != NULL ? prefix : "");
+    const struct pl_tensor *t = pl_file_tensor(f, name);
+    return t != NULL && t->ndim == 3 && t->shape[1] >= t->shape[2];
+}
+
+/* What is left to do: keys have not got key_multiplier (the converter looks for it under another name), values nothing. */
+static void leave_unfolded(struct pl_model_config *c) {
+    c->logit_scale = c->tied_embeddings ? c->logit_scale / c->embed_scale : 1;
+    c->attn_out_scale = c->attn_in_scale;
+    c->embed_scale = c->attn_in_scale = c->ssm_in_scale = c->ssm.out_scale = c->gate_scale = c->down_scale = 1;
+    for (size_t i = 0; i < PL_COUNT_OF(c->ssm.scale); i++) c->ssm.scale[i] = 1;
+}
+
+static enum pl_status read_falcon_h1(const struct pl_file *f, const json_t *o, struct pl_model_config *c,
+                                     struct pl_err *err) {
     float mlp[2] = {1, 1};
     bool bias = false;
     PL_TRY(pl_hf_bool(o, "mamba_rms_norm", false, &c->ssm.norm, err));
@@ -197,6 +216,7 @@ static enum pl_status read_falcon_h1(const json_t *o, struct pl_model_config *c,
     PL_TRY(read_scales(o, "mlp_multipliers", PL_COUNT_OF(mlp), mlp, err));
     c->gate_scale = mlp[0];
     c->down_scale = mlp[1];
+    if (is_folded(f)) leave_unfolded(c);
     return PL_OK;
 }
 
@@ -327,7 +347,8 @@ static enum pl_status read_plamo2(const json_t *o, struct pl_model_config *c, st
     return PL_OK;
 }
 
-enum pl_status pl_config_ssm_layers(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+enum pl_status pl_config_ssm_layers(const struct pl_file *f, const json_t *o, struct pl_model_config *c,
+                                    struct pl_err *err) {
     if (c->arch == PL_ARCH_GRANITE_HYBRID) return read_granite(o, c, err);
     if (c->arch == PL_ARCH_JAMBA) return read_jamba(o, c, err);
     if (c->arch == PL_ARCH_NEMOTRON_H) return read_nemotron(o, c, err);
@@ -336,7 +357,7 @@ enum pl_status pl_config_ssm_layers(const json_t *o, struct pl_model_config *c, 
         c->layer_ssm[l] = true;
         c->layer_no_attention[l] = pl_arch_def(c->arch)->no_attention;
     }
-    return c->arch == PL_ARCH_FALCON_H1 ? read_falcon_h1(o, c, err) : PL_OK;
+    return c->arch == PL_ARCH_FALCON_H1 ? read_falcon_h1(f, o, c, err) : PL_OK;
 }
 
 enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c, struct pl_err *err) {

@@ -1,6 +1,6 @@
 /* Falcon-H1 (Zuo et al. 2025): attention and a Mamba-2 layer side by side on the same norm, then an MLP. Multipliers
- * everywhere; GGUF has them in its weights. Those of queries and keys are attention's scale, those of x, B and C stand in
- * the convolution's taps. */
+ * everywhere; GGUF has them in its weights, MLX most (config_ssm.c). Those of queries and keys are attention's scale, those
+ * of x, B and C stand in the convolution's taps. */
 #include <math.h>
 
 #include "model/arch.h"

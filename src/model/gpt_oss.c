@@ -2,16 +2,18 @@
  * every layer a mixture of experts with biases, whose gate and up are clamped. Published with experts in MXFP4. */
 #include "model/arch.h"
 
-/* One matrix of all experts, in safetensors as blocks and scales (bind_experts.c), gate and up row by row in turn. */
-#define EXPERTS(field, gguf_name, hf_name, ROWS, COLS, PART)                                                                \
-    {                                                                                                                       \
-        .gguf = gguf_name, .hf = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field),                      \
-        .use = PL_WEIGHT_EXPERTS, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, .need = PL_NEED_MOE, .part = PL_PART_##PART \
+/* One matrix of all experts; in safetensors (bind_experts.c) gate and up row by row in turn, in MLX's apart. */
+#define EXPERTS(field, gguf_name, hf_name, mlx_name, ROWS, COLS, PART)                                                    \
+    {                                                                                                                     \
+        .gguf = gguf_name, .hf = hf_name, .hf_fused = mlx_name, .per_layer = true,                                        \
+        .slot = offsetof(struct pl_layer, field), .use = PL_WEIGHT_EXPERTS, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, \
+        .need = PL_NEED_MOE, .part = PL_PART_##PART                                                                       \
     }
-#define EXPERTS_BIAS(field, gguf_name, hf_name, COLS, PART)                                            \
-    {                                                                                                  \
-        .gguf = gguf_name, .hf = hf_name, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
-        .use = PL_WEIGHT_VECTOR, .cols = PL_DIM_##COLS, .need = PL_NEED_MOE, .part = PL_PART_##PART    \
+#define EXPERTS_BIAS(field, gguf_name, hf_name, mlx_name, COLS, PART)                                                  \
+    {                                                                                                                  \
+        .gguf = gguf_name, .hf = hf_name, .hf_fused = mlx_name, .per_layer = true,                                     \
+        .slot = offsetof(struct pl_layer, field), .use = PL_WEIGHT_VECTOR, .cols = PL_DIM_##COLS, .need = PL_NEED_MOE, \
+        .part = PL_PART_##PART                                                                                         \
     }
 
 static const struct pl_binding bindings[] = {
@@ -25,12 +27,14 @@ static const struct pl_binding bindings[] = {
     PL_LAYER_VECTOR(mlp_norm, "post_attention_norm.weight", "post_attention_layernorm.weight", E, ALWAYS),
     PL_BIND_MATRIX(router, "ffn_gate_inp.weight", "mlp.router.weight", X, E, MOE, MATRIX),
     PL_LAYER_VECTOR(router_bias, "ffn_gate_inp.bias", "mlp.router.bias", X, MOE),
-    EXPERTS(gate_experts, "ffn_gate_exps.weight", "mlp.experts.gate_up_proj", FX, E, GATE),
-    EXPERTS(up_experts, "ffn_up_exps.weight", "mlp.experts.gate_up_proj", FX, E, UP),
-    EXPERTS(down_experts, "ffn_down_exps.weight", "mlp.experts.down_proj", E, FX, WHOLE),
-    EXPERTS_BIAS(gate_experts_bias, "ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias", XFX, GATE),
-    EXPERTS_BIAS(up_experts_bias, "ffn_up_exps.bias", "mlp.experts.gate_up_proj_bias", XFX, UP),
-    EXPERTS_BIAS(down_experts_bias, "ffn_down_exps.bias", "mlp.experts.down_proj_bias", XE, WHOLE),
+    EXPERTS(gate_experts, "ffn_gate_exps.weight", "mlp.experts.gate_up_proj", "mlp.experts.gate_proj.weight", FX, E, GATE),
+    EXPERTS(up_experts, "ffn_up_exps.weight", "mlp.experts.gate_up_proj", "mlp.experts.up_proj.weight", FX, E, UP),
+    EXPERTS(down_experts, "ffn_down_exps.weight", "mlp.experts.down_proj", "mlp.experts.down_proj.weight", E, FX, WHOLE),
+    EXPERTS_BIAS(gate_experts_bias, "ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias", "mlp.experts.gate_proj.bias", XFX,
+                 GATE),
+    EXPERTS_BIAS(up_experts_bias, "ffn_up_exps.bias", "mlp.experts.gate_up_proj_bias", "mlp.experts.up_proj.bias", XFX, UP),
+    EXPERTS_BIAS(down_experts_bias, "ffn_down_exps.bias", "mlp.experts.down_proj_bias", "mlp.experts.down_proj.bias", XE,
+                 WHOLE),
 };
 static const struct pl_arch_field fields[] = {PL_FIELD(swiglu_limit, NULL, "swiglu_limit", 7)};
 

@@ -195,7 +195,7 @@ static bool scratch_bytes(const struct pl_model_config *c, const struct pl_model
 static bool owned_bound(const struct pl_tensor *t, uint64_t *out) {
     *out = 0;
     uint64_t rows = pl_tensor_rows(t), bytes = t->bytes;
-    if (t->dtype == PL_MLX) {
+    if (t->dtype == PL_MLX || t->dtype == PL_MLX_MXFP4) {
         uint64_t scale_bytes = 2 * rows * (pl_tensor_cols(t) / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
         if (!pl_add_u64(bytes, scale_bytes, &bytes)) return false;
     } else if (pl_dtype_info(t->dtype)->block_elems == 1 && t->dtype != PL_U8) { /* bytes: codes in another order */
@@ -203,6 +203,18 @@ static bool owned_bound(const struct pl_tensor *t, uint64_t *out) {
     }
     uint64_t padding = rows > 0 ? (0 - rows) % 16 * (bytes / rows) : 0;
     return pl_add_u64(bytes, t->dtype == PL_TQ1_0 ? bytes / 4 : bytes / 16, &bytes) && pl_add_u64(bytes, padding, out);
+}
+
+/* Matrices that are put in another order of bytes before a backend packs them (bind_mxfp4.c, bind_experts.c): the first copy
+ * stays. */
+static bool copied_bytes(const struct pl_file *f, const struct pl_model_config *c, const struct pl_tensor *t,
+                         uint64_t *out) {
+    bool experts = pl_file_kind(f) == PL_FILE_HF && pl_arch_def(c->arch)->mxfp4;
+    bool blocks = experts && t->dtype == PL_U8 && t->ndim == 4;
+    bool widened = experts && (t->dtype == PL_BF16 || t->dtype == PL_F16) && t->ndim == 3;
+    *out = 0;
+    if (t->dtype != PL_MLX_MXFP4 && !blocks && !widened) return true;
+    return pl_add_u64(t->bytes, widened ? 0 : t->bytes / 16, out);
 }
 
 /* State-space inputs that a file keeps head by head are copied, likewise. */
@@ -217,8 +229,9 @@ enum pl_status pl_model_budget(const struct pl_file *f, const struct pl_model_co
     struct pl_memory_budget b = {0};
     for (size_t i = 0; i < pl_file_tensor_count(f); i++) {
         const struct pl_tensor *t = pl_file_tensor_at(f, i);
-        uint64_t owned = 0;
-        if (!owned_bound(t, &owned) || !pl_add_u64(b.weight_bytes_mapped, t->bytes, &b.weight_bytes_mapped) ||
+        uint64_t owned = 0, copied = 0;
+        if (!owned_bound(t, &owned) || !copied_bytes(f, c, t, &copied) || !pl_add_u64(owned, copied, &owned) ||
+            !pl_add_u64(b.weight_bytes_mapped, t->bytes, &b.weight_bytes_mapped) ||
             !pl_add_u64(b.weight_bytes_owned, owned, &b.weight_bytes_owned) ||
             !pl_add_u64(b.weight_bytes_resident, owned > 0 ? owned : t->bytes, &b.weight_bytes_resident))
             PL_FAIL(err, PL_LIMIT, "the weights overflow");

@@ -4,7 +4,8 @@
  * A block holds `block_elems` consecutive elements of one row in `block_bytes` bytes. Plain types have blocks of one.
  * PL_I2_S, BitNet's own type in GGUF, has one scale behind the blocks of a tensor: only bitnet models hold it.
  * PL_TERNARY is plumb's own form of BitNet's matrices, made while a model is loaded; no file holds it.
- * PL_MLX is the MLX affine format: it is spread over three arrays (see struct pl_tensor), so its block size is 0. */
+ * PL_MLX is the MLX affine format: it is spread over three arrays (see struct pl_tensor), so its block size is 0.
+ * PL_MLX_MXFP4 is MLX's mode mxfp4, in two arrays: made PL_MXFP4 while a model is loaded. */
 #ifndef PL_TENSOR_DTYPE_H
 #define PL_TENSOR_DTYPE_H
 
@@ -45,7 +46,8 @@
     X(PL_I2_S,   "i2_s",    128,  32,  36)                                                                                    \
     X(PL_F8,     "f8_e4m3", 1,    1,   -1)                                                                                    \
     X(PL_TERNARY,"ternary", 32,   8,   -1)                                                                                    \
-    X(PL_K8V4,   "k8v4",    1,    1,   -1)
+    X(PL_K8V4,   "k8v4",    1,    1,   -1)                                                                                    \
+    X(PL_MLX_MXFP4, "mlx mxfp4", 1, 0, -1)
 /* clang-format on */
 
 enum pl_dtype {

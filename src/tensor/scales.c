@@ -89,9 +89,20 @@ static enum pl_status check_mlx(const struct pl_tensor *t, uint64_t begin, uint6
     return PL_OK;
 }
 
+static enum pl_status check_exponents(const struct pl_tensor *t, uint64_t begin, uint64_t end, struct pl_err *err) {
+    uint64_t groups = pl_tensor_cols(t) / t->group;
+    const uint8_t *p = t->scales;
+    for (uint64_t i = begin * groups; i < end * groups; i++)
+        if (p[i] > MX_EXPONENT_MAX)
+            PL_FAIL(err, PL_FORMAT, "tensor %s: row %llu, group %llu has the exponent %u; at most %d was expected", t->name,
+                    (unsigned long long)(i / groups), (unsigned long long)(i % groups), p[i], MX_EXPONENT_MAX);
+    return PL_OK;
+}
+
 enum pl_status pl_tensor_check_scales_rows(const struct pl_tensor *t, uint64_t begin, uint64_t end, struct pl_err *err) {
     PL_ASSERT(begin <= end && end <= pl_tensor_rows(t));
     if (t->dtype == PL_MLX) return check_mlx(t, begin, end, err);
+    if (t->dtype == PL_MLX_MXFP4) return check_exponents(t, begin, end, err);
     const struct pl_dtype_info *d = pl_dtype_info(t->dtype);
     if (d->block_elems == 1) return PL_OK;
     uint64_t per_row = pl_tensor_cols(t) / d->block_elems, count = (end - begin) * per_row;

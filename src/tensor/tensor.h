@@ -4,6 +4,7 @@
  * [out, in], an embedding table [V, E], a norm weight [E]. Unused entries of shape are 1.
  * PL_MLX: data is the packed u32 array [.., in*bits/32], scales and biases are [.., in/group] of scale_dtype;
  * shape is the logical shape [out, in] of the weights they stand for.
+ * PL_MLX_MXFP4: data as of PL_MLX with 4 bits, element 0 in the lowest; scales the exponents of 32 elements each, u8.
  * PL_I2_S: 32 bytes more than its blocks, which begin with the one f32 that scales (code - 1).
  * PL_TERNARY: values are (code - 1) * the one f32 at scales.
  * data, scales and biases may have any alignment. */
@@ -21,7 +22,7 @@ struct pl_tensor {
     uint64_t shape[PL_MAX_DIMS];
     const void *data;
     uint64_t bytes; /* of data */
-    /* PL_MLX only; PL_TERNARY has one f32 at scales */
+    /* PL_MLX, and but for biases PL_MLX_MXFP4; PL_TERNARY has one f32 at scales */
     const void *scales, *biases;
     enum pl_dtype scale_dtype;
     uint32_t bits, group;

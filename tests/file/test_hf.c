@@ -294,6 +294,26 @@ static void triplets_become_one_tensor(void **state) {
     temp_drop(&t);
 }
 
+#define MX_PAIR ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "U8", "[2,2]", "[64,68]")
+
+static void pairs_of_mxfp4_become_one_tensor(void **state) {
+    (void)state;
+    struct temp t;
+    start(&t, "{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}}");
+    put_weights(&t, "model.safetensors", "{" MX_PAIR "}", 68);
+    struct pl_file *f = open_ok(t.dir);
+    assert_int_equal(pl_file_tensor_count(f), 1);
+    const struct pl_tensor *w = pl_file_tensor(f, "l.weight");
+    assert_true(w->dtype == PL_MLX_MXFP4 && w->shape[0] == 2 && w->shape[1] == 64 && w->scale_dtype == PL_U8);
+    assert_ptr_equal(w->scales, (const uint8_t *)w->data + 64);
+    assert_null(w->biases);
+    float row[64];
+    assert_int_not_equal(pl_dequant_row(w, 0, row), PL_OK); /* no product reads it so */
+    pl_file_forget(f, w);
+    pl_file_close(f);
+    temp_drop(&t);
+}
+
 static void packings_that_do_not_fit_are_refused(void **state) {
     (void)state;
     static const char q44[] = "{\"quantization\":{\"group_size\":64,\"bits\":4}}";
@@ -313,8 +333,16 @@ static void packings_that_do_not_fit_are_refused(void **state) {
         {"{\"quantization\":{\"group_size\":16,\"bits\":4}}", "{" TRIPLET "}", 72, PL_UNSUPPORTED, "group_size",
          "is 16; expected 32"},
         {"{\"quantization\":{\"group_size\":-64,\"bits\":4}}", "{" TRIPLET "}", 72, PL_UNSUPPORTED, "group_size", "is -64"},
-        {"{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}", "{" TRIPLET "}", 72, PL_UNSUPPORTED,
-         "mode is 'mxfp4'", "affine"},
+        {"{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "scales of type f16 and biases", "in mode mxfp4 u8"},
+        {"{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}",
+         "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "U8", "[2,1]", "[64,66]") "}", 66, PL_FORMAT,
+         "scales have 1 columns and biases none", "expected 2 (64 elements of 4 bits in groups of 32)"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"mode\":\"mxfp4\"}}", "{" MX_PAIR "}", 68, PL_UNSUPPORTED,
+         "is mxfp4 with group_size 64 and bits 4", "32 and 4"},
+        {"{\"quantization\":{\"group_size\":32,\"bits\":8,\"mode\":\"mxfp8\"}}", "{" MX_PAIR "}", 68, PL_UNSUPPORTED,
+         "mode is 'mxfp8'", "mxfp4"},
+        {"{\"quantization\":{\"group_size\":32,\"bits\":4}}", "{" MX_PAIR "}", 68, PL_FORMAT, "l.weight", "no biases"},
         {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":{\"group_size\":64,\"bits\":4,\"mode\":\"nvfp4\"}}}",
          "{" TRIPLET "}", 72, PL_UNSUPPORTED, "nvfp4", "affine"},
         {"{\"quantization\":{\"group_size\":32,\"bits\":4}}", "{" TRIPLET "}", 72, PL_FORMAT, "scales have 1 columns",
@@ -389,6 +417,7 @@ int main(void) {
         cmocka_unit_test(integers_of_any_size_are_read),
         cmocka_unit_test(chat_templates_come_from_the_first_place),
         cmocka_unit_test(triplets_become_one_tensor),
+        cmocka_unit_test(pairs_of_mxfp4_become_one_tensor),
         cmocka_unit_test(packings_that_do_not_fit_are_refused),
         cmocka_unit_test(every_failure_is_survived),
     };

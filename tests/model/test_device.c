@@ -29,6 +29,7 @@ static const struct {
 #ifndef __SANITIZE_ADDRESS__ /* minutes more, for the host's code that the models above go through */
     {"phi3", "phi3", false, false},
     {"smollm3", "smollm3", false, false},
+    {"smollm3-mlx-mxfp4", "smollm3-mlx-mxfp4", true, false},
     {"granite", "granite", false, false},
     {"olmo2", "olmo2", false, false},
     {"olmo3", "olmo3", false, false},
@@ -50,6 +51,7 @@ static const struct {
     {"bitnet.gguf", "bitnet-silu", true, false},
     {"gpt-oss", "gpt-oss", true, true},
     {"gpt-oss.gguf", "gpt-oss", true, true},
+    {"gpt-oss-mlx-mxfp4", "gpt-oss-mlx-mxfp4", true, true},
     {"mamba", "mamba", false, false},
     {"falcon-mamba.gguf", "falcon-mamba", false, false},
     {"mamba2.gguf", "mamba2", false, false},
@@ -58,6 +60,7 @@ static const struct {
     {"granite-hybrid-moe.gguf", "granite-hybrid-moe", false, true},
     {"falcon-h1", "falcon-h1", false, false},
     {"falcon-h1-norm", "falcon-h1-norm", false, false},
+    {"falcon-h1-tied-mlx8", "falcon-h1-tied-mlx8", true, false},
     {"jamba", "jamba", false, true},
     {"nemotron-h", "nemotron-h", false, false},
     {"nemotron-h-moe.gguf", "nemotron-h-moe", false, true},

@@ -234,6 +234,13 @@ static void bad_mx_and_mlx_scales_are_found(void **state) {
     t.biases = biases;
     t.scale_dtype = PL_BF16;
     struct pl_err err = {0};
+    const uint8_t exponents[4] = {0, 252, 253, 1};
+    struct pl_tensor pair = {
+        .name = "x", .dtype = PL_MLX_MXFP4, .ndim = 2, .shape = {2, 64, 1, 1}, .data = words, .bytes = 64, .group = 32};
+    pair.scales = exponents;
+    assert_int_equal(pl_tensor_check_scales(&pair, &err), PL_FORMAT);
+    assert_non_null(strstr(err.text, "row 1, group 0 has the exponent 253"));
+    assert_int_equal(pl_tensor_check_scales_rows(&pair, 0, 1, NULL), PL_OK);
     assert_int_equal(pl_tensor_check_scales(&t, &err), PL_FORMAT);
     assert_non_null(strstr(err.text, "row 0, group 1 has a scale"));
     scales[1] = 0;
