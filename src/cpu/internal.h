@@ -109,6 +109,19 @@ static inline bool cpu_take_of(_Atomic size_t *next, size_t grain, size_t total,
 static inline bool cpu_take(struct pl_cpu *c, size_t grain, size_t total, size_t *begin, size_t *end) {
     return cpu_take_of(&c->next, grain, total, begin, end);
 }
+/* The same, of what is left an equal share for twice the threads, and `least` at last: neighbours stay together, so that
+ * what a thread asked memory for ahead is its own, and no thread is long alone at the end. */
+static inline bool cpu_take_share(_Atomic size_t *next, size_t threads, size_t least, size_t total, size_t *begin,
+                                  size_t *end) {
+    size_t b = atomic_load_explicit(next, memory_order_relaxed), n;
+    do {
+        if (b >= total) return false;
+        n = PL_MIN(PL_MAX(least, (total - b) / (2 * threads)), total - b);
+    } while (!atomic_compare_exchange_weak_explicit(next, &b, b + n, memory_order_relaxed, memory_order_relaxed));
+    *begin = b;
+    *end = b + n;
+    return true;
+}
 
 /* Tiles [begin, end) of `tiles` lie on this memory node: whoever packs them and whoever multiplies them begins with
  * those of its own node, so the first touch of a page is by a thread that will read it. One node: all of them. */

@@ -11,6 +11,8 @@
 
 /* Activations of one pass over the weights: more are taken in further passes, so that they stay in the L2 cache. */
 enum { PASS_BYTES = 1 << 20, PASS_ROWS = 64 };
+/* Of so few rows memory is what a product waits for: threads take long shares. */
+enum { FEW_ROWS = 16 };
 
 static bool is_float(enum pl_dtype t) { return t == PL_F32 || t == PL_F16 || t == PL_BF16; }
 
@@ -308,6 +310,7 @@ static void product_worker(void *arg, int index, int count) {
     struct product *p = arg;
     const struct pl_cpu_matmul *m = p->m;
     void *scratch = cpu_thread_scratch(p->c, index);
+    const bool few = m->rows <= FEW_ROWS;
     for (int k = 0; k < cpu_nodes(p->c); k++) {
         int node = cpu_kth_node(p->c, index, k);
         size_t share = 0, first, last, begin, end;
@@ -318,7 +321,8 @@ static void product_worker(void *arg, int index, int count) {
         if (m->spans != NULL) share *= m->count;
         if (share == 0) continue;
         const size_t grain = PL_MAX((size_t)1, p->tiles / ((size_t)count * 8));
-        while (cpu_take_of(&p->c->near[node], grain, share * p->passes, &begin, &end))
+        while (few ? cpu_take_share(&p->c->near[node], (size_t)count, grain, share * p->passes, &begin, &end)
+                   : cpu_take_of(&p->c->near[node], grain, share * p->passes, &begin, &end))
             for (size_t u = begin; u < end; u++) run_unit(p, node, share, u, scratch);
     }
 }
