@@ -1,6 +1,7 @@
-/* pack - what stands around dense products in bf16 on NVIDIA GPUs: activations from f32, weights from every format.
+/* pack - what stands around dense products in bf16 on NVIDIA GPUs: activations from f32 and back, weights from every format.
  *
- * pk_pack: y[i] = bf16(x[i]), eight elements a thread; n % 8 == 0. pk_unpack: rows of packed weights to bf16 [rows, in];
+ * pk_pack: y[i] = bf16(x[i]), eight elements a thread; n % 8 == 0. PACK_WIDEN: f32 from bf16, in place. PACK_GLU: y = act(x) * up, all in bf16;
+ * y may be x. PACK_NORM: a group a row of f32, y = bf16(norm(x)), contract of norm.k.c but for that; cols % 8 == 0. pk_unpack: rows of packed weights to bf16 [rows, in];
  * in % 32 == 0. Rounding is to nearest even; NaN stays NaN. */
 #include "dialect.h"
 #include "args/args.h"
@@ -11,7 +12,69 @@ FN u32 two_bf16(f32 lo, f32 hi) {
     return v;
 }
 
-#ifndef UNPACK
+FN f32 bf16_low(u32 v) { return bits_f32(v << 16); }
+FN f32 bf16_high(u32 v) { return bits_f32(v & 0xFFFF0000u); }
+
+#if defined(PACK_WIDEN)
+/* Elements [first, end): 2 first >= end, so that nobody writes what others read, or one group. */
+KERNEL(pack)(u32 *x, u32 *witness, const u64 first, const u64 end) {
+    count_launch(witness);
+    u64 i = first / 8u + (u64)GROUP_X * GROUP + LOCAL_X;
+    uint4 a = make_uint4(0u, 0u, 0u, 0u);
+    if (i < end / 8u) a = ((const uint4 *)x)[i];
+    BARRIER();
+    if (i >= end / 8u) return;
+    ((float4 *)x)[2u * i] = make_float4(bf16_low(a.x), bf16_high(a.x), bf16_low(a.y), bf16_high(a.y));
+    ((float4 *)x)[2u * i + 1u] = make_float4(bf16_low(a.z), bf16_high(a.z), bf16_low(a.w), bf16_high(a.w));
+}
+#elif defined(PACK_GLU)
+#ifdef ACT_GELU_TANH
+FN f32 activate(f32 x) { return 0.5f * x * (1.0f + TANH(0.7978845608028654f * x * (1.0f + 0.044715f * x * x))); }
+#else
+FN f32 activate(f32 x) { return __fdividef(x, 1.0f + __expf(-x)); }
+#endif
+FN u32 gated(u32 gate, u32 up) {
+    return two_bf16(activate(bf16_low(gate)) * bf16_low(up), activate(bf16_high(gate)) * bf16_high(up));
+}
+KERNEL(pack)(const u16 *x, const u16 *up, u16 *y, u32 *witness, const u64 n) {
+    count_launch(witness);
+    u64 i = ((u64)GROUP_X * GROUP + LOCAL_X) * 8u;
+    if (i >= n) return;
+    uint4 g = *(const uint4 *)(x + i), u = *(const uint4 *)(up + i);
+    *(uint4 *)(y + i) = make_uint4(gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w));
+}
+#elif defined(PACK_NORM)
+FN void load8(const f32 *p, f32 *v) {
+    float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+KERNEL(pack)(const f32 *__restrict__ x, const f32 *__restrict__ w, u16 *__restrict__ y, u32 *witness, const struct pl_args_rows a) {
+    __shared__ f32 scratch[GROUP];
+    count_launch(witness);
+    const f32 *from = x + (u64)GROUP_X * a.cols;
+    f32 first[8], sum = 0.0f;
+    for (u32 c = 8u * LOCAL_X; c < a.cols; c += 8u * GROUP) {
+        f32 v[8];
+        load8(from + c, v);
+#pragma unroll
+        for (u32 i = 0; i < 8u; i++) {
+            sum = FMA(v[i], v[i], sum);
+            if (c == 8u * LOCAL_X) first[i] = v[i];
+        }
+    }
+    sum = group_sum(sum, scratch);
+    f32 inverse = 1.0f / SQRT(sum / (f32)a.cols + a.value);
+    for (u32 c = 8u * LOCAL_X; c < a.cols; c += 8u * GROUP) {
+        f32 v[8], scale[8];
+        if (c != 8u * LOCAL_X) load8(from + c, v);
+        load8(w + c, scale);
+#pragma unroll
+        for (u32 i = 0; i < 8u; i++) v[i] = (c == 8u * LOCAL_X ? first[i] : v[i]) * inverse * (a.offset + scale[i]);
+        *(uint4 *)(y + (u64)GROUP_X * a.cols + c) =
+            make_uint4(two_bf16(v[0], v[1]), two_bf16(v[2], v[3]), two_bf16(v[4], v[5]), two_bf16(v[6], v[7]));
+    }
+}
+#elif !defined(UNPACK)
 KERNEL(pack)(const f32 *__restrict__ x, u16 *__restrict__ y, u32 *witness, const u64 n) {
     count_launch(witness);
     u64 i = ((u64)GROUP_X * GROUP + LOCAL_X) * 8u;

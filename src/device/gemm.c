@@ -37,7 +37,7 @@ static struct {
 } lt;
 
 struct plan {
-    uint32_t m, n, k, ldy, add, bias;
+    uint32_t m, n, k, ldy, add, half, bias;
     void *desc, *a, *b, *d;
     struct heuristic choice;
     uint64_t used;
@@ -137,7 +137,7 @@ static int plan_init(struct pl_gemm *g, struct plan *p) {
     if (code == 0 && p->bias) code = lt.desc_set(p->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (code == 0) code = lt.layout_create(&p->a, R_16BF, p->k, p->m, p->k);
     if (code == 0) code = lt.layout_create(&p->b, R_16BF, p->k, p->n, p->k);
-    if (code == 0) code = lt.layout_create(&p->d, R_32F, p->m, p->n, p->ldy);
+    if (code == 0) code = lt.layout_create(&p->d, p->half ? R_16BF : R_32F, p->m, p->n, p->ldy);
     if (code == 0) code = lt.pref_create(&pref);
     if (code == 0) code = lt.pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace);
     if (code == 0) code = lt.choose(g->handle, p->desc, p->a, p->b, p->d, p->d, pref, 1, &p->choice, &found);
@@ -148,7 +148,7 @@ static int plan_init(struct pl_gemm *g, struct plan *p) {
 
 static bool serves(const struct plan *p, const struct pl_gemm_call *c) {
     return p->desc != NULL && p->m == c->m && p->n == c->n && p->k == c->k && p->ldy == c->ldy && p->add == c->add &&
-           p->bias == (c->bias != NULL);
+           p->half == c->half && p->bias == (c->bias != NULL);
 }
 
 static enum pl_status plan_of(struct pl_gemm *g, const struct pl_gemm_call *c, struct plan **out, struct pl_err *err) {
@@ -161,7 +161,7 @@ static enum pl_status plan_of(struct pl_gemm *g, const struct pl_gemm_call *c, s
         if (g->plans[i].used < p->used) p = &g->plans[i];
     }
     plan_deinit(p);
-    p->m = c->m, p->n = c->n, p->k = c->k, p->ldy = c->ldy, p->add = c->add, p->bias = c->bias != NULL;
+    p->m = c->m, p->n = c->n, p->k = c->k, p->ldy = c->ldy, p->add = c->add, p->half = c->half, p->bias = c->bias != NULL;
     int code = plan_init(g, p);
     if (code != 0) {
         plan_deinit(p);

@@ -46,6 +46,7 @@
     X(cuda_mla, "cuda/mla.k.c")                         \
     X(cuda_mla_wide, "cuda/mla_wide.k.c")               \
     X(cuda_units, "cuda/units.h")                       \
+    X(cuda_wide, "cuda/wide.h")                         \
     X(cuda_prepare, "cuda/prepare.k.c")                 \
     X(cuda_retile, "cuda/retile.k.c")                   \
     X(cuda_stream, "cuda/stream.k.c")                   \
@@ -55,6 +56,8 @@
     X(cuda_pack, "cuda/pack.k.c")                       \
     X(cuda_ssm_step, "cuda/ssm_step.k.c")               \
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \
+    X(cuda_attention_wide, "cuda/attention_wide.k.c")   \
+    X(cuda_rope_warps, "cuda/rope_warps.k.c")           \
     X(cuda_attention_group, "cuda/attention_group.k.c") \
     X(cuda_attention_split, "cuda/attention_split.k.c")
 

@@ -7,7 +7,12 @@
 #include "base/log.h"
 #include "tensor/kv8.h"
 
-enum { PACK_GROUP = 256, TILES_GROUP = 128, TILE_ROWS = 64 };
+enum { PACK_GROUP = 256, NORM_GROUP = 512, WIDEN_GROUP = 1024, TILES_GROUP = 128, TILE_ROWS = 64 };
+#ifndef WIDE_BLOCK_IS
+#define WIDE_BLOCK_IS 64
+#endif
+/* Of attention_wide: threads, rows, tokens of a tile, tiles of its ring. */
+enum { WIDE_GROUP = 384, WIDE_ROWS = 128, WIDE_BLOCK = WIDE_BLOCK_IS, WIDE_RING = 384 / WIDE_BLOCK };
 
 /* bf16 matrix units and asynchronous copies came with sm_80. */
 /* "sm_90", or "compute_80" when code is made ahead of time. */
@@ -54,6 +59,7 @@ enum pl_status pl_dense_ready(struct pl_kernels *ks, struct pl_dense *dense, uin
 
 void pl_dense_deinit(struct pl_kernels *ks, struct pl_dense *dense) {
     pl_kernel_free(ks, &dense->pack);
+    for (int i = 0; i < PL_PACK_COUNT; i++) pl_kernel_free(ks, &dense->packs[i]);
     pl_device_free(ks->device, &dense->x);
     pl_device_free(ks->device, &dense->w);
 }
@@ -91,13 +97,49 @@ enum pl_status pl_kernel_unpack(struct pl_kernels *ks, const struct pl_device_we
     return pl_kernel_make(ks, &s, PACK_GROUP, name, out, err);
 }
 
+static uint32_t pack_groups(uint64_t count) { return (uint32_t)((count / 8 + PACK_GROUP - 1) / PACK_GROUP); }
 enum pl_status pl_launch_pack(struct pl_kernels *ks, struct pl_dense *dense, pl_buffer_in *x, uint64_t count) {
     PL_ASSERT(dense->x.bytes >= 2 * count && count % 8 == 0);
     u64 n = count;
     struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(&dense->x), PL_ARG_BUFFER(&dense->pack.counter),
                                    PL_ARG_VALUE(n)};
-    uint32_t groups = (uint32_t)((count / 8 + PACK_GROUP - 1) / PACK_GROUP);
-    return pl_kernel_launch(ks, &dense->pack, groups, 1, 0, args, PL_COUNT_OF(args));
+    return pl_kernel_launch(ks, &dense->pack, pack_groups(count), 1, 0, args, PL_COUNT_OF(args));
+}
+
+enum pl_status pl_kernel_pack(struct pl_kernels *ks, enum pl_pack which, struct pl_kernel *out, struct pl_err *err) {
+    static const char *const names[PL_PACK_COUNT] = {"norm+pack/bf16", "glu/silu+pack/bf16", "glu/gelu_tanh+pack/bf16",
+                                                     "pack/widen"};
+    static const char *const flags[PL_PACK_COUNT] = {"PACK_NORM", "PACK_GLU", "PACK_GLU", "PACK_WIDEN"};
+    const uint32_t group = which == PL_PACK_NORM ? NORM_GROUP : which == PL_PACK_WIDEN ? WIDEN_GROUP : PACK_GROUP;
+    struct pl_jit_spec s = {.file = "cuda/pack.k.c", .entry = "pk_pack"};
+    pl_jit_set_u32(&s, "GROUP", group);
+    pl_jit_set(&s, flags[which], "1");
+    if (which == PL_PACK_GELU_TANH) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    return pl_kernel_make(ks, &s, group, names[which], out, err);
+}
+
+enum pl_status pl_launch_pack_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *w,
+                                   pl_buffer_in *y, size_t rows, size_t cols, float eps, float offset) {
+    struct pl_args_rows a = {(u32)rows, (u32)cols, eps, offset};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(w), PL_ARG_BUFFER(y), PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, (uint32_t)rows, 1, 0, args, PL_COUNT_OF(args));
+}
+enum pl_status pl_launch_pack_glu(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *gate, pl_buffer_in *up,
+                                  pl_buffer_in *y, uint64_t count) {
+    u64 n = count;
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(gate), PL_ARG_BUFFER(up), PL_ARG_BUFFER(y), PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(n)};
+    return pl_kernel_launch(ks, k, pack_groups(count), 1, 0, args, PL_COUNT_OF(args));
+}
+enum pl_status pl_launch_pack_widen(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, uint64_t count) {
+    for (u64 first, end = count; end > 0; end = first) {
+        first = end > 8 * WIDEN_GROUP ? (end / 2 + 7) / 8 * 8 : 0;
+        struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(first), PL_ARG_VALUE(end)};
+        uint32_t groups = (uint32_t)(((end - first) / 8 + WIDEN_GROUP - 1) / WIDEN_GROUP);
+        PL_TRY(pl_kernel_launch(ks, k, groups, 1, 0, args, PL_COUNT_OF(args)));
+    }
+    return PL_OK;
 }
 
 static enum pl_status unpack_rows(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w, u64 first,
@@ -118,39 +160,30 @@ enum pl_status pl_launch_unpack(struct pl_kernels *ks, struct pl_kernel *unpack,
 }
 
 /* Outputs [at, at + n) from n rows of bf16. */
-static enum pl_status part(struct pl_kernels *ks, const struct pl_dense *dense, const void *weights, uint64_t at, uint64_t n,
-                           const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows, bool add) {
+static enum pl_status part(struct pl_kernels *ks, const struct pl_launch_dense *l, const void *weights, uint64_t at,
+                           uint64_t n) {
     struct pl_gemm_call c = {.w = weights,
-                             .x = dense->x.handle,
-                             .bias = bias != NULL ? (const float *)bias->handle + at : NULL,
-                             .y = (float *)y->handle + at,
+                             .x = l->x->handle,
+                             .bias = l->bias != NULL ? (const float *)l->bias->handle + at : NULL,
+                             .y = (char *)l->y->handle + (l->half ? 2 : 4) * at,
                              .m = (uint32_t)n,
-                             .n = (uint32_t)rows,
-                             .k = (uint32_t)w->cols,
-                             .ldy = (uint32_t)w->rows,
-                             .add = add};
+                             .n = (uint32_t)l->rows,
+                             .k = (uint32_t)l->w->cols,
+                             .ldy = (uint32_t)l->w->rows,
+                             .add = l->add,
+                             .half = l->half};
     return pl_kernel_gemm(ks, &c);
 }
 
-enum pl_status pl_launch_dense_kept(struct pl_kernels *ks, struct pl_dense *dense, pl_buffer_in *kept,
-                                    const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows,
-                                    bool add) {
-    for (uint64_t at = 0, n; at < w->rows; at += n) { /* in the same tiles, so that the library gives the same bits */
-        n = PL_MIN(tile_rows(w), w->rows - at);
-        PL_TRY(part(ks, dense, (const char *)kept->handle + 2 * at * w->cols, at, n, w, bias, y, rows, add));
-    }
-    return PL_OK;
-}
-
 enum pl_status pl_launch_dense(struct pl_kernels *ks, struct pl_dense *dense, struct pl_kernel *unpack,
-                               const struct pl_device_weight *w, pl_buffer_in *bias, pl_buffer_in *y, size_t rows,
-                               bool add) {
-    if (w->dtype == PL_BF16) return part(ks, dense, w->data.handle, 0, w->rows, w, bias, y, rows, add);
-    uint64_t step = tile_rows(w);
-    for (uint64_t at = 0; at < w->rows; at += step) {
-        uint64_t n = PL_MIN(step, w->rows - at);
-        PL_TRY(unpack_rows(ks, unpack, w, at, n, &dense->w));
-        PL_TRY(part(ks, dense, dense->w.handle, at, n, w, bias, y, rows, add));
+                               const struct pl_launch_dense *l) {
+    const struct pl_device_weight *w = l->w;
+    if (w->dtype == PL_BF16) return part(ks, l, w->data.handle, 0, w->rows);
+    for (uint64_t at = 0, n; at < w->rows; at += n) { /* kept: in the same tiles, so that the library gives the same bits */
+        const char *weights = l->kept != NULL ? (const char *)l->kept->handle + 2 * at * w->cols : dense->w.handle;
+        n = PL_MIN(tile_rows(w), w->rows - at);
+        if (l->kept == NULL) PL_TRY(unpack_rows(ks, unpack, w, at, n, &dense->w));
+        PL_TRY(part(ks, l, weights, at, n));
     }
     return PL_OK;
 }
@@ -166,17 +199,31 @@ const char *pl_tiles_declines(const struct pl_kernels *ks, enum pl_dtype kv, siz
     return NULL;
 }
 
+bool pl_tiles_wide(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens) {
+    return strcmp(pl_device_info(ks->device)->target, "sm_90a") == 0 && head_dim == 128 &&
+           (page_tokens % 16 == 0 || pl_is_kv8(kv));
+}
+
 enum pl_status pl_kernel_tiles(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
-                               struct pl_kernel *out, struct pl_err *err) {
-    struct pl_jit_spec s = {.file = "cuda/attention_tiles.k.c", .entry = "pk_attention_tiles"};
+                               enum pl_tiles which, struct pl_kernel *out, struct pl_err *err) {
+    const bool wide = which != PL_TILES_PLAIN;
+    struct pl_jit_spec s = {.file = wide ? "cuda/attention_wide.k.c" : "cuda/attention_tiles.k.c",
+                            .entry = wide ? "pk_attention_wide" : "pk_attention_tiles"};
     char name[40];
     const bool widened = pl_is_kv8(kv);
-    pl_jit_set_u32(&s, "GROUP", TILES_GROUP);
+    const uint32_t group = wide ? WIDE_GROUP : TILES_GROUP;
+    pl_jit_set_u32(&s, "GROUP", group);
     if (pl_jit_set_kv(&s, widened ? PL_F16 : kv, head_dim, page_tokens) != PL_OK)
         PL_FAIL(err, PL_UNSUPPORTED, "cache type of tiled attention");
     if (widened) pl_jit_set(&s, "PAGES_IN_ORDER", "1");
-    snprintf(name, sizeof name, "attention_tiles/%s/d%zu%s", pl_dtype_name(kv), head_dim, widened ? "/widened" : "");
-    return pl_kernel_make(ks, &s, TILES_GROUP, name, out, err);
+    if (wide) {
+        pl_jit_set_u32(&s, "BLOCK", WIDE_BLOCK);
+        pl_jit_set_u32(&s, "RING", WIDE_RING);
+    }
+    if (which == PL_TILES_HALF) pl_jit_set(&s, "HALF_OUT", "1");
+    snprintf(name, sizeof name, "attention_%s/%s/d%zu%s%s", wide ? "wide" : "tiles", pl_dtype_name(kv), head_dim,
+             widened ? "/widened" : "", which == PL_TILES_HALF ? "+pack" : "");
+    return pl_kernel_make(ks, &s, group, name, out, err);
 }
 
 enum pl_status pl_launch_tiles(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_attention *p,
@@ -185,6 +232,10 @@ enum pl_status pl_launch_tiles(struct pl_kernels *ks, struct pl_kernel *k, const
     struct pl_device_arg args[] = {PL_ARG_BUFFER(p->q),    PL_ARG_BUFFER(p->k_pages), PL_ARG_BUFFER(p->v_pages),
                                    PL_ARG_BUFFER(p->step), PL_ARG_BUFFER(p->out),     PL_ARG_BUFFER(&k->counter),
                                    PL_ARG_VALUE(a)};
+    if (k->group == WIDE_GROUP) {
+        uint32_t ring = (uint32_t)(4 * WIDE_RING * WIDE_BLOCK * head_dim); /* K and V, two bytes each */
+        return pl_kernel_launch(ks, k, p->heads, (rows + WIDE_ROWS - 1) / WIDE_ROWS, ring + 1024, args, PL_COUNT_OF(args));
+    }
     uint32_t shared = (uint32_t)(8 * TILE_ROWS * head_dim); /* two stages of K and V, two bytes each */
     return pl_kernel_launch(ks, k, (rows + TILE_ROWS - 1) / TILE_ROWS, p->heads, shared, args, PL_COUNT_OF(args));
 }

@@ -131,28 +131,66 @@ static enum pl_status widened(struct pl_ops *o, struct pl_launch_attention *a, c
     return PL_OK;
 }
 
-/* Every sequence of the step, or only those of several rows. */
-static enum pl_status tiled_attention(struct pl_ops *o, const struct pl_launch_attention *a, bool several, uint64_t bytes) {
+/* A dry step notes all of them. */
+static enum pl_status tiles_kernel(struct dev_ops *d, enum pl_tiles which, struct pl_kernel **out) {
+    struct dev_kv *kv = (struct dev_kv *)d->base.kv;
+    const struct pl_kv_shape *s = &kv->base.shape;
+    bool wide = pl_tiles_wide(&d->ks, s->dtype, s->head_dim, s->page_tokens);
+    for (int i = 0; i < (wide ? PL_TILES_COUNT : PL_TILES_WIDE); i++) {
+        struct pl_kernel *k = &kv->tiles[i];
+        if (k->jit != NULL || (!d->ks.planning && i != (int)which)) continue;
+        PL_TRY(pl_kernel_tiles(&d->ks, s->dtype, s->head_dim, s->page_tokens, (enum pl_tiles)i, k, &d->ks.err));
+    }
+    *out = &kv->tiles[which];
+    return PL_OK;
+}
+static bool goes_wide(const struct dev_ops *d, size_t rows) {
+    const struct pl_kv_shape *s = &d->base.kv->shape;
+    return rows >= PL_TILES_WIDE_ROWS && pl_tiles_wide(&d->ks, s->dtype, s->head_dim, s->page_tokens);
+}
+/* Whether the result may be bf16: the output product is next (not a norm, as before ternary ones, nor a choice of rows, as
+ * in the last layer), and every row is of a sequence that can leave it. */
+static bool leaves_half(const struct dev_ops *d, uint32_t layer, const struct pl_activation *out) {
+    const struct pl_batch *b = d->base.batch;
+    if (layer + 1 == d->base.kv->shape.layers || !dev_may_round(d, out) || d->ternary.cols > 0 ||
+        d->base.kv->shape.dtype == PL_K8V4)
+        return false;
+    for (uint32_t i = 0; i < b->seq_count; i++)
+        if (!goes_wide(d, b->seqs[i].rows)) return false;
+    return true;
+}
+
+/* One sequence of several rows. */
+static enum pl_status tiles_of(struct pl_ops *o, const struct pl_launch_attention *a, const struct pl_batch_seq *q,
+                               bool half, struct pl_kernel **used) {
     struct dev_ops *d = dev_of(o);
     struct dev_kv *kv = (struct dev_kv *)o->kv;
     const struct pl_kv_shape *s = &kv->base.shape;
+    struct pl_launch_attention one = *a;
+    PL_TRY(tiles_kernel(d, half ? PL_TILES_HALF : goes_wide(d, q->rows) ? PL_TILES_WIDE : PL_TILES_PLAIN, used));
+    if (pl_is_kv8(s->dtype)) PL_TRY(widened(o, &one, q));
+    PL_TRY(pl_launch_tiles(&d->ks, *used, &one, s->head_dim, q->first_row, q->rows));
+    if (s->dtype != PL_K8V4 || d->ks.planning) return PL_OK;
+    PL_TRY(pl_launch_turn_back(&d->ks, &kv->turn_back, a, q->first_row, q->rows));
+    pl_ops_count(o, PL_OP_attention, kv->turn_back.name, 1, 0);
+    return PL_OK;
+}
+
+/* Every sequence of the step, or only those of several rows. */
+static enum pl_status tiled_attention(struct pl_ops *o, uint32_t layer, const struct pl_launch_attention *a, bool several,
+                                      struct pl_activation *out, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
     enum pl_status st = PL_OK;
-    uint32_t launched = 0;
-    struct pl_kernel *k = &kv->tiles;
-    if (k->jit == NULL) st = pl_kernel_tiles(&d->ks, s->dtype, s->head_dim, s->page_tokens, k, &d->ks.err);
+    struct pl_kernel *k = NULL;
+    const bool half = !several && leaves_half(d, layer, out);
     for (uint32_t i = 0; i < o->batch->seq_count && st == PL_OK; i++) {
         const struct pl_batch_seq *q = &o->batch->seqs[i];
         if (several && q->rows == 1) continue;
-        struct pl_launch_attention one = *a;
-        if (pl_is_kv8(s->dtype)) st = widened(o, &one, q);
-        if (st == PL_OK) st = pl_launch_tiles(&d->ks, k, &one, s->head_dim, q->first_row, q->rows);
-        if (st == PL_OK && s->dtype == PL_K8V4 && !d->ks.planning) {
-            st = pl_launch_turn_back(&d->ks, &kv->turn_back, a, q->first_row, q->rows);
-            pl_ops_count(o, PL_OP_attention, kv->turn_back.name, 1, 0);
-        }
-        if (st == PL_OK && launched++ > 0) pl_ops_count(o, PL_OP_attention, k->name, 1, 0);
+        if (k != NULL) pl_ops_count(o, PL_OP_attention, k->name, 1, 0);
+        st = tiles_of(o, a, q, half, &k);
     }
-    return dev_done(o, PL_OP_attention, k, bytes, st);
+    out->rounded = half && st == PL_OK;
+    return k != NULL ? dev_done(o, PL_OP_attention, k, bytes, st) : dev_report(d, st);
 }
 
 /* What kernels that pass values over have counted. */
@@ -475,6 +513,7 @@ struct question {
     struct pl_paged *paged;
     bool decode;
     bool mixed; /* prompts beside sequences of one row, which the plan is for */
+    uint32_t layer;
 };
 
 static enum pl_status ask_plan(struct dev_ops *d, const struct pl_launch_attention *a, bool cuda, struct question *q) {
@@ -559,14 +598,14 @@ static enum pl_status portable_attention(struct pl_ops *o, const struct pl_launc
 }
 
 static enum pl_status run_attention(struct pl_ops *o, enum pl_impl form, const struct question *q,
-                                    const struct pl_launch_attention *a, const struct pl_activation *out, uint64_t bytes) {
+                                    const struct pl_launch_attention *a, struct pl_activation *out, uint64_t bytes) {
     switch (form) {
     case PL_IMPL_TILES:
         if (q->mixed) {
             bool shared = q->plan->plan.cascade == PL_CASCADE_USED;
             PL_TRY(planned_attention(o, shared ? PL_IMPL_CASCADE : PL_IMPL_V2, q->plan, q->paged, a, 0));
         }
-        return tiled_attention(o, a, q->mixed, bytes);
+        return tiled_attention(o, q->layer, a, q->mixed, out, bytes);
     case PL_IMPL_SPLIT:
         return dev_of(o)->rope_waits.r.q != NULL ? whole_attention(o, a, out, bytes) : split_attention(o, a, out, bytes);
     case PL_IMPL_V1:
@@ -606,7 +645,7 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
                                     .softcap = p->softcap,
                                     .least = d->sparse};
     if (p->sinks != NULL) a.sinks = &((const struct dev_weight *)p->sinks)->w.data;
-    struct question what = {0};
+    struct question what = {.layer = p->layer};
     if (d->rope_waits.r.q == NULL) PL_TRY(dev_settle(o));
     enum pl_status st = ask(d, &a, &what);
     if (st != PL_OK) return dev_report(d, st);

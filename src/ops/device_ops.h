@@ -53,10 +53,11 @@ struct dev_kv {
     size_t side_count;
     struct pl_device_buffer *states; /* [state layers] */
     size_t state_count;
-    struct pl_kernel attention, attention_sinks, rope[16], whole[16]; /* by which norms and which rotation: dev_rope_index */
-    struct pl_split_attention split;                                  /* made when first used */
-    struct pl_kernel tiles, widen, turn_back;                         /* likewise */
-    struct pl_paged paged[2];                                         /* by number of query heads; heads 0: not made yet */
+    struct pl_kernel attention, attention_sinks;
+    struct pl_kernel rope[16], rope_warps[16], whole[16];     /* by which norms and which rotation: dev_rope_index */
+    struct pl_split_attention split;                          /* made when first used */
+    struct pl_kernel tiles[PL_TILES_COUNT], widen, turn_back; /* likewise */
+    struct pl_paged paged[2];                                 /* by number of query heads; heads 0: not made yet */
 };
 /* Attention by plan for one (window, heads): planned at the first layer of a step that asks, reused by the others. */
 enum { DEV_PLANS_MAX = 4 };
@@ -219,7 +220,7 @@ struct dev_ops {
         size_t head_dim, value_dim, page_tokens;
         bool halves;
     } latent;
-    struct dev_norm norm_waits;
+    struct dev_norm norm_waits, rounds; /* the second: of many rows (device_dense.c) */
     struct dev_chain chain;
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
@@ -355,6 +356,23 @@ bool dev_chain_norm(struct dev_ops *d, const struct dev_norm *n); /* likewise, t
 enum pl_status dev_chain_settle(struct pl_ops *o) PL_MUST_CHECK;  /* launches what waits; its last norm may still wait */
 enum pl_status dev_norm(struct pl_ops *o, const struct dev_norm *n) PL_MUST_CHECK; /* launches it on its own */
 
+/* device_dense.c: products by cuBLASLt, in bf16 where half. */
+#define DEV_DENSE_NAME "cuda/cublaslt/bf16"
+enum pl_status dev_dense(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
+                         const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y,
+                         bool half) PL_MUST_CHECK;
+bool dev_may_round(const struct dev_ops *d, const struct pl_activation *x); /* whether cuBLASLt could take x at all */
+bool dev_rounds_norm(struct dev_ops *d, const struct dev_norm *n);          /* whether it was put off */
+/* Launches it if it waits and its result is x, which then is bf16. */
+enum pl_status dev_round(struct pl_ops *o, const struct pl_activation *x, size_t count,
+                         const struct pl_weight *const *w) PL_MUST_CHECK;
+enum pl_status dev_round_settle(struct pl_ops *o) PL_MUST_CHECK; /* launches it if it waits, in f32 */
+enum pl_status dev_whole_again(struct pl_ops *o, struct pl_activation *a) PL_MUST_CHECK;
+bool dev_takes_gated_rounded(const struct dev_ops *d, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                             const struct pl_activation *x);
+enum pl_status dev_gated_rounded(struct pl_ops *o, const struct pl_weight *const *w, enum pl_ops_act act,
+                                 const struct pl_activation *x, struct pl_activation *const *y) PL_MUST_CHECK;
+
 /* device_stream.c: products of one row, and the norm before them. */
 /* Whether the norm was put off. */
 bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n);
@@ -373,7 +391,8 @@ enum pl_status dev_stream(struct pl_ops *o, enum pl_op op, size_t count, const s
 const char *dev_stream_name(struct dev_format *f);
 /* Whether the norm that waits is of x, and a product that writes y can do it. */
 bool dev_takes_norm(const struct dev_ops *d, size_t count, const struct pl_activation *x, struct pl_activation *const *y);
-bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_activation *x);
+bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                     const struct pl_activation *x);
 enum pl_status dev_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
                          enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) PL_MUST_CHECK;
 

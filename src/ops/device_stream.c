@@ -97,9 +97,11 @@ enum pl_status dev_stream(struct pl_ops *o, enum pl_op op, size_t count, const s
     return run(o, op, kind, &l, weight_of(w[0])->format, x, bytes);
 }
 
-bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_activation *x) {
+bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                     const struct pl_activation *x) {
     const struct dev_ops *d = (const struct dev_ops *)o;
     const struct dev_weight *gate = weight_of(w[0]), *up = weight_of(w[1]);
+    if (x->rows > 1) return dev_takes_gated_rounded(d, w, bias, x);
     if (!streams(d) || gate->format != up->format || gate->w.rows != up->w.rows || asked(d, PL_OP_glu)) return false;
     enum pl_impl taken = dev_product(d, gate, x->rows);
     return (taken == PL_IMPL_STREAM || taken == PL_IMPL_CHAIN) && dev_product(d, up, x->rows) == taken;
@@ -108,6 +110,7 @@ bool dev_takes_gated(const struct pl_ops *o, const struct pl_weight *const *w, c
 enum pl_status dev_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
                          enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) {
     struct dev_ops *d = dev_of(o);
+    if (x->rows > 1) return dev_gated_rounded(o, w, act, x, y);
     struct pl_launch_stream l = {0};
     enum pl_impl taken[2];
     bool chained = dev_chain_fits(d, PL_OP_glu, 2, w, bias, x, y);

@@ -14,7 +14,8 @@ struct pl_weight {
 };
 struct pl_activation {
     size_t rows_max, cols;
-    size_t rows; /* held now */
+    size_t rows;  /* held now */
+    bool rounded; /* as bf16, which only products of this backend read: others have them made f32 again first (whole) */
 };
 struct pl_kv_store {
     struct pl_kv_shape shape;
@@ -51,6 +52,9 @@ struct pl_ops_impl {
     enum pl_status (*begin)(struct pl_ops *o, const struct pl_batch *b, struct pl_kv_store *kv);
     enum pl_status (*end)(struct pl_ops *o);
 
+    /* Makes what is rounded f32 again; NULL: nothing ever is. */
+    enum pl_status (*whole)(struct pl_ops *o, struct pl_activation *a);
+
     /* One function per entry of PL_OP_LIST, NULL exactly where the port table says "no port". */
     enum pl_status (*embed)(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x);
     enum pl_status (*norm)(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
@@ -74,7 +78,8 @@ struct pl_ops_impl {
     enum pl_status (*glu)(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y);
     /* Optional: gate and up and what makes one of them, in fewer launches. y[1] is scratch. */
-    bool (*takes_gated)(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_activation *x);
+    bool (*takes_gated)(const struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
+                        const struct pl_activation *x);
     enum pl_status (*gated)(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
                             enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y);
     enum pl_status (*gather)(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y);

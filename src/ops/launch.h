@@ -147,6 +147,11 @@ struct pl_rope_kind {
 };
 enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+/* The same on NVIDIA devices, with a warp for each head, where it takes the shape (kernels/cuda/rope_warps.k.c). */
+bool pl_rope_by_warps(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, struct pl_rope_kind kind,
+                      size_t rope_dim);
+enum pl_status pl_kernel_rope_warps(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                                    struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 /* value_dim: as head_dim, or so many first numbers of each value. */
 /* Caches in few bits, for kernels that read f16: kernels/widen.k.c. */
 enum pl_status pl_kernel_widen(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,

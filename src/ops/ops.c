@@ -190,10 +190,22 @@ void pl_ops_activation_destroy(struct pl_ops *o, struct pl_activation *a) {
     if (a != NULL) o->impl->activation_destroy(o, a);
 }
 
+/* Before anything but a product reads them. */
+static enum pl_status whole(struct pl_ops *o, const struct pl_activation *const *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (list[i] != NULL && list[i]->rounded) PL_TRY(o->impl->whole(o, (struct pl_activation *)list[i]));
+    return PL_OK;
+}
+#define WHOLE(...)                                                      \
+    PL_TRY(whole(o, (const struct pl_activation *const[]){__VA_ARGS__}, \
+                 sizeof((const struct pl_activation *const[]){__VA_ARGS__}) / sizeof(struct pl_activation *)))
+
 enum pl_status pl_ops_activation_read(struct pl_ops *o, const struct pl_activation *a, size_t first_row, size_t rows,
                                       float *out) {
     if (rows > a->rows || first_row > a->rows - rows) return PL_INVALID;
-    return rows == 0 ? PL_OK : o->impl->activation_read(o, a, first_row, rows, out);
+    if (rows == 0) return PL_OK;
+    WHOLE(a);
+    return o->impl->activation_read(o, a, first_row, rows, out);
 }
 
 const char *pl_kv_type_name(enum pl_dtype t) { return t == PL_I8 ? "int8" : t == PL_F8 ? "fp8" : pl_dtype_name(t); }
@@ -427,6 +439,7 @@ static enum pl_status settle(struct pl_ops *o, enum pl_op op, enum pl_status st)
 static bool take_rows(struct pl_activation *y, size_t rows, size_t cols) {
     PL_ASSERT(rows <= y->rows_max && y->cols == cols);
     y->rows = rows;
+    y->rounded = false;
     return rows > 0;
 }
 
@@ -450,23 +463,27 @@ enum pl_status pl_ops_embed(struct pl_ops *o, const struct pl_weight *table, flo
 enum pl_status pl_ops_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
                            struct pl_activation *y) {
     PL_ASSERT(is_vector(w, x->cols));
+    WHOLE(x);
     return take_rows(y, x->rows, x->cols) ? RUN(norm, o->impl->norm(o, x, w, eps, offset, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
     PL_ASSERT(is_vector(w, x->cols) && add->rows == x->rows && add->cols == x->cols);
+    WHOLE(x, add);
     return take_rows(y, x->rows, x->cols) ? RUN(add_norm, o->impl->add_norm(o, x, add, w, eps, offset, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_layer_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w,
                                  const struct pl_weight *bias, float eps, struct pl_activation *y) {
     PL_ASSERT(is_vector(w, x->cols) && (bias == NULL || is_vector(bias, x->cols)));
+    WHOLE(x);
     return take_rows(y, x->rows, x->cols) ? RUN(layer_norm, o->impl->layer_norm(o, x, w, bias, eps, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add) {
     PL_ASSERT(add->rows == x->rows && add->cols == x->cols);
+    WHOLE(x, add);
     return x->rows > 0 ? RUN(add, o->impl->add(o, x, add)) : PL_OK;
 }
 
@@ -487,12 +504,14 @@ enum pl_status pl_ops_linear(struct pl_ops *o, size_t count, const struct pl_wei
 enum pl_status pl_ops_linear_add(struct pl_ops *o, const struct pl_weight *w, const struct pl_activation *x,
                                  struct pl_activation *y) {
     PL_ASSERT(is_matrix(w, x->cols, y->cols) && y != x && y->rows == x->rows);
+    WHOLE(y);
     return x->rows > 0 ? RUN(linear_add, o->impl->linear_add(o, w, x, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_ternary(struct pl_ops *o, size_t count, const struct pl_weight *const *w,
                               const struct pl_activation *x, struct pl_activation *const *y) {
     PL_ASSERT(count >= 1 && count <= PL_OPS_LINEAR_MAX);
+    WHOLE(x);
     for (size_t i = 0; i < count; i++) {
         PL_ASSERT(w[i]->use == PL_WEIGHT_TERNARY && w[i]->cols == x->cols && w[i]->rows == y[i]->cols && y[i] != x);
         (void)take_rows(y[i], x->rows, y[i]->cols);
@@ -511,6 +530,7 @@ enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     PL_ASSERT(p->q_norm == NULL || is_vector(p->q_norm, s->head_dim));
     PL_ASSERT(p->k_norm == NULL || is_vector(p->k_norm, s->head_dim));
     PL_ASSERT(p->rope == NULL || p->rope->dim <= s->head_dim);
+    WHOLE(q, k, v);
     for (uint32_t i = 0; p->rope != NULL && i < o->batch->seq_count; i++)
         if ((uint64_t)o->batch->seqs[i].past + o->batch->seqs[i].rows > p->rope->positions) return PL_LIMIT;
     return q->rows > 0 ? RUN(rope_append, o->impl->rope_append(o, p, q, k, v)) : PL_OK;
@@ -524,6 +544,7 @@ enum pl_status pl_ops_latent_append(struct pl_ops *o, const struct pl_latent *p,
     PL_ASSERT(kv->cols == s->head_dim && qa->cols == p->heads * s->head_dim && is_vector(p->norm, s->value_dim));
     PL_ASSERT(q->cols % p->heads == 0 && p->rope->dim == s->head_dim - s->value_dim && p->rope->dim < q->cols / p->heads);
     PL_ASSERT(q->rows == o->batch->rows && kv->rows == q->rows && q != qa);
+    WHOLE(q, kv, qa);
     for (uint32_t i = 0; i < o->batch->seq_count; i++)
         if ((uint64_t)o->batch->seqs[i].past + o->batch->seqs[i].rows > p->rope->positions) return PL_LIMIT;
     return take_rows(qa, q->rows, qa->cols) ? RUN(latent_append, o->impl->latent_append(o, p, q, kv, qa)) : PL_OK;
@@ -533,6 +554,7 @@ enum pl_status pl_ops_heads_linear(struct pl_ops *o, const struct pl_weight *w, 
                                    struct pl_activation *y) {
     PL_ASSERT(w->use == PL_WEIGHT_HEADS && x->cols % w->experts == 0 && y->cols % w->experts == 0 && x != y);
     PL_ASSERT(x->cols / w->experts >= w->cols && y->cols / w->experts >= w->rows);
+    WHOLE(x, y);
     return take_rows(y, x->rows, y->cols) ? RUN(heads_linear, o->impl->heads_linear(o, w, x, y)) : PL_OK;
 }
 
@@ -541,6 +563,7 @@ enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, 
     PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.layers && q->cols == p->heads * o->kv->shape.head_dim);
     PL_ASSERT(q->rows == o->batch->rows && q != out && (p->sinks == NULL || is_vector(p->sinks, p->heads)));
     PL_ASSERT(p->window > 0 || !pl_kv_is_windowed(&o->kv->shape, p->layer));
+    WHOLE(q);
     if (!take_rows(out, q->rows, p->heads * pl_kv_value_dim(&o->kv->shape))) return PL_OK;
     uint64_t counted = o->attention_totals.layer_steps;
     enum pl_status st = RUN(attention, o->impl->attention(o, p, q, out));
@@ -563,6 +586,7 @@ enum pl_status pl_ops_latent_attention(struct pl_ops *o, const struct pl_attenti
     PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.layers && o->kv->shape.value_dim > 0 && p->sinks == NULL);
     PL_ASSERT(q->rows == o->batch->rows && qa->rows == q->rows && q != out && qa != out && p->window == 0 &&
               p->softcap == 0);
+    WHOLE(q, qa);
     if (q->rows == 0 || o->impl->expanded == NULL || !o->impl->takes_expanded(o, p, w)) {
         PL_TRY(pl_ops_heads_linear(o, w->k_heads, q, qa));
         PL_TRY(pl_ops_attention(o, p, qa, made));
@@ -576,12 +600,13 @@ enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
                           const struct pl_activation *up, struct pl_activation *y) {
     PL_ASSERT(up == NULL || (up->cols == gate->cols && up->rows == gate->rows));
     PL_ASSERT(act != PL_OPS_SWIGLU_CLAMPED);
+    WHOLE(gate, up);
     return take_rows(y, gate->rows, gate->cols) ? RUN(glu, o->impl->glu(o, act, gate, up, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
                             enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) {
-    if (x->rows == 0 || o->impl->gated == NULL || !o->impl->takes_gated(o, w, x)) {
+    if (x->rows == 0 || o->impl->gated == NULL || !o->impl->takes_gated(o, w, bias, x)) {
         PL_TRY(pl_ops_linear(o, 2, w, bias, x, y));
         return pl_ops_glu(o, act, y[0], y[1], y[0]);
     }
@@ -597,20 +622,24 @@ enum pl_status pl_ops_gated(struct pl_ops *o, const struct pl_weight *const *w, 
 
 enum pl_status pl_ops_gather_logit_rows(struct pl_ops *o, const struct pl_activation *x, struct pl_activation *y) {
     PL_ASSERT(o->batch != NULL && x->rows == o->batch->rows && x != y);
+    WHOLE(x);
     return take_rows(y, o->batch->logit_count, x->cols) ? RUN(gather, o->impl->gather(o, x, y)) : PL_OK;
 }
 
 enum pl_status pl_ops_softcap(struct pl_ops *o, struct pl_activation *x, float cap) {
     PL_ASSERT(cap > 0);
+    WHOLE(x);
     return x->rows > 0 ? RUN(softcap, o->impl->softcap(o, x, cap)) : PL_OK;
 }
 
 enum pl_status pl_ops_scale(struct pl_ops *o, struct pl_activation *x, float scale) {
+    WHOLE(x);
     return x->rows > 0 ? RUN(scale, o->impl->scale(o, x, scale)) : PL_OK;
 }
 
 enum pl_status pl_ops_gate_rows(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *gate) {
     PL_ASSERT(gate->rows == x->rows && gate->cols == 1);
+    WHOLE(x, gate);
     return x->rows > 0 ? RUN(gate_rows, o->impl->gate_rows(o, x, gate)) : PL_OK;
 }
 
@@ -634,6 +663,7 @@ enum pl_status pl_ops_moe(struct pl_ops *o, const struct pl_moe *p, const struct
               is_bias(p->down_bias, n * x->cols) && (p->gate_bias != NULL) == (p->up_bias != NULL));
     PL_ASSERT(p->groups == 0 || (n % p->groups == 0 && p->groups_used >= 1 && p->groups_used <= p->groups &&
                                  p->used <= n / p->groups * p->groups_used && p->group_top >= 1 && p->group_top <= 2));
+    WHOLE(logits, x, y);
     return x->rows > 0 ? RUN(moe, o->impl->moe(o, p, logits, x, y)) : PL_OK;
 }
 
@@ -646,6 +676,7 @@ enum pl_status pl_ops_causal_conv(struct pl_ops *o, const struct pl_conv *p, con
                                   struct pl_activation *y) {
     check_conv(o, p, x);
     PL_ASSERT(x != y);
+    WHOLE(x);
     return take_rows(y, x->rows, x->cols) ? RUN(causal_conv, o->impl->causal_conv(o, p, x, y)) : PL_OK;
 }
 
@@ -667,6 +698,7 @@ static void check_ssm(const struct pl_ops *o, const struct pl_ssm *p, const stru
 
 enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {
     check_ssm(o, p, y);
+    WHOLE(p->x, p->b, p->c, p->dt, p->z);
     size_t rows = o->batch->rows;
     if (!take_rows(y, rows, (size_t)p->heads * p->head_dim)) return PL_OK;
     return rows == o->batch->seq_count ? RUN(ssm_update, o->impl->ssm_update(o, p, y))
@@ -681,6 +713,7 @@ enum pl_status pl_ops_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, con
         PL_TRY(pl_ops_causal_conv(o, conv, in, made));
         return pl_ops_ssm(o, p, y);
     }
+    WHOLE(in, p->dt, p->z);
     check_conv(o, conv, in);
     (void)take_rows(made, in->rows, in->cols);
     check_ssm(o, p, y);
@@ -695,6 +728,7 @@ enum pl_status pl_ops_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p
                                  const struct pl_activation *z, struct pl_activation *y) {
     PL_ASSERT(is_vector(p->w, x->cols) && p->groups >= 1 && x->cols % p->groups == 0);
     PL_ASSERT(z == NULL || (z->rows == x->rows && z->cols == x->cols && z != y));
+    WHOLE(x, z);
     return take_rows(y, x->rows, x->cols) ? RUN(gated_norm, o->impl->gated_norm(o, p, x, z, y)) : PL_OK;
 }
 
@@ -709,6 +743,7 @@ enum pl_status pl_ops_choose(struct pl_ops *o, const struct pl_activation *x, si
                              uint32_t *slot) {
     if (o->impl->argmax == NULL) return PL_UNSUPPORTED;
     if (rows == 0 || rows > x->rows) return PL_INVALID;
+    WHOLE(x);
     o->choices = 0;
     *slot = o->choice_slot ^= 1;
     PL_TRY(draws == NULL ? RUN(argmax, o->impl->argmax(o, x, rows, *slot))

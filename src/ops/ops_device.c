@@ -180,7 +180,6 @@ static enum pl_status linear_kernel(struct dev_ops *d, struct dev_format *f, uin
     return PL_OK;
 }
 
-#define DENSE_NAME "cuda/cublaslt/bf16"
 static bool forced(const struct dev_ops *d, enum pl_op op, enum pl_impl impl) { return d->base.choice.forced[op] == impl; }
 
 /* Dense products are meant for many rows of weights that may be rounded, on devices with matrix units. */
@@ -252,7 +251,7 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     struct dev_format *f = dw->format;
     enum pl_impl taken = dev_product(d, dw, rows);
     if (taken == PL_IMPL_NONE) return "refused";
-    if (taken == PL_IMPL_CUBLASLT) return DENSE_NAME;
+    if (taken == PL_IMPL_CUBLASLT) return DEV_DENSE_NAME;
     if (taken == PL_IMPL_STREAM || taken == PL_IMPL_CHAIN) return dev_stream_name(f);
     if (taken == PL_IMPL_MMA) return dev_mma_name(d, f, rows);
     if (taken == PL_IMPL_FMA) return pl_fma_name(rows);
@@ -313,10 +312,14 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     struct pl_kernels *ks = &dev_of(o)->ks;
     for (size_t i = 0; i < kv->side_count; i++) pl_device_free(d, &kv->sides[i]);
     dev_states_destroy(dev_of(o), kv);
-    for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->whole[i]);
+    for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) {
+        pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->rope_warps[i]);
+        pl_kernel_free(ks, &kv->whole[i]);
+    }
     pl_kernel_free(ks, &kv->attention);
     pl_kernel_free(ks, &kv->attention_sinks);
-    pl_kernel_free(ks, &kv->tiles), pl_kernel_free(ks, &kv->widen), pl_kernel_free(ks, &kv->turn_back);
+    for (int i = 0; i < PL_TILES_COUNT; i++) pl_kernel_free(ks, &kv->tiles[i]);
+    pl_kernel_free(ks, &kv->widen), pl_kernel_free(ks, &kv->turn_back);
     pl_kernel_free(ks, &kv->split.split);
     pl_kernel_free(ks, &kv->split.merge);
     for (size_t i = 0; i < PL_COUNT_OF(kv->paged); i++) pl_paged_free(ks, &kv->paged[i]);
@@ -474,7 +477,7 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
         if (st != PL_OK) return report(d, st);
     }
     d->prepared = NULL;
-    d->norm_waits = (struct dev_norm){0}; /* of a step that failed half way */
+    d->norm_waits = d->rounds = (struct dev_norm){0}; /* of a step that failed half way */
     d->rope_waits = (struct dev_rope_waits){0};
     st = dev_ternary_begin(d);
     if (st == PL_OK) st = dev_mma_begin(d);
@@ -531,6 +534,7 @@ enum pl_status dev_norm(struct pl_ops *o, const struct dev_norm *n) {
 enum pl_status dev_settle(struct pl_ops *o) {
     PL_TRY(dev_chain_settle(o));
     PL_TRY(dev_ternary_settle(o));
+    PL_TRY(dev_round_settle(o));
     struct dev_norm n = dev_of(o)->norm_waits;
     struct dev_rope_waits w = dev_of(o)->rope_waits;
     if (w.r.q != NULL) {
@@ -546,7 +550,8 @@ static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const stru
     const struct dev_norm n = {x, y, w, eps, offset};
     if (dev_chain_norm(dev_of(o), &n)) return PL_OK;
     PL_TRY(dev_settle(o));
-    return dev_norm_waits(dev_of(o), &n) ? PL_OK : launch_norm(o, x, w, eps, offset, y);
+    if (dev_norm_waits(dev_of(o), &n) || dev_rounds_norm(dev_of(o), &n)) return PL_OK;
+    return launch_norm(o, x, w, eps, offset, y);
 }
 static enum pl_status add_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add,
                                const struct pl_weight *w, float eps, float offset, struct pl_activation *y) {
@@ -652,30 +657,6 @@ static enum pl_status fma_f32(struct pl_ops *o, enum pl_op op, const struct pl_w
     return done(o, op, k, weight_of(w)->bytes, st);
 }
 
-/* Matrices that share x, which is packed once. */
-static enum pl_status dense(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
-                            const struct pl_weight *const *bias, const struct pl_activation *x,
-                            struct pl_activation *const *y) {
-    struct dev_ops *d = dev_of(o);
-    enum pl_status st = pl_launch_pack(&d->ks, &d->dense, data_of(x), (uint64_t)x->rows * x->cols);
-    PL_TRY(done(o, op, &d->dense.pack, 0, st));
-    for (size_t i = 0; i < count; i++) {
-        const struct dev_weight *dw = weight_of(w[i]);
-        struct pl_kernel *k = &dw->format->unpack;
-        bool packed = dw->w.dtype != PL_BF16 && dw->kept.handle == NULL;
-        if (packed && k->jit == NULL) st = pl_kernel_unpack(&d->ks, &dw->format->w, k, &d->ks.err);
-        const struct pl_device_buffer *b = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL;
-        bool add = op == PL_OP_linear_add;
-        if (st == PL_OK && dw->kept.handle != NULL)
-            st = pl_launch_dense_kept(&d->ks, &d->dense, &dw->kept, &dw->w, b, data_of(y[i]), x->rows, add);
-        else if (st == PL_OK)
-            st = pl_launch_dense(&d->ks, &d->dense, k, &dw->w, b, data_of(y[i]), x->rows, add);
-        if (st != PL_OK) return report(d, st);
-        if (packed) pl_ops_count(o, op, k->name, 1, 0);
-        pl_ops_count(o, op, DENSE_NAME, 1, dw->bytes);
-    }
-    return PL_OK;
-}
 static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
                                const struct pl_weight *const *bias, const struct pl_activation *x,
                                struct pl_activation *const *y) {
@@ -685,6 +666,10 @@ static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, co
     dev_of(o)->chain.fits = chained;
     for (size_t i = 0; i < count; i++) PL_TRY(dev_decide(dev_of(o), op, weight_of(w[i]), x->rows, &taken[i]));
     dev_of(o)->chain.fits = false;
+    bool dense = taken[0] == PL_IMPL_CUBLASLT;
+    for (size_t i = 1; i < count; i++) dense = dense && taken[i] == PL_IMPL_CUBLASLT;
+    if (dense) PL_TRY(dev_round(o, x, count, w));
+    if (!dense && x->rounded) PL_TRY(dev_whole_again(o, (struct pl_activation *)x));
     if (chained && taken[0] == PL_IMPL_CHAIN) return dev_chain_take(o, op, count, w, bias, x, y, false);
     for (size_t i = 0, n; i < count; i += n) {
         const struct pl_weight *const *b = bias != NULL ? bias + i : NULL;
@@ -699,7 +684,7 @@ static enum pl_status products(struct pl_ops *o, enum pl_op op, size_t count, co
         }
         PL_TRY(dev_settle(o));
         if (taken[i] == PL_IMPL_CUBLASLT) {
-            PL_TRY(dense(o, op, n, w + i, b, x, y + i));
+            PL_TRY(dev_dense(o, op, n, w + i, b, x, y + i, false));
         } else if (taken[i] == PL_IMPL_MMA) {
             PL_TRY(dev_mma(o, op, n, w + i, b, x, y + i));
         } else if (taken[i] == PL_IMPL_GEMV) {
@@ -726,10 +711,17 @@ static enum pl_status linear_add(struct pl_ops *o, const struct pl_weight *w, co
 size_t dev_rope_index(struct pl_rope_kind kind) {
     return (kind.q_norm ? 1u : 0u) | (kind.k_norm ? 2u : 0u) | (kind.rope ? 4u : 0u) | (kind.halves ? 8u : 0u);
 }
-static enum pl_status rope_kernel(struct dev_ops *d, struct dev_kv *kv, struct pl_rope_kind kind, struct pl_kernel **out) {
-    struct pl_kernel *k = &kv->rope[dev_rope_index(kind)];
+static enum pl_status rope_kernel(struct dev_ops *d, const struct pl_launch_rope *r, struct pl_rope_kind kind,
+                                  struct pl_kernel **out) {
+    struct dev_kv *kv = (struct dev_kv *)d->base.kv;
     const struct pl_kv_shape *s = &kv->base.shape;
-    if (k->jit == NULL) PL_TRY(pl_kernel_rope(&d->ks, s->dtype, s->head_dim, s->page_tokens, kind, k, &d->ks.err));
+    const struct pl_choice *c = &d->base.choice;
+    bool asked = c->forced[PL_OP_rope_append] != PL_IMPL_NONE || c->disabled[PL_OP_rope_append] != 0;
+    bool warps = !asked && pl_rope_by_warps(&d->ks, s->dtype, s->head_dim, kind, r->rope_dim);
+    struct pl_kernel *k = &(warps ? kv->rope_warps : kv->rope)[dev_rope_index(kind)];
+    if (k->jit == NULL)
+        PL_TRY((warps ? pl_kernel_rope_warps : pl_kernel_rope)(&d->ks, s->dtype, s->head_dim, s->page_tokens, kind, k,
+                                                               &d->ks.err));
     *out = k;
     return PL_OK;
 }
@@ -737,7 +729,7 @@ static enum pl_status rope_kernel(struct dev_ops *d, struct dev_kv *kv, struct p
 enum pl_status dev_rope(struct pl_ops *o, const struct pl_launch_rope *r, struct pl_rope_kind kind, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
     struct pl_kernel *k = NULL;
-    enum pl_status st = rope_kernel(d, (struct dev_kv *)o->kv, kind, &k);
+    enum pl_status st = rope_kernel(d, r, kind, &k);
     if (st != PL_OK) return report(d, st);
     return done(o, PL_OP_rope_append, k, bytes, pl_launch_rope(&d->ks, k, r));
 }
@@ -926,6 +918,7 @@ static void destroy(struct pl_ops *o) {
         .takes_conv_ssm = dev_takes_conv_ssm, .conv_ssm = dev_conv_ssm, .gated_norm = dev_gated_norm,                       \
         .ternary = dev_ternary, .heads_create = dev_heads_create, .heads_linear = dev_heads_linear,                         \
         .latent_append = dev_latent_append, .value_rows = dev_value_rows, .settle = dev_settle_counts,                      \
+        .whole = dev_whole_again,                                                                                           \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

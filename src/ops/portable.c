@@ -113,10 +113,17 @@ enum pl_status pl_kernel_linear(struct pl_kernels *ks, const struct pl_device_we
     return pl_kernel_make(ks, &s, ks->linear, name, out, err);
 }
 
-enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
-                              struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) {
+enum { ROPE_WARPS_GROUP = 256 };
+bool pl_rope_by_warps(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, struct pl_rope_kind kind,
+                      size_t rope_dim) {
+    return pl_device_info(ks->device)->kind == PL_DEVICE_CUDA && (kv == PL_F16 || kv == PL_BF16) &&
+           (head_dim == 64 || head_dim == 128 || head_dim == 256) && (!kind.rope || rope_dim == head_dim);
+}
+static enum pl_status rope_kernel(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                                  struct pl_rope_kind kind, bool warps, struct pl_kernel *out, struct pl_err *err) {
     char name[48];
-    struct pl_jit_spec s = spec_of("rope.k.c", "pk_rope_append", ks->head);
+    uint32_t group = warps ? ROPE_WARPS_GROUP : ks->head;
+    struct pl_jit_spec s = spec_of(warps ? "cuda/rope_warps.k.c" : "rope.k.c", "pk_rope_append", group);
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) {
         PL_FAIL(err, PL_UNSUPPORTED, "no kernel appends to a KV cache of type %s: f16, bf16 and f32 are known",
                 pl_dtype_name(kv));
@@ -124,12 +131,20 @@ enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t he
     if (kind.q_norm) pl_jit_set(&s, "Q_NORM", "1");
     if (kind.k_norm) pl_jit_set(&s, "K_NORM", "1");
     if (kind.rope) pl_jit_set(&s, kind.halves ? "ROPE_HALVES" : "ROPE_PAIRS", "1");
-    snprintf(name, sizeof name, "rope_append/%s/d%zu%s%s", pl_dtype_name(kv), head_dim,
+    snprintf(name, sizeof name, "rope_%s/%s/d%zu%s%s", warps ? "warps" : "append", pl_dtype_name(kv), head_dim,
              kind.q_norm || kind.k_norm ? "/norm" : "",
              !kind.rope    ? "/none"
              : kind.halves ? "/halves"
                            : "/pairs");
-    return pl_kernel_make(ks, &s, ks->head, name, out, err);
+    return pl_kernel_make(ks, &s, group, name, out, err);
+}
+enum pl_status pl_kernel_rope(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                              struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) {
+    return rope_kernel(ks, kv, head_dim, page_tokens, kind, false, out, err);
+}
+enum pl_status pl_kernel_rope_warps(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
+                                    struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) {
+    return rope_kernel(ks, kv, head_dim, page_tokens, kind, true, out, err);
 }
 
 enum pl_status pl_kernel_widen(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens,
@@ -273,7 +288,9 @@ enum pl_status pl_launch_rope(struct pl_kernels *ks, struct pl_kernel *k, const 
         PL_ARG_BUFFER(r->q),       PL_ARG_BUFFER(r->k),        PL_ARG_BUFFER(r->v),    PL_ARG_BUFFER(r->q_norm),
         PL_ARG_BUFFER(r->k_norm),  PL_ARG_BUFFER(r->cos_sin),  PL_ARG_BUFFER(r->step), PL_ARG_BUFFER(r->k_pages),
         PL_ARG_BUFFER(r->v_pages), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
-    return pl_kernel_launch(ks, k, r->heads + 2 * r->kv_heads, r->rows, 0, args, PL_COUNT_OF(args));
+    uint32_t heads = r->heads + 2 * r->kv_heads;
+    if (k->group == ROPE_WARPS_GROUP) heads = groups(heads, ROPE_WARPS_GROUP / 32); /* a group has so many warps */
+    return pl_kernel_launch(ks, k, heads, r->rows, 0, args, PL_COUNT_OF(args));
 }
 
 enum { WIDEN_SPAN = 16 };

@@ -52,7 +52,9 @@ static enum pl_status common(struct pl_kernels *ks, struct pl_err *err) {
     PL_TRY(pl_kernel_ternary_quantize(ks, &k, err));
     for (uint32_t tile = 0; tile < PL_TILE_COUNT; tile++) PL_TRY(pl_kernel_ternary(ks, tile, &k, err));
     pl_jit_set_u32(&pack, "GROUP", 256);
-    return pl_kernel_make(ks, &pack, 256, "pack/bf16", &k, err);
+    PL_TRY(pl_kernel_make(ks, &pack, 256, "pack/bf16", &k, err));
+    for (int i = 0; i < PL_PACK_COUNT; i++) PL_TRY(pl_kernel_pack(ks, (enum pl_pack)i, &k, err));
+    return PL_OK;
 }
 
 static enum pl_status weights(struct pl_kernels *ks, const char *only, struct pl_err *err) {
@@ -115,12 +117,14 @@ static enum pl_status heads(struct pl_kernels *ks, const struct family *f, enum 
     for (int halves = 0; halves < 2; halves++) {
         struct pl_rope_kind kind = {f->norm, f->norm, true, halves != 0};
         PL_TRY(pl_kernel_rope(ks, kv, f->head_dim, SHIP_PAGE, kind, &k, err));
+        if (pl_rope_by_warps(ks, kv, f->head_dim, kind, f->head_dim))
+            PL_TRY(pl_kernel_rope_warps(ks, kv, f->head_dim, SHIP_PAGE, kind, &k, err));
     }
     PL_TRY(pl_kernel_attention(ks, kv, f->head_dim, f->head_dim, SHIP_PAGE, false, false, &k, err));
     if (pl_split_declines(ks, kv, f->head_dim, f->heads, f->kv_heads, 1) == NULL)
         PL_TRY(pl_kernel_split(ks, kv, f->head_dim, SHIP_PAGE, f->heads / f->kv_heads, true, &split, err));
     if (pl_tiles_declines(ks, kv, f->head_dim, f->heads, f->kv_heads) == NULL)
-        PL_TRY(pl_kernel_tiles(ks, kv, f->head_dim, SHIP_PAGE, &k, err));
+        PL_TRY(pl_kernel_tiles(ks, kv, f->head_dim, SHIP_PAGE, PL_TILES_PLAIN, &k, err));
     if (pl_paged_declines(&shape) != NULL) return PL_OK;
     pl_paged_init(&paged, &shape);
     for (int which = PL_PAGED_V1; which <= PL_PAGED_DENSE; which++)
@@ -138,7 +142,7 @@ static enum pl_status latents(struct pl_kernels *ks, enum pl_dtype kv, struct pl
         struct pl_device_weight w = {.dtype = types[i], .rows = 8192, .cols = 512, .row_bytes = 2048};
         for (uint32_t tile = 0; tile < PL_TILE_COUNT; tile++) PL_TRY(pl_kernel_heads(ks, &w, tile, &k, err));
     }
-    PL_TRY(pl_kernel_latent_append(ks, kv, 576, 512, SHIP_PAGE, false, &k, err));
+    PL_TRY(pl_kernel_latent_append(ks, kv, 576, 512, SHIP_PAGE, PL_TILES_PLAIN, &k, err));
     for (size_t i = 0; i < PL_COUNT_OF(heads); i++) {
         struct pl_paged paged;
         const struct pl_paged_shape shape = {kv, 576, 512, 576, SHIP_PAGE, heads[i], 1};

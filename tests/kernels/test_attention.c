@@ -112,6 +112,32 @@ static void check_whole(const struct shape *s, const struct pl_launch_rope *rope
     pl_kernel_free(&ks, &k);
 }
 
+/* The same by warps: pages and q as the launch that r is of has left them, but for the rounding of sums. */
+static void check_warps(const struct shape *s, const struct pl_launch_rope *rope, struct pl_rope_kind kind, const float *q,
+                        const uint8_t *hk, const uint8_t *hv, size_t nq, size_t pool) {
+    size_t size = pl_dtype_info(s->kv)->block_bytes;
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_rope_warps(&ks, s->kv, s->head_dim, s->page_tokens, kind, &k, &err));
+    struct pl_device_buffer bq = kit_up(q, nq * 4), bk = kit_up(hk, pool * size), bv = kit_up(hv, pool * size);
+    struct pl_launch_rope r = *rope;
+    r.q = &bq, r.k_pages = &bk, r.v_pages = &bv;
+    CHECK(pl_launch_rope(&ks, &k, &r));
+    uint8_t *wk = malloc(pool * size), *wv = malloc(pool * size), *pk = kit_down(&bk), *pv = kit_down(&bv);
+    float *wq = malloc(nq * 4), *got = kit_down(&bq);
+    CHECK(pl_device_download(ks.device, ks.stream, wq, rope->q, 0, nq * 4, &err));
+    CHECK(pl_device_download(ks.device, ks.stream, wk, rope->k_pages, 0, pool * size, &err));
+    CHECK(pl_device_download(ks.device, ks.stream, wv, rope->v_pages, 0, pool * size, &err));
+    CHECK(pl_device_stream_wait(ks.device, ks.stream, &err));
+    kit_near("rotated q by warps", got, wq, nq, 3e-6, 0.2);
+    assert_memory_equal(pv, wv, pool * size);
+    for (size_t i = 0; i < pool; i++) {
+        double a = (double)unpack_kv(s->kv, pk + i * size), b = (double)unpack_kv(s->kv, wk + i * size);
+        assert_true(fabs(a - b) <= (s->kv == PL_BF16 ? 8e-3 : 1e-3) * (fabs(b) + 0.1));
+    }
+    free(wk), free(wv), free(pk), free(pv), free(wq), free(got);
+    pl_kernel_free(&ks, &k);
+}
+
 /* long function: one shape set up, run on the device and compared, read from top to bottom */
 static void one(const struct shape *s) {
     size_t rows = 0, D = s->head_dim, size = pl_dtype_info(s->kv)->block_bytes;
@@ -149,6 +175,7 @@ static void one(const struct shape *s) {
                                .norm_eps = 1e-6f,
                                .norm_offset = 1.0f};
     CHECK(pl_launch_rope(&ks, &rope, &r));
+    if (pl_rope_by_warps(&ks, s->kv, D, kind, s->rope_dim)) check_warps(s, &r, kind, q, hk, hv, nq, pool);
     float scale = 1.0f / sqrtf((float)D);
     struct pl_launch_attention a = {
         &bq,    &bhk,  &bhv,       &bs,  &bo, (uint32_t)rows, (uint32_t)s->heads, (uint32_t)s->kv_heads, s->window,
@@ -181,7 +208,8 @@ static void one(const struct shape *s) {
     struct pl_kernel tiles = {0};
     struct pl_device_buffer bo3 = {0};
     if (pl_tiles_declines(&ks, s->kv, D, s->heads, s->kv_heads) == NULL) { /* the same on tensor cores */
-        CHECK(pl_kernel_tiles(&ks, s->kv, D, s->page_tokens, &tiles, &err));
+        CHECK(pl_kernel_tiles(&ks, s->kv, D, s->page_tokens,
+                              pl_tiles_wide(&ks, s->kv, D, s->page_tokens) ? PL_TILES_WIDE : PL_TILES_PLAIN, &tiles, &err));
         bo3 = kit_out(nq * 4);
         a.out = &bo3;
         for (uint32_t i = 0, at = 0; i < SEQS; at += lengths[i++])
@@ -323,6 +351,107 @@ static void long_sequences(void) {
     memcpy(pasts, past1, sizeof pasts), memcpy(lengths, length1, sizeof lengths);
 }
 
+/* Many rows of one sequence among rows of others, more tiles of tokens than stand in shared memory at once: both kernels on
+ * tensor cores. */
+struct many {
+    uint32_t past, rows, row0, heads, kv_heads, page_tokens, window;
+    enum pl_dtype kv;
+    float softcap;
+};
+static void many_one(const struct many *m) {
+    enum { D = 128, AFTER = 3 };
+    const uint32_t stride = m->row0 + m->rows + AFTER, tokens = m->past + m->rows;
+    const uint32_t pages = (tokens + m->page_tokens - 1) / m->page_tokens, first = 2;
+    const uint32_t pool_pages = pages + ((pages + 5) % 7 == 0 ? 6 : 5); /* no multiple of 7: pages do not meet */
+    size_t nq = (size_t)stride * m->heads * D, pool = (size_t)pool_pages * m->page_tokens * m->kv_heads * D;
+    uint32_t words = PL_STEP_PAGES(stride) + first + pages, *step = calloc(words, sizeof *step);
+    float *q = kit_random(nq, 2), *ck = malloc((size_t)tokens * m->kv_heads * D * 4),
+          *cv = malloc((size_t)tokens * m->kv_heads * D * 4), *want = malloc(nq * 4);
+    uint8_t *hk = malloc(pool * 2), *hv = malloc(pool * 2);
+    double *scores = malloc(tokens * sizeof *scores);
+    memset(hk, 0xFF, pool * 2), memset(hv, 0xFF, pool * 2); /* NaN where nothing was cached */
+    for (uint32_t r = 0; r < m->rows; r++) {
+        step[PL_STEP_POSITION(stride) + m->row0 + r] = m->past + r;
+        step[PL_STEP_PAGE_FIRST(stride) + m->row0 + r] = first;
+    }
+    for (uint32_t i = 0; i < pages; i++) step[PL_STEP_PAGES(stride) + first + i] = (i * 7 + 3) % pool_pages;
+    for (uint32_t t = 0; t < tokens; t++) {
+        size_t page = step[PL_STEP_PAGES(stride) + first + t / m->page_tokens];
+        for (size_t e = 0; e < (size_t)m->kv_heads * D; e++) {
+            size_t to = (page * m->page_tokens + t % m->page_tokens) * m->kv_heads * D + e,
+                   from = (size_t)t * m->kv_heads * D + e;
+            pack_kv(m->kv, kit_f32(), hk + 2 * to), pack_kv(m->kv, kit_f32(), hv + 2 * to);
+            ck[from] = unpack_kv(m->kv, hk + 2 * to), cv[from] = unpack_kv(m->kv, hv + 2 * to);
+        }
+    }
+    const float scale = 1.0f / sqrtf((float)D);
+    const struct pl_ref_attention ref = {m->rows,
+                                         m->past,
+                                         m->heads,
+                                         m->kv_heads,
+                                         D,
+                                         m->window,
+                                         (double)scale,
+                                         (double)m->softcap,
+                                         q + (size_t)m->row0 * m->heads * D,
+                                         ck,
+                                         cv,
+                                         (size_t)m->heads * D,
+                                         want,
+                                         (size_t)m->heads * D,
+                                         NULL};
+    pl_ref_attention(&ref, scores);
+    struct pl_device_buffer bq = kit_up(q, nq * 4), bs = kit_up(step, words * 4), bk = kit_up(hk, pool * 2),
+                            bv = kit_up(hv, pool * 2);
+    for (enum pl_tiles which = PL_TILES_PLAIN; which < PL_TILES_COUNT; which++) {
+        struct pl_kernel k = {0};
+        const size_t row = (size_t)m->heads * D, begin = m->row0 * row, n = m->rows * row,
+                     size = which == PL_TILES_HALF ? 2 : 4;
+        uint8_t *first_time = NULL;
+        if (pl_tiles_declines(&ks, m->kv, D, m->heads, m->kv_heads) != NULL) continue;
+        if (which != PL_TILES_PLAIN && !pl_tiles_wide(&ks, m->kv, D, m->page_tokens)) continue;
+        CHECK(pl_kernel_tiles(&ks, m->kv, D, m->page_tokens, which, &k, &err));
+        for (int again = 0; again < 2; again++) {
+            struct pl_device_buffer bo = kit_out(nq * size);
+            const struct pl_launch_attention a = {&bq,         &bk,       &bv,    &bs,   &bo,        stride, m->heads,
+                                                  m->kv_heads, m->window, stride, scale, m->softcap, NULL,   0};
+            CHECK(pl_launch_tiles(&ks, &k, &a, D, m->row0, m->rows));
+            uint8_t *got = kit_down(&bo);
+            for (size_t i = 0; i < nq * size; i++)
+                if (i < begin * size || i >= (begin + n) * size)
+                    assert_int_equal(got[i], 0xFF); /* other rows are nobody's */
+            float *values = malloc(n * 4);
+            for (size_t i = 0; i < n; i++)
+                values[i] =
+                    size == 2 ? pl_bf16_to_f32(((uint16_t *)(void *)got)[begin + i]) : ((float *)(void *)got)[begin + i];
+            kit_near("many rows on tensor cores", values, want, n,
+                     (m->kv == PL_F16 ? 2e-3 : 1.6e-2) + (size == 2 ? 4e-3 : 0), 0.5);
+            if (again == 1) assert_memory_equal(got, first_time, nq * size); /* bitwise repeatable */
+            free(values), free(first_time);
+            first_time = got;
+        }
+        free(first_time);
+        pl_kernel_free(&ks, &k);
+    }
+    kit_drop(&bq), kit_drop(&bs), kit_drop(&bk), kit_drop(&bv);
+    free(step), free(q), free(ck), free(cv), free(want), free(hk), free(hv), free(scores);
+}
+static void many_rows(void) {
+    static const struct many cases[] = {/* few kinds of pages: each is three kernels to compile */
+                                        {0, 300, 0, 2, 1, 32, 0, PL_F16, 0},     {0, 128, 0, 2, 2, 16, 0, PL_BF16, 0},
+                                        {5, 65, 3, 4, 1, 32, 0, PL_F16, 0},      {513, 257, 2, 2, 1, 32, 0, PL_F16, 0},
+                                        {900, 64, 1, 3, 1, 16, 0, PL_BF16, 30},  {37, 700, 0, 1, 1, 64, 0, PL_F16, 0},
+                                        {300, 500, 4, 2, 1, 32, 200, PL_F16, 0}, {64, 192, 0, 4, 2, 16, 33, PL_BF16, 0},
+                                        {1, 1, 0, 2, 1, 32, 0, PL_F16, 0},       {0, 1023, 0, 1, 1, 16, 0, PL_BF16, 20},
+                                        {127, 129, 0, 2, 1, 32, 128, PL_F16, 0}, {0, 16, 5, 8, 1, 32, 1, PL_F16, 0}};
+    if (pl_device_info(ks.device)->kind != PL_DEVICE_CUDA) return;
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i += test_small() ? 3 : 1) many_one(&cases[i]);
+}
+static void test_many(void **state) {
+    (void)state;
+    kit_each(many_rows);
+}
+
 static void test_long(void **state) {
     (void)state;
     kit_each(long_sequences);
@@ -342,6 +471,6 @@ static void test_groups(void **state) {
 
 int main(void) {
     struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_groups), cmocka_unit_test(test_long),
-                                 cmocka_unit_test(test_one_each)};
+                                 cmocka_unit_test(test_one_each), cmocka_unit_test(test_many)};
     return TEST_RUN("rope and attention", tests);
 }

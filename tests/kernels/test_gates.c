@@ -444,8 +444,12 @@ static void cuda_inputs_and_attention(struct gate *g) {
         for (size_t i = 0; i < PL_COUNT_OF(flags) && state == 128; i++) pl_jit_set(&s, flags[i], "1");
         compile(g, &s);
     }
-    struct pl_jit_spec pack = spec("cuda/pack.k.c", "pk_pack", 256);
-    compile(g, &pack);
+    static const char *const packs[] = {NULL, "PACK_NORM", "PACK_GLU", "PACK_WIDEN"};
+    for (size_t i = 0; i < PL_COUNT_OF(packs); i++) {
+        struct pl_jit_spec pack = spec("cuda/pack.k.c", "pk_pack", i == 1 ? 512 : i == 3 ? 1024 : 256);
+        if (packs[i] != NULL) pl_jit_set(&pack, packs[i], "1");
+        compile(g, &pack);
+    }
     static const enum pl_dtype packed[] = {PL_F16, PL_Q4_0, PL_Q4_K, PL_Q6_K, PL_IQ4_XS, PL_MXFP4};
     for (size_t i = 0; i < PL_COUNT_OF(packed); i++) {
         struct pl_device_weight w = {.dtype = packed[i]};
@@ -465,6 +469,15 @@ static void cuda_inputs_and_attention(struct gate *g) {
         assert_int_equal(pl_jit_set_kv(&s, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
         compile(g, &s);
     }
+    for (uint32_t i = 0; i < 3 && strcmp(g->target, "sm_90a") == 0; i++) {
+        struct pl_jit_spec s = spec("cuda/attention_wide.k.c", "pk_attention_wide", 384);
+        assert_int_equal(pl_jit_set_kv(&s, i == 1 ? PL_BF16 : PL_F16, 128, 32), PL_OK);
+        if (i == 1) pl_jit_set(&s, "HALF_OUT", "1");
+        if (i == 2) pl_jit_set(&s, "PAGES_IN_ORDER", "1");
+        pl_jit_set_u32(&s, "BLOCK", 64);
+        pl_jit_set_u32(&s, "RING", 6);
+        compile(g, &s);
+    }
     for (uint32_t d = 64; d <= 256; d *= 2) {
         struct pl_jit_spec s = spec("cuda/attention_group.k.c", "pk_attention_group", 128);
         pl_jit_set_u32(&s, "HEADS", d == 64 ? 8 : 4);
@@ -473,6 +486,11 @@ static void cuda_inputs_and_attention(struct gate *g) {
     }
     static const char *const ropes[] = {"ROPE_HALVES", "ROPE_PAIRS", NULL};
     for (size_t i = 0; i < PL_COUNT_OF(ropes); i++) {
+        struct pl_jit_spec r = spec("cuda/rope_warps.k.c", "pk_rope_append", 256);
+        if (ropes[i] != NULL) pl_jit_set(&r, ropes[i], "1");
+        if (i == 1) pl_jit_set(&r, "Q_NORM", "1"), pl_jit_set(&r, "K_NORM", "1");
+        assert_int_equal(pl_jit_set_kv(&r, i == 0 ? PL_F16 : PL_BF16, (size_t)64 << i, 32), PL_OK);
+        compile(g, &r);
         struct pl_jit_spec s = spec("cuda/attention_group.k.c", "pk_attention_group", 128);
         pl_jit_set_u32(&s, "HEADS", 4);
         pl_jit_set(&s, "WHOLE", "1");

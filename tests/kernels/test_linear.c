@@ -208,18 +208,31 @@ static void one_dense(enum pl_dtype dtype, size_t out, size_t in, size_t rows, b
         struct pl_device_buffer bx = kit_up(x, rows * in * 4), bb = kit_up(bias, out * 4);
         struct pl_device_buffer by = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
         CHECK(pl_launch_pack(&ks, &dense, &bx, rows * in));
-        CHECK(pl_launch_dense(&ks, &dense, &unpack, &w, use_bias ? &bb : NULL, &by, rows, add));
+        struct pl_launch_dense l = {
+            .w = &w, .x = &dense.x, .bias = use_bias ? &bb : NULL, .y = &by, .rows = rows, .add = add};
+        CHECK(pl_launch_dense(&ks, &dense, &unpack, &l));
         if (dtype != PL_BF16) { /* unpacked once and kept: the same bits */
             struct pl_device_buffer kept = kit_out(2 * in * out),
                                     again = add ? kit_up(want, rows * out * 4) : kit_out(rows * out * 4);
             CHECK(pl_launch_unpack(&ks, &unpack, &w, &kept));
-            CHECK(pl_launch_dense_kept(&ks, &dense, &kept, &w, use_bias ? &bb : NULL, &again, rows, add));
+            l.kept = &kept, l.y = &again;
+            CHECK(pl_launch_dense(&ks, &dense, &unpack, &l));
             float *first = kit_down(&by), *second = kit_down(&again);
             assert_memory_equal(first, second, rows * out * 4);
             by = kit_up(first, rows * out * 4);
             free(first), free(second), kit_drop(&kept);
         }
         CHECK(pl_ref_matmul(&m.t, use_bias ? bias : NULL, x, in, rows, add, want, out, magnitude, row));
+        if (!use_bias && !add) { /* the same rounded to bf16 */
+            struct pl_device_buffer bh = kit_out(rows * out * 2);
+            l.kept = NULL, l.y = &bh, l.half = true;
+            CHECK(pl_launch_dense(&ks, &dense, &unpack, &l));
+            uint16_t *h = kit_down(&bh);
+            for (size_t i = 0; i < rows * out; i++)
+                assert_true(fabs((double)pl_bf16_to_f32(h[i]) - (double)want[i]) <=
+                            8e-3 * (magnitude[i] + fabs((double)want[i]) + 1e-6));
+            free(h);
+        }
         float *y = kit_down(&by);
         for (size_t i = 0; i < rows * out; i++) {
             double off = fabs((double)y[i] - (double)want[i]);
@@ -569,7 +582,8 @@ static void unpacks(void) {
             CHECK(pl_kernel_unpack(&ks, w, &unpack, &err));
             struct pl_device_buffer bx = kit_up(x, 40 * 768 * 4), by = kit_out(40 * 160 * 4);
             CHECK(pl_launch_pack(&ks, &d, &bx, 40 * 768));
-            CHECK(pl_launch_dense(&ks, &d, &unpack, w, NULL, &by, 40, false));
+            const struct pl_launch_dense l = {.w = w, .x = &d.x, .y = &by, .rows = 40};
+            CHECK(pl_launch_dense(&ks, &d, &unpack, &l));
             y[i] = kit_down(&by);
             kit_drop(&bx);
             pl_kernel_free(&ks, &unpack);
@@ -586,6 +600,61 @@ static void unpacks(void) {
 static void test_unpack(void **state) {
     (void)state;
     kit_each(unpacks);
+}
+
+/* Norms and gates that leave bf16, and bf16 made f32 again. */
+static void one_pack(size_t rows, size_t cols) {
+    struct pl_kernel k[PL_PACK_COUNT] = {0};
+    size_t n = rows * cols;
+    float *x = kit_random(n, 3), *w = kit_random(cols, 1), *want = malloc(cols * 4);
+    uint16_t *gate = malloc(2 * n), *up = malloc(2 * n);
+    for (size_t i = 0; i < n; i++) gate[i] = pl_f32_to_bf16(kit_f32() * 6), up[i] = pl_f32_to_bf16(kit_f32() * 2);
+    for (int i = 0; i < PL_PACK_COUNT; i++) CHECK(pl_kernel_pack(&ks, (enum pl_pack)i, &k[i], &err));
+    struct pl_device_buffer bx = kit_up(x, n * 4), bw = kit_up(w, cols * 4), by = kit_out(n * 2), bu = kit_up(up, n * 2);
+    CHECK(pl_launch_pack_norm(&ks, &k[PL_PACK_NORM], &bx, &bw, &by, rows, cols, 1e-5f, 1.0f));
+    uint16_t *y = kit_down(&by);
+    for (size_t r = 0; r < rows; r++) {
+        pl_ref_rmsnorm(x + r * cols, w, cols, 1e-5, 1.0, want);
+        for (size_t i = 0; i < cols; i++)
+            assert_true(fabs((double)pl_bf16_to_f32(y[r * cols + i]) - (double)want[i]) <=
+                        4e-3 * fabs((double)want[i]) + 1e-6);
+    }
+    free(y);
+    for (int act = 0; act < 2; act++) { /* in place, as it is used */
+        struct pl_device_buffer bg = kit_up(gate, n * 2);
+        CHECK(pl_launch_pack_glu(&ks, &k[act == 0 ? PL_PACK_SILU : PL_PACK_GELU_TANH], &bg, &bu, &bg, n));
+        y = kit_down(&bg);
+        for (size_t i = 0; i < n; i++) {
+            double g = (double)pl_bf16_to_f32(gate[i]), u = (double)pl_bf16_to_f32(up[i]);
+            double silu = g / (1 + exp(-g)), gelu = 0.5 * g * (1 + tanh(0.7978845608028654 * g * (1 + 0.044715 * g * g)));
+            double expected = (act == 0 ? silu : gelu) * u;
+            assert_true(fabs((double)pl_bf16_to_f32(y[i]) - expected) <= 4e-3 * fabs(expected) + 1e-6);
+        }
+        free(y);
+    }
+    float *f = malloc(n * 4);
+    memcpy(f, up, n * 2);
+    struct pl_device_buffer bf = kit_up(f, n * 4);
+    free(f);
+    CHECK(pl_launch_pack_widen(&ks, &k[PL_PACK_WIDEN], &bf, n));
+    f = kit_down(&bf);
+    for (size_t i = 0; i < n; i++) assert_true(f[i] == pl_bf16_to_f32(up[i]));
+    free(f);
+    kit_drop(&bx), kit_drop(&bw), kit_drop(&bu);
+    for (int i = 0; i < PL_PACK_COUNT; i++) pl_kernel_free(&ks, &k[i]);
+    free(x), free(w), free(want), free(gate), free(up);
+}
+static void packs(void) {
+    if (!pl_cuda_has_units(&ks)) return;
+    one_pack(1, 8);
+    one_pack(3, 4096);
+    one_pack(5, 328);
+    one_pack(130, 64);
+    one_pack(2, 9000);
+}
+static void test_packs(void **state) {
+    (void)state;
+    kit_each(packs);
 }
 
 /* --- one row at the speed of the memory: integers of 15 bits for packed weights, f32 for plain ones --- */
@@ -719,8 +788,8 @@ int main(void) {
     struct CMUnitTest tests[] = {cmocka_unit_test(test_stream), cmocka_unit_test(test_plain_on_units),
                                  cmocka_unit_test(test_mma),    cmocka_unit_test(test_prepare),
                                  cmocka_unit_test(test_fixed),  cmocka_unit_test(test_unpack),
-                                 cmocka_unit_test(test_dense),  cmocka_unit_test(test_plain),
-                                 cmocka_unit_test(test_blocks), cmocka_unit_test(test_mlx),
-                                 cmocka_unit_test(test_gemv)};
+                                 cmocka_unit_test(test_packs),  cmocka_unit_test(test_dense),
+                                 cmocka_unit_test(test_plain),  cmocka_unit_test(test_blocks),
+                                 cmocka_unit_test(test_mlx),    cmocka_unit_test(test_gemv)};
     return TEST_RUN("products", tests);
 }
