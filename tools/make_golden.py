@@ -124,6 +124,13 @@ CASES = {
     "mistral3-late": (dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", dtype="bfloat16", text_config=dict(
         TINY, model_type="mistral", hidden_act="silu", num_hidden_layers=2, head_dim=8, sliding_window=None,
         rope_parameters=dict(rope_type="default", rope_theta=1000000000.0)), vision_config=dict(model_type="pixtral")), None),
+    # Ministral 3: YaRN; attention that scales by position from the original context on, which these tokens do not reach.
+    "ministral3": (dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", dtype="bfloat16", text_config=dict(
+        COMMON, model_type="ministral3", hidden_act="silu", hidden_size=32, intermediate_size=48, head_dim=16, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, sliding_window=None, tie_word_embeddings=True, rope_parameters=dict(
+            rope_type="yarn", type="yarn", rope_theta=1000000.0, factor=2.0, original_max_position_embeddings=128, beta_fast=4.0,
+            beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1)),
+        vision_config=dict(model_type="pixtral")), "mistral3"),
     # Mixtures of experts: one layer without (qwen3moe), a shared expert (qwen2moe), weights renormalised or not.
     "qwen3moe": (dict(TINY, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_act="silu",
                       num_hidden_layers=2, attention_bias=False, decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=24,
@@ -200,6 +207,14 @@ CASES = {
                             position_embedding_type="nope", mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16, mamba_n_groups=1,
                             mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16, mamba_conv_bias=True, mamba_proj_bias=False,
                             rope_theta=10000.0, rope_scaling=None, tie_word_embeddings=True), "granitehybrid"),
+    # Granite 4's dense ones: no layer has a state.
+    "granite-hybrid-dense": (dict(TINY, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_act="silu",
+                                  head_dim=None, num_hidden_layers=2, layer_types=["attention"] * 2, attention_bias=False,
+                                  embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22, logits_scaling=4.0,
+                                  num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=48,
+                                  position_embedding_type="rope", mamba_n_heads=8, mamba_d_head=8, mamba_d_state=256, mamba_n_groups=1,
+                                  mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=256, mamba_conv_bias=True, mamba_proj_bias=False,
+                                  rope_theta=10000000.0, rope_scaling=None, tie_word_embeddings=True), None),
     "granite-hybrid-moe": (dict(TINY, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_act="silu",
                                 head_dim=None, num_hidden_layers=3, layer_types=["mamba", "mamba", "attention"],
                                 attention_bias=False, embedding_multiplier=6.0, attention_multiplier=0.125, residual_multiplier=0.5,
@@ -302,6 +317,8 @@ MLX_CASES = {
     "smollm3-mlx-mxfp4": ("smollm3", 4, "mxfp4", torch.bfloat16, {}),
     "phi3-mlx-mxfp4": ("phi3", 4, "mxfp4", torch.bfloat16, {}),
     "qwen3moe-mlx-mxfp4": ("qwen3moe", 4, "mxfp4", torch.bfloat16, {"model.layers.0.mlp.gate": dict(bits=8, group_size=32)}),
+    "ministral3-mlx4": ("ministral3", 4, 32, torch.bfloat16, {}),
+    "granite-hybrid-dense-mlx8": ("granite-hybrid-dense", 8, 32, torch.bfloat16, {}),
     "mistral3-mlx4": ("mistral3-late", 4, 32, torch.bfloat16, {}),
     "ministral-mlx8": ("ministral", 8, 32, torch.bfloat16, {}),
     "falcon-h1-mlx4": ("falcon-h1", 4, 32, torch.bfloat16, {}),
@@ -309,7 +326,7 @@ MLX_CASES = {
     "glm4-mlx3": ("glm4", 3, 32, torch.float16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
-SEEDS = {"ministral-mlx8": 2, "mistral3-late": 1, "glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
+SEEDS = {"ministral3-mlx4": 3, "ministral-mlx8": 2, "mistral3-late": 1, "glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
 # name -> (source case, GGUF types taken in turn by the matrices)
 QUANT_CASES = {"deepseek2-lite-q": ("deepseek2-lite", ["Q8_0", "Q5_0", "Q4_1"]), "deepseek3-q": ("deepseek3", ["Q8_0", "Q5_1"]),
                "mixtral-q": ("mixtral", ["Q8_0", "Q4_0", "Q5_1"]), "llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
@@ -782,7 +799,7 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
         w.add_vocab_size(c["vocab_size"])
     if "partial_rotary_factor" in c:
         w.add_rope_dimension_count(int(head_dim * c["partial_rotary_factor"]))
-    scaling = c.get("rope_scaling") or {}
+    scaling = c.get("rope_scaling") or (c.get("rope_parameters", {}) if c["model_type"] == "ministral3" else {})
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind == "llama3":
         w.add_tensor("rope_freqs.weight", llama3_divisors(c, head_dim))
@@ -797,6 +814,11 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
         w.add_rope_scaling_factor(scaling["factor"])
         if kind == "yarn":
             w.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        if "llama_4_scaling_beta" in scaling:
+            w.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
+            w.add_float32(f"{arch}.attention.temperature_scale", scaling["llama_4_scaling_beta"])
+            w.add_float32(f"{arch}.rope.scaling.yarn_beta_fast", scaling["beta_fast"])
+            w.add_float32(f"{arch}.rope.scaling.yarn_beta_slow", scaling["beta_slow"])
     if c.get("sliding_window"):
         w.add_sliding_window(c["sliding_window"])
     if arch == "olmo2" and "layer_types" in c:

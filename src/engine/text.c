@@ -8,7 +8,11 @@ const char *const pl_chat_trusted[] = {"bos_token", "eos_token", "unk_token", "p
 
 enum pl_status pl_engine_need_text(const struct plumb_engine *e, struct pl_err *err) {
     if (e->tok != NULL) return PL_OK;
-    PL_FAIL(err, PL_UNSUPPORTED, "%.300s has no tokenizer: only token ids can be used with it", e->model_path);
+    PL_FAIL(err, PL_UNSUPPORTED,
+            "%.300s has no tokenizer (of a directory tokenizer.json is read, not tekken.json or tokenizer.model): only "
+            "token ids can "
+            "be used with it",
+            e->model_path);
 }
 
 static bool set_text(json_t *o, const char *key, const char *text) {

@@ -14,15 +14,20 @@ static enum pl_status refuse_method(const struct pl_file *f, const char *field, 
             PL_SHOWN_C(f->path), field, PL_SHOWN_C(method));
 }
 
+/* A field of the whole, or of the text part of a multimodal model. */
+static const json_t *on_either_level(const struct pl_file *f, const char *name) {
+    const json_t *config = f->json[PL_JSON_CONFIG], *v = json_object_get(config, name);
+    return v != NULL ? v : json_object_get(json_object_get(config, "text_config"), name);
+}
+
 /* The object with group_size and bits, NULL when the model is not quantised. */
 static const json_t *settings(const struct pl_file *f) {
-    const json_t *config = f->json[PL_JSON_CONFIG], *q = json_object_get(config, "quantization");
-    return q != NULL ? q : json_object_get(config, "quantization_config");
+    const json_t *q = on_either_level(f, "quantization");
+    return q != NULL ? q : on_either_level(f, "quantization_config");
 }
 
 enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
-    const json_t *config = f->json[PL_JSON_CONFIG], *other = json_object_get(config, "quantization_config"),
-                 *q = settings(f);
+    const json_t *other = on_either_level(f, "quantization_config"), *q = settings(f);
     const json_t *method = json_object_get(other, "quant_method");
     if (json_is_string(method) &&
         (strcmp(json_string_value(method), "mxfp4") == 0 || strcmp(json_string_value(method), "bitnet") == 0))

@@ -205,9 +205,9 @@ extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def
     pl_jamba_def, pl_nemotron_h_def, pl_plamo2_def;
 extern const struct pl_arch_def pl_bitnet_def, pl_bitnet_silu_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
-extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_qwen2_def, pl_qwen3_def, pl_gemma2_def,
-    pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def, pl_starcoder2_def, pl_cohere_def,
-    pl_cohere2_def, pl_glm_def, pl_glm4_def;
+extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_ministral3_def, pl_qwen2_def,
+    pl_qwen3_def, pl_gemma2_def, pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def,
+    pl_starcoder2_def, pl_cohere_def, pl_cohere2_def, pl_glm_def, pl_glm4_def;
 
 /* Rows of the tables; dimensions and needs by their short names. */
 #define PL_MODEL_WEIGHT(slot, gguf, hf, use, rows, cols, need)                                                           \

@@ -1,6 +1,7 @@
 /* Configuration: which reader, and the checks that both file kinds share. */
 #include <math.h>
 
+#include "base/log.h"
 #include "model/arch.h"
 
 static const struct {
@@ -10,6 +11,7 @@ static const struct {
     [PL_ARCH_LLAMA] = {"llama", &pl_llama_def},
     [PL_ARCH_MISTRAL] = {"mistral", &pl_mistral_def},
     [PL_ARCH_MINISTRAL] = {"ministral", &pl_ministral_def},
+    [PL_ARCH_MINISTRAL3] = {"ministral3", &pl_ministral3_def},
     [PL_ARCH_QWEN2] = {"qwen2", &pl_qwen2_def},
     [PL_ARCH_QWEN3] = {"qwen3", &pl_qwen3_def},
     [PL_ARCH_GEMMA2] = {"gemma2", &pl_gemma2_def},
@@ -46,7 +48,8 @@ _Static_assert(PL_COUNT_OF(archs) == PL_ARCH_COUNT, "a new architecture needs it
 
 const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? archs[a].name : "?"; }
 const char *pl_arch_list(void) {
-    return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, mistral3 (text), qwen2, qwen3, gemma2, gemma3 (text), "
+    return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, ministral3, mistral3 (text), qwen2, qwen3, gemma2, gemma3 "
+           "(text), "
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
            "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba, mamba2, "
            "granitemoehybrid, falcon_h1, jamba, nemotron_h, plamo2, bitnet";
@@ -152,6 +155,13 @@ enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_con
     if (st != PL_OK) {
         (void)pl_err_note(err, "reading the configuration of %s", pl_file_path(f));
         return st;
+    }
+    if (c.context_limit > 0 && c.context_limit < c.context_train) {
+        pl_log(PL_LOG_INFO,
+               "attention of this %s model scales by position from %u tokens on, which is not implemented: "
+               "contexts end there, not at %u",
+               pl_arch_name(c.arch), c.context_limit, c.context_train);
+        c.context_train = c.context_limit;
     }
     *out = c;
     return PL_OK;

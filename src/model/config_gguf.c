@@ -1,6 +1,7 @@
 /* Configuration from GGUF metadata: "<arch>.block_count" and its siblings. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "model/arch.h"
@@ -353,9 +354,6 @@ static enum pl_status refuse_features(struct reader *r) {
         PL_FAIL(r->err, PL_UNSUPPORTED, "LongRoPE (tensor rope_factors_long.weight) is not implemented for %s", r->arch);
     if (pl_gguf_find(r->f, key_of(r, "rope.dimension_sections")) != NULL)
         PL_FAIL(r->err, PL_UNSUPPORTED, "rotation in sections (%s) is not implemented", r->key);
-    float temperature = 0;
-    PL_TRY(read_f32(r, "attention.temperature_scale", &temperature));
-    if (temperature != 0) PL_FAIL(r->err, PL_UNSUPPORTED, "attention scaled by position (%s) is not implemented", r->key);
     bool causal = true;
     enum pl_status st = pl_gguf_bool(r->f, key_of(r, "attention.causal"), &causal, r->err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
@@ -383,8 +381,12 @@ static enum pl_status read_yarn(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_f32(r, "rope.scaling.attn_factor", &factor));
     PL_TRY(read_f32(r, "rope.scaling.yarn_attn_factor", &magnitude)); /* attention_factor of config.json: all of it */
     float log_multiplier = 0; /* a tenth of mscale_all_dim, which divides the magnitude: with an equal mscale, 1 is left */
-    if (r->def->latent) PL_TRY(read_f32(r, "rope.scaling.yarn_log_multiplier", &log_multiplier));
-    c->mscale_all = 10 * log_multiplier;
+    bool whole = strcmp(r->arch, "mistral3") == 0; /* mscale_all_dim itself, 1 */
+    if (r->def->latent || whole) PL_TRY(read_f32(r, "rope.scaling.yarn_log_multiplier", &log_multiplier));
+    if (whole && log_multiplier != 0 && log_multiplier != 1)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "metadata key %s is %g; 1 is implemented for %s", r->key, (double)log_multiplier,
+                r->arch);
+    if (!whole) c->mscale_all = 10 * log_multiplier;
     if (log_multiplier != 0 && magnitude == 0) magnitude = 1;
     if (magnitude == 0) magnitude = c->rope_factor > 1 ? 1.0f + 0.1f * logf(c->rope_factor) : 1.0f;
     c->rope_attn_factor = factor * magnitude;
@@ -400,6 +402,16 @@ static enum pl_status read_divisors(struct reader *r, const char *name, uint32_t
         if (!(out[i] > 0) || !isfinite(out[i]))
             PL_FAIL(r->err, PL_FORMAT, "tensor %s holds a value that is no positive number", name);
     return PL_OK;
+}
+
+/* Ministral 3: queries grow past the original context. */
+static enum pl_status read_position_scale(struct reader *r, struct pl_model_config *c) {
+    float temperature = 0;
+    PL_TRY(read_f32(r, "attention.temperature_scale", &temperature));
+    if (temperature == 0) return PL_OK;
+    if (c->arch != PL_ARCH_MISTRAL)
+        PL_FAIL(r->err, PL_UNSUPPORTED, "attention scaled by position (%s) is not implemented for %s", r->key, r->arch);
+    return read_u32(r, "rope.scaling.original_context_length", 1, PL_CONTEXT_MAX, &c->context_limit, NULL);
 }
 
 static enum pl_status read_longrope(struct reader *r, struct pl_model_config *c) {
@@ -493,6 +505,7 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
     PL_TRY(read_numbers(&r, c));
     if (r.def->ssm != PL_SSM_NONE) PL_TRY(pl_config_ssm_gguf(f, r.arch, c, err));
     PL_TRY(read_rope_scaling(&r, c));
+    PL_TRY(read_position_scale(&r, c));
     PL_TRY(read_window(&r, c));
     c->rope_halves = !r.def->gguf_pairs;
     c->rope_freq_tensor = has(f, "rope_freqs.weight");

@@ -18,6 +18,7 @@ static const struct hf_arch {
     {"llama", PL_ARCH_LLAMA, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
     {"mistral", PL_ARCH_MISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false, false},
     {"ministral", PL_ARCH_MINISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false, false},
+    {"ministral3", PL_ARCH_MINISTRAL3, 131072, 4096, 14336, 34, 32, 8, 128, 262144, 1e-5, 1e6, false, false},
     {"mistral3", PL_ARCH_MISTRAL, 32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4, false, true},
     {"qwen2", PL_ARCH_QWEN2, 151936, 4096, 22016, 32, 32, 32, 0, 32768, 1e-6, 1e4, false, false},
     {"qwen3", PL_ARCH_QWEN3, 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, 1e4, false, false},
@@ -190,11 +191,14 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
             PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is %g, which is not implemented for %s", factors[i],
                     json_number_value(v), r->hf->model_type);
     }
-    const json_t *method = field(field(config, "quantization_config"), "quant_method");
+    const json_t *quant = field(config, "quantization_config"), *method;
+    if (quant == NULL) quant = field(r->root, "quantization_config");
+    method = field(quant, "quant_method");
     const char *known = r->def->mxfp4 ? "mxfp4" : r->def->ternary ? "bitnet" : NULL;
     if (method != NULL && !(known != NULL && json_is_string(method) && strcmp(json_string_value(method), known) == 0))
         PL_FAIL(r->err, PL_UNSUPPORTED,
-                "config.json: weights quantised with '%.32s' are not readable; plain safetensors, MLX affine and GGUF are",
+                "config.json: weights quantised with '%.32s' are not readable; take the model in bf16 or f16, an MLX "
+                "conversion (affine or mxfp4), or a GGUF",
                 json_is_string(method) ? json_string_value(method) : "?");
     return PL_OK;
 }
@@ -586,6 +590,18 @@ static const json_t *object_field(const json_t *o, const char *name) {
     return json_is_object(v) ? v : NULL;
 }
 
+/* Ministral 3: queries grow by 1 + beta * log(1 + floor(position / original context)): not at all before that. */
+static enum pl_status read_position_scale(struct reader *r, struct pl_model_config *c) {
+    double beta = 0;
+    if (c->arch != PL_ARCH_MINISTRAL3) return PL_OK;
+    const json_t *o = object_field(r->root, "rope_parameters");
+    if (o == NULL) PL_FAIL(r->err, PL_FORMAT, "config.json: field rope_parameters is missing; a ministral3 model needs it");
+    PL_TRY(read_f64(r, o, "llama_4_scaling_beta", 0, &beta));
+    if (beta == 0) return PL_OK;
+    PL_TRY(read_u32(r, o, "original_max_position_embeddings", 1, PL_CONTEXT_MAX, 0, &c->context_limit));
+    return PL_OK;
+}
+
 static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
     const json_t *parameters = object_field(r->root, "rope_parameters"), *scaling = field(r->root, "rope_scaling");
     if (scaling != NULL && !json_is_object(scaling))
@@ -682,6 +698,7 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     PL_TRY(read_numbers(&r, c));
     PL_TRY(read_biases(&r, config, c));
     PL_TRY(read_rope(&r, c));
+    PL_TRY(read_position_scale(&r, c));
     PL_TRY(read_window(&r, c));
     PL_TRY(read_nope(&r, c));
     return r.def->ssm != PL_SSM_NONE ? pl_config_ssm_layers(f, r.root, c, err) : PL_OK;

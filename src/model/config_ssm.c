@@ -423,6 +423,7 @@ enum pl_status pl_config_ssm_check(struct pl_model_config *c, struct pl_err *err
         c->kv_layers += !c->layer_no_attention[l];
         c->state_layers += c->layer_ssm[l];
     }
+    if (c->state_layers == 0) c->ssm = (struct pl_ssm_config){.scale = {1, 1, 1, 1, 1}, .out_scale = 1}; /* of no layer */
     return c->ssm.kind == PL_SSM_NONE ? PL_OK : check_sizes(&c->ssm, err);
 }
 

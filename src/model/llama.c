@@ -54,3 +54,15 @@ const struct pl_arch_def pl_ministral_def = {
     .attend = pl_layer_attend,
     .finish = pl_layer_finish,
 };
+
+/* Windows where the file names one; attention that scales by position past a limit. */
+const struct pl_arch_def pl_ministral3_def = {
+    .gguf_pairs = true,
+    .windows = true,
+    .layer_types_ignored = true,
+    .check = check,
+    .bindings = bindings,
+    .binding_count = PL_COUNT_OF(bindings),
+    .attend = pl_layer_attend,
+    .finish = pl_layer_finish,
+};

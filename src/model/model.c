@@ -125,6 +125,12 @@ static enum pl_status fill(struct pl_model *m, const struct pl_file *f, const st
     m->max_rows = or_default(opt->max_rows, 512);
     m->max_logits = PL_MIN(or_default(opt->max_logits, 1), m->max_rows);
     m->max_context = or_default(opt->max_context, m->cfg.context_train);
+    if (m->cfg.context_limit > 0 && m->max_context > m->cfg.context_limit)
+        PL_FAIL(
+            err, PL_UNSUPPORTED,
+            "a context of %u: attention of this %s model scales by position from %u on, which is not implemented; ask for "
+            "at most that (--context %u)",
+            m->max_context, pl_arch_name(m->cfg.arch), m->cfg.context_limit, m->cfg.context_limit);
     m->layers = pl_calloc(m->cfg.layers, sizeof *m->layers);
     if (m->layers == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %u layers", m->cfg.layers);
     PL_TRY(check_ports(m, err));

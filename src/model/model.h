@@ -13,6 +13,7 @@ enum pl_arch {
     PL_ARCH_LLAMA,
     PL_ARCH_MISTRAL,
     PL_ARCH_MINISTRAL,
+    PL_ARCH_MINISTRAL3,
     PL_ARCH_QWEN2,
     PL_ARCH_QWEN3,
     PL_ARCH_GEMMA2,
@@ -79,8 +80,9 @@ struct pl_model_config {
     bool rope_halves; /* pairs (i, i+dim/2); GGUF Llama stores adjacent pairs */
     enum pl_rope_scaling rope_scaling;
     float rope_factor, rope_low_freq, rope_high_freq, rope_attn_factor, rope_beta_fast, rope_beta_slow;
-    bool rope_truncate;    /* YaRN: the ramp's ends are rounded to whole dimensions */
-    bool rope_freq_tensor; /* GGUF: rope_freqs.weight divides the frequencies */
+    uint32_t context_limit; /* attention scales by position from here on, which is not implemented; 0: nowhere */
+    bool rope_truncate;     /* YaRN: the ramp's ends are rounded to whole dimensions */
+    bool rope_freq_tensor;  /* GGUF: rope_freqs.weight divides the frequencies */
     uint32_t rope_context_orig;
     float rope_short[PL_MODEL_HEAD_MAX / 2], rope_long[PL_MODEL_HEAD_MAX / 2]; /* LongRoPE: divisors up to and past it */
     uint32_t window;                                                           /* sliding window, 0: no layer has one */

@@ -423,8 +423,11 @@ static const struct {
     {"{\"model_type\":\"granite\",\"logits_scaling\":-4," SOUND "}", "divided by -4", PL_FORMAT},
     {"{\"model_type\":\"cohere\",\"use_qk_norm\":true," SOUND "}", "use_qk_norm", PL_UNSUPPORTED},
     {"{\"model_type\":\"mistral3\"," SOUND "}", "text_config is nothing", PL_FORMAT},
-    {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"}," SOUND "}", "'ministral3'",
-     PL_UNSUPPORTED},
+    {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"mistral4\"}," SOUND "}", "'mistral4'", PL_UNSUPPORTED},
+    {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"}," SOUND "}", "rope_parameters is missing",
+     PL_FORMAT},
+    {"{\"model_type\":\"ministral3\",\"rope_parameters\":{\"llama_4_scaling_beta\":0.1}," SOUND "}",
+     "original_max_position_embeddings is missing", PL_FORMAT},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}," SOUND "}", "positive factor", PL_FORMAT},
     {"{\"model_type\":\"llama\",\"rope_scaling\":\"linear\"," SOUND "}", "object was expected", PL_FORMAT},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"

@@ -253,6 +253,8 @@ static const struct {
     {SET_ARRAY, "llama.rope.dimension_count", 2, NULL, "llama.rope.dimension_count", PL_FORMAT},
     {SET_ARRAY, "llama.attention.sliding_window_pattern", 2, NULL, "one number per layer (1)", PL_FORMAT},
     {SET_TEXT, "llama.attention.causal", 0, "no", "llama.attention.causal", PL_FORMAT},
+    {SET_F32, "llama.attention.temperature_scale", 0.1, NULL, "by position (llama.attention.temperature_scale)",
+     PL_UNSUPPORTED},
     {ADD_TENSOR, "rope_factors_long.weight", 0, NULL, "LongRoPE", PL_UNSUPPORTED},
     {ADD_TENSOR, "rope_factors_short.weight", 0, NULL, "LongRoPE", PL_UNSUPPORTED},
 };

@@ -37,6 +37,7 @@ static const struct {
     {"cohere2", "cohere2", false, false},
     {"glm4", "glm4", false, false},
     {"mistral3", "mistral3", false, false},
+    {"ministral3.gguf", "ministral3", false, false},
 #endif
     {"qwen3moe", "qwen3moe", false, true},
     {"qwen3moe-mixed", "qwen3moe-mixed", false, true},

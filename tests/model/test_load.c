@@ -125,6 +125,30 @@ static void plain_experts_of_other_types_are_refused(void **state) {
         fail_msg("%s", err.text);
 }
 
+/* Past a length Ministral 3 computes something else. */
+static void contexts_end_where_positions_scale(void **state) {
+    static const char *const paths[] = {"tests/golden/model/ministral3", "tests/golden/model/ministral3.gguf"};
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT_OF(paths); i++) {
+        struct pl_err err = {0};
+        struct pl_file *f;
+        struct pl_ops *o;
+        struct pl_model *m = NULL;
+        struct pl_ops_options oo = {.backend = PL_BACKEND_CPU, .threads = 1, .isa = "scalar"};
+        struct pl_model_options mo = {.max_context = 129, .max_rows = 8, .max_logits = 1};
+        RIG_OK(pl_file_open(paths[i], &f, &err), err);
+        RIG_OK(pl_ops_create(&oo, &o, &err), err);
+        assert_int_equal(pl_model_create(f, o, &mo, &m, &err), PL_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "scales by position from 128 on"));
+        mo.max_context = 0;
+        RIG_OK(pl_model_create(f, o, &mo, &m, &err), err);
+        assert_int_equal(pl_model_config(m)->context_train, 128); /* the file says 256 */
+        pl_model_destroy(m);
+        pl_ops_destroy(o);
+        pl_file_close(f);
+    }
+}
+
 static void leftovers_are_told(void **state) {
     (void)state;
     copy_file("llama2", "model.safetensors", NULL, NULL);
@@ -272,6 +296,7 @@ int main(void) {
         cmocka_unit_test(budgets_add_up),
         cmocka_unit_test(budgets_hold),
         cmocka_unit_test(failed_copies_are_survived),
+        cmocka_unit_test(contexts_end_where_positions_scale),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
