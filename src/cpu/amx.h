@@ -26,7 +26,7 @@ struct cpu_amx_kernels {
                    size_t y_stride, const float *bias, bool accumulate);
     void (*float_groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
                          size_t y_stride, const float *bias, bool accumulate);
-    void (*wide_group)(const float *x, size_t stride, size_t rows, size_t in, size_t terms, unsigned char *dst);
+    void (*wide_group)(const float *x, size_t stride, size_t in, const struct wide_rows *to, size_t group);
     void (*wide_tiles)(const struct pl_cpu_weight *w, size_t tile, size_t tiles, const struct wide_rows *rows, float *y,
                        size_t y_stride, const float *bias, bool accumulate, struct wide_scratch *s); /* NULL: none */
 };

@@ -89,6 +89,15 @@ static bool is_near(const struct pl_tensor *t, const struct cpu_act_group *g, si
     return fabs((double)check.y[(g->first + r) * TILE_ROWS + o] - sum) <= 1e-5 * size;
 }
 
+/* A weight as wide products round it: of two equally near the one further from zero. */
+static float wide_weight(float v) {
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    bits = (bits + 0x8000u) & 0xFFFF0000u;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+
 /* The wide product of w's tile, twice beside itself, and 40 rows. */
 static bool check_wide(const struct cpu_amx_kernels *k, const struct pl_cpu_weight *w, char *why, size_t size) {
     enum { Y_STRIDE = W_TILES * TILE_ROWS };
@@ -97,14 +106,12 @@ static bool check_wide(const struct cpu_amx_kernels *k, const struct pl_cpu_weig
     twice.out = w->kind == KIND_Q8 ? Y_STRIDE : w->out;
     if (w->kind == KIND_Q8) memcpy(check.tile + w->layout.bytes, check.tile, w->layout.bytes);
     const struct wide_rows rows = {W_ROWS, (w->in + 31) / 32, cpu_wide_terms(w), check.acts};
-    for (size_t r = 0; r < W_ROWS; r += 16)
-        k->wide_group(check.x + r * w->in, w->in, PL_MIN((size_t)16, W_ROWS - r), w->in, rows.terms,
-                      check.acts + r / 16 * rows.blocks * rows.terms * WIDE_BLOCK);
+    for (size_t r = 0; r < W_ROWS; r += 16) k->wide_group(check.x + r * w->in, w->in, w->in, &rows, r / 16);
     memset(check.y, 0xFF, sizeof check.y);
     k->wide_tiles(&twice, 0, w->kind == KIND_Q8 ? W_TILES : 1, &rows, check.y, Y_STRIDE, NULL, false, &check.wide);
     for (size_t o = 0; o < twice.out; o++) {
         PL_ASSERT(pl_dequant_row_product(&w->t, o % TILE_ROWS, check.row) == PL_OK);
-        for (size_t i = 0; i < w->in && w->kind == KIND_Q8; i++) check.row[i] = pl_bf16_to_f32(pl_f32_to_bf16(check.row[i]));
+        for (size_t i = 0; i < w->in && w->kind == KIND_Q8; i++) check.row[i] = wide_weight(check.row[i]);
         for (size_t r = 0; r < W_ROWS; r++) {
             double sum = 0, sizes = 0, got = (double)check.y[r * Y_STRIDE + o];
             for (size_t i = 0; i < w->in; i++) {

@@ -44,6 +44,7 @@ EMULATED void tile_load(int n, const void *p, size_t stride, size_t extent) {
         memcpy(emulated.t[n][r], (const unsigned char *)p + r * stride, emulated.config.row_bytes[n]);
 }
 EMULATED void tile_load_view(int n, const void *p, size_t stride) { tile_load(n, p, stride, SIZE_MAX); }
+EMULATED void tile_load_stream(int n, const void *p, size_t stride) { tile_load(n, p, stride, SIZE_MAX); }
 EMULATED void tile_store(int n, void *p) {
     emulated_check(n);
     for (size_t r = 0; r < emulated.config.rows[n]; r++)

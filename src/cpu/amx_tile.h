@@ -39,6 +39,11 @@ _Static_assert(sizeof(struct tile_config) == 64, "what LDTILECFG reads");
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" TILE_TEXT(n) \
                      :                                         \
                      : "r"((const void *)(p)), "r"((int64_t)(stride)), "m"(*(const char *)(const void *)(p)))
+/* The same of what is soon replaced by what comes after it: the L1 cache is left to other operands. */
+#define tile_load_stream(n, p, stride)                           \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" TILE_TEXT(n) \
+                     :                                           \
+                     : "r"((const void *)(p)), "r"((int64_t)(stride)), "m"(*(const char *)(const void *)(p)))
 /* 64-byte rows, one behind the other, all 16 of them claimed. */
 #define tile_store(n, p)                                                           \
     __asm__ volatile("tilestored %%tmm" TILE_TEXT(n) ", (%1,%2,1)"                 \

@@ -2,5 +2,4 @@
 #define AMX_NAME(name) avx512_amx_##name
 #include "cpu/avx512_amx_body.h"
 #include "cpu/avx512_amx_float.h"
-#define WIDE_WEIGHTS avx512_wide_weights
 #include "cpu/avx512_amx_wide.h"

@@ -1,6 +1,6 @@
 /* avx512_amx_wide - products of up to 512 rows with up to sixteen tiles of weights in bf16 (wide.h), in the words of
  * amx_tile.h. Four sums at a time, of 32 rows by 32 outputs: each operand that is loaded meets two others, and no sum waits
- * for the one before. WIDE_WEIGHTS names what makes the weights. */
+ * for the one before. */
 #ifndef PL_CPU_AVX512_AMX_WIDE_H
 #define PL_CPU_AVX512_AMX_WIDE_H
 
@@ -47,12 +47,12 @@ static void wide_four(const unsigned char *a0, const unsigned char *a1, const un
             wide_prefetch(a0 + n->ahead + at);
             wide_prefetch(a1 + n->ahead + at);
         }
-        tile_load_view(4, a0, 64);
+        tile_load_stream(4, a0, 64);
         tile_load(6, b0, 64, 1024);
         tile_dpbf16ps(0, 4, 6);
         tile_load(7, b1, 64, 1024);
         tile_dpbf16ps(1, 4, 7);
-        tile_load_view(5, a1, 64);
+        tile_load_stream(5, a1, 64);
         tile_dpbf16ps(2, 5, 6);
         tile_dpbf16ps(3, 5, 7);
         if (n->weight_terms > 1) {
@@ -66,10 +66,10 @@ static void wide_four(const unsigned char *a0, const unsigned char *a1, const un
             tile_load(7, b1, 64, 1024);
         }
         if (n->row_terms > 1) {
-            tile_load_view(4, a0 + WIDE_BLOCK, 64);
+            tile_load_stream(4, a0 + WIDE_BLOCK, 64);
             tile_dpbf16ps(0, 4, 6);
             tile_dpbf16ps(1, 4, 7);
-            tile_load_view(5, a1 + WIDE_BLOCK, 64);
+            tile_load_stream(5, a1 + WIDE_BLOCK, 64);
             tile_dpbf16ps(2, 5, 6);
             tile_dpbf16ps(3, 5, 7);
         }
@@ -91,7 +91,7 @@ static void wide_two(const unsigned char *a0, const unsigned char *b0, const uns
         tile_load(1, sums[1], 64, 1024);
     }
     for (size_t k = 0; k < n->blocks; k++, a0 += a_step, b0 += b_step, b1 += b_step) {
-        tile_load_view(4, a0, 64);
+        tile_load_stream(4, a0, 64);
         tile_load(6, b0, 64, 1024);
         tile_dpbf16ps(0, 4, 6);
         tile_load(7, b1, 64, 1024);
@@ -105,7 +105,7 @@ static void wide_two(const unsigned char *a0, const unsigned char *b0, const uns
             tile_load(7, b1, 64, 1024);
         }
         if (n->row_terms > 1) {
-            tile_load_view(4, a0 + WIDE_BLOCK, 64);
+            tile_load_stream(4, a0 + WIDE_BLOCK, 64);
             tile_dpbf16ps(0, 4, 6);
             tile_dpbf16ps(1, 4, 7);
         }
@@ -127,23 +127,24 @@ static void wide_put(const struct pl_cpu_weight *w, size_t tile, size_t width, s
 
 void AMX_NAME(wide_tiles)(const struct pl_cpu_weight *w, size_t tile, size_t width, const struct wide_rows *rows, float *y,
                           size_t y_stride, const float *bias, bool accumulate, struct wide_scratch *s) {
-    const size_t weight_terms = w->kind == KIND_FLOAT && w->t.dtype == PL_F16 ? 2 : 1, most = WIDE_BLOCKS / weight_terms,
-                 groups = (rows->rows + 15) / 16, each = rows->terms * WIDE_BLOCK, group_bytes = rows->blocks * each;
+    const size_t weight_terms = w->kind == KIND_FLOAT && w->t.dtype == PL_F16 ? 2 : 1, chunk = wide_chunk(rows->blocks),
+                 most = (chunk + weight_terms - 1) / weight_terms, groups = (rows->rows + 15) / 16;
     tile_configure(&wide_config);
     for (size_t b = 0, count; b < rows->blocks; b += count) {
-        count = PL_MIN(most, rows->blocks - b);
-        for (size_t t = 0; t < width; t++) WIDE_WEIGHTS(w, tile + t, b, count, s->weights[t][0]);
+        const size_t left = PL_MIN(chunk - b % chunk, rows->blocks - b); /* of this chunk */
+        count = PL_MIN(most, left);
+        for (size_t t = 0; t < width; t++) avx512_wide_weights(w, tile + t, b, count, s->weights[t][0]);
         for (size_t t = 0; t < width; t += 2) {
             /* An odd last tile is multiplied twice: the second time for nothing. */
             const unsigned char *b0 = s->weights[t][0], *b1 = s->weights[PL_MIN(t + 1, width - 1)][0];
-            const unsigned char *a = rows->data + b * each;
             struct wide_shape n = {count, weight_terms, rows->terms, 0};
-            for (size_t g = 0; g < groups; g += 2, a += 2 * group_bytes) {
-                n.ahead = t == 0 && g + 3 < groups ? 2 * group_bytes : 0;
-                if (g + 1 < groups)
-                    wide_four(a, a + group_bytes, b0, b1, &n, b == 0, s->sums[t / 2][g / 2]);
+            for (size_t g = 0; g < groups; g += 2) {
+                const unsigned char *a0 = wide_block(rows, g, b), *a1 = g + 1 < groups ? wide_block(rows, g + 1, b) : NULL;
+                n.ahead = t == 0 && g + 3 < groups ? (size_t)(2 * (a1 - a0)) : 0;
+                if (a1 != NULL)
+                    wide_four(a0, a1, b0, b1, &n, b == 0, s->sums[t / 2][g / 2]);
                 else
-                    wide_two(a, b0, b1, &n, b == 0, s->sums[t / 2][g / 2]);
+                    wide_two(a0, b0, b1, &n, b == 0, s->sums[t / 2][g / 2]);
             }
         }
     }

@@ -52,9 +52,9 @@ struct cpu_table {
     void (*float_terms)(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst);
     void (*float_groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
                          size_t y_stride, const float *bias, bool accumulate);
-    /* Both NULL, or products of many rows in bf16 (wide.h): up to 16 rows of x put into dst; tiles [tile, tile + tiles) by
-     * the rows of a pass, y being its row 0. */
-    void (*wide_group)(const float *x, size_t stride, size_t rows, size_t in, size_t terms, unsigned char *dst);
+    /* Both NULL, or products of many rows in bf16 (wide.h): the rows of a group of a pass, x being the first of them,
+     * put where they belong; tiles [tile, tile + tiles) by the rows of a pass, y being its row 0. */
+    void (*wide_group)(const float *x, size_t stride, size_t in, const struct wide_rows *to, size_t group);
     void (*wide_tiles)(const struct pl_cpu_weight *w, size_t tile, size_t tiles, const struct wide_rows *rows, float *y,
                        size_t y_stride, const float *bias, bool accumulate, struct wide_scratch *s);
     void (*norm)(const struct pl_cpu_norm *n, size_t begin, size_t end);

@@ -30,9 +30,7 @@ static void group_worker(void *arg, int index, int count) {
     const struct pl_cpu_matmul *m = j->m;
     size_t g, end;
     while (cpu_take(j->c, 1, (j->rows.rows + 15) / 16, &g, &end))
-        j->c->table->wide_group(m->x + (j->first + 16 * g) * m->x_stride, m->x_stride,
-                                PL_MIN((size_t)16, j->rows.rows - 16 * g), m->w[0]->in, j->rows.terms,
-                                j->c->space.wide + g * j->rows.blocks * j->rows.terms * WIDE_BLOCK);
+        j->c->table->wide_group(m->x + (j->first + 16 * g) * m->x_stride, m->x_stride, m->w[0]->in, &j->rows, g);
 }
 
 static void tiles_worker(void *arg, int index, int count) {

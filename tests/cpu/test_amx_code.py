@@ -22,7 +22,7 @@ def functions():
 
 
 def tile_words(body):
-    return re.findall(r"\t(ldtilecfg|tilerelease|tilezero|tileloadd|tilestored|tdp\w+)", body)
+    return re.findall(r"\t(ldtilecfg|tilerelease|tilezero|tileloaddt1|tileloadd|tilestored|tdp\w+)", body)
 
 
 @case
