@@ -317,6 +317,7 @@ MLX_CASES = {
     "smollm3-mlx-mxfp4": ("smollm3", 4, "mxfp4", torch.bfloat16, {}),
     "phi3-mlx-mxfp4": ("phi3", 4, "mxfp4", torch.bfloat16, {}),
     "qwen3moe-mlx-mxfp4": ("qwen3moe", 4, "mxfp4", torch.bfloat16, {"model.layers.0.mlp.gate": dict(bits=8, group_size=32)}),
+    "gemma3-nested-mlx4": ("gemma3-nested", 4, 32, torch.bfloat16, {"language_model.model.layers.1.mlp.down_proj": dict(bits=8, group_size=64)}),
     "ministral3-mlx4": ("ministral3", 4, 32, torch.bfloat16, {}),
     "granite-hybrid-dense-mlx8": ("granite-hybrid-dense", 8, 32, torch.bfloat16, {}),
     "mistral3-mlx4": ("mistral3-late", 4, 32, torch.bfloat16, {}),

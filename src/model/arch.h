@@ -437,6 +437,7 @@ static inline float *pl_field_slot(struct pl_model_config *c, const struct pl_ar
 /* --- names.c: where a checkpoint keeps its tensors --- */
 /* "model.", "language_model.model.", ...: what precedes embed_tokens.weight in a Hugging Face checkpoint. NULL: none. */
 const char *pl_hf_prefix(const struct pl_file *f);
+bool pl_hf_has_head(const struct pl_file *f); /* an output matrix of its own */
 /* The full name of the tensor, or of the fused one it is part of, into buf; empty where this file kind has none; false when
  * it does not fit. */
 bool pl_binding_name(const struct pl_file *f, const struct pl_arch_def *def, const char *prefix, const struct pl_binding *b,

@@ -125,6 +125,24 @@ static enum pl_status find_blocks(struct binder *d, const struct pl_binding *b, 
     return PL_OK;
 }
 
+/* What the threads share: a unit is so many rows of an expert, whose neighbours are neighbours in the source too. */
+struct turning {
+    const char *from;
+    char *to;
+    uint64_t rows, cols, first, step, per_expert;
+};
+enum { TURN_ROWS = 32 };
+
+static void turn_some(void *arg, size_t unit) {
+    const struct turning *j = arg;
+    uint64_t e = unit / j->per_expert, begin = unit % j->per_expert * TURN_ROWS, end = PL_MIN(j->rows, begin + TURN_ROWS);
+    const char *from = j->from + e * j->cols * j->step * j->rows * 2;
+    char *to = j->to + e * j->rows * j->cols * 2;
+    for (uint64_t i = 0; i < j->cols; i++)
+        for (uint64_t r = begin; r < end; r++)
+            memcpy(to + (r * j->cols + i) * 2, from + (i * j->step * j->rows + j->first + j->step * r) * 2, 2);
+}
+
 /* Experts that somebody widened, turned into rows. */
 static enum pl_status find_plain(struct binder *d, const struct pl_binding *b, const struct pl_tensor *t,
                                  struct pl_tensor *out) {
@@ -138,15 +156,11 @@ static enum pl_status find_plain(struct binder *d, const struct pl_binding *b, c
         return wrong_shape(d, b, t);
     if (!pl_mul_u64(c->experts * rows, cols * 2, &all))
         PL_FAIL(d->err, PL_LIMIT, "tensor %s is larger than any memory", t->name);
-    char *data = pl_alloc(all, 1), *to = data;
-    PL_TRY(pl_bind_remember(d, data));
-    for (uint64_t e = 0; e < c->experts; e++) {
-        const char *from = (const char *)t->data + e * cols * step * rows * 2;
-        for (uint64_t r = 0; r < rows; r++)
-            for (uint64_t i = 0; i < cols; i++, to += 2) memcpy(to, from + (i * step * rows + first + step * r) * 2, 2);
-    }
+    struct turning j = {t->data, pl_alloc(all, 1), rows, cols, first, step, (rows + TURN_ROWS - 1) / TURN_ROWS};
+    PL_TRY(pl_bind_remember(d, j.to));
+    pl_bind_share(d->m, (size_t)(c->experts * j.per_expert), turn_some, &j);
     d->m->bytes_owned += all;
-    describe(t->name, t->dtype, data, rows, cols, c->experts, out);
+    describe(t->name, t->dtype, j.to, rows, cols, c->experts, out);
     return PL_OK;
 }
 

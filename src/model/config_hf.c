@@ -487,6 +487,19 @@ static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) 
     return read_act(r, c);
 }
 
+/* A composite model may say it on either level; the outer one is what its library reads last. Where no level says it, or the
+ * two disagree, a checkpoint that has an output matrix needs it, and one without has the other. */
+static enum pl_status read_tied(struct reader *r, const json_t *config, struct pl_model_config *c) {
+    static const char name[] = "tie_word_embeddings";
+    const json_t *inner = field(r->root, name), *outer = field(config, name);
+    PL_TRY(read_bool(r, r->root, name, r->hf->tied, &c->tied_embeddings));
+    PL_TRY(read_bool(r, config, name, c->tied_embeddings, &c->tied_embeddings));
+    bool disagree = inner != NULL && outer != NULL && !json_equal(inner, outer);
+    if ((inner != NULL || outer != NULL) && !disagree) return PL_OK;
+    if (pl_hf_prefix(r->f) != NULL) c->tied_embeddings = !pl_hf_has_head(r->f);
+    return PL_OK;
+}
+
 static enum pl_status read_biases(struct reader *r, const json_t *config, struct pl_model_config *c) {
     bool unused;
     PL_TRY(read_bool(r, r->root, "attention_bias", false, &unused));
@@ -500,9 +513,7 @@ static enum pl_status read_biases(struct reader *r, const json_t *config, struct
         c->mlp_bias = c->mlp_bias || (on && (b->parts & PL_BIAS_MLP) != 0);
     }
     c->qk_norm = r->def->qk_norm;
-    /* A composite model may say it on either level; the outer one is what its library reads last. */
-    PL_TRY(read_bool(r, r->root, "tie_word_embeddings", r->hf->tied, &c->tied_embeddings));
-    return read_bool(r, config, "tie_word_embeddings", c->tied_embeddings, &c->tied_embeddings);
+    return read_tied(r, config, c);
 }
 
 /* --- rotary embedding --- */

@@ -30,6 +30,12 @@ static void hf_head_name(const struct pl_file *f, const char *tail, char *buf, s
     if (pl_file_tensor(f, buf) == NULL) snprintf(buf, cap, "%s", tail);
 }
 
+bool pl_hf_has_head(const struct pl_file *f) {
+    char name[64];
+    hf_head_name(f, "lm_head.weight", name, sizeof name);
+    return pl_file_tensor(f, name) != NULL;
+}
+
 bool pl_binding_name(const struct pl_file *f, const struct pl_arch_def *def, const char *prefix, const struct pl_binding *b,
                      bool fused, uint32_t layer, char *buf, size_t cap) {
     bool gguf = pl_file_kind(f) == PL_FILE_GGUF;

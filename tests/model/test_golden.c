@@ -32,6 +32,7 @@ static const struct golden_case cases[] = {
     {"qwen3-mlx5", "qwen3-mlx5", true, false},
     {"gemma3-mlx6", "gemma3-mlx6", true, false},
     {"gemma3-nested", "gemma3-nested", false, false},
+    {"gemma3-nested-mlx4", "gemma3-nested-mlx4", true, false},
     {"gemma2", "gemma2", false, false},
     {"gemma2.gguf", "gemma2", false, false},
     {"phi3", "phi3", false, false},

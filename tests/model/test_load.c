@@ -125,6 +125,30 @@ static void plain_experts_of_other_types_are_refused(void **state) {
         fail_msg("%s", err.text);
 }
 
+#define TIED_OUTSIDE "\"tie_word_embeddings\": true,                               "
+/* Where no level of config.json says whether the output matrix is the embeddings, or the two disagree, the tensors do. */
+static void the_tensors_say_what_is_tied(void **state) {
+    static const struct {
+        const char *model, *from, *to;
+        bool tied;
+    } cases[] = {{"llama3", "\"tie_word_embeddings\": true", "\"tie_word_embedding_\": true", true},
+                 {"llama2", "\"tie_word_embeddings\": false", "\"tie_word_embedding_\": false", false},
+                 {"mistral3", "\"architectures\": [\n  \"Mistral3ForConditionalGeneration\"\n ],", TIED_OUTSIDE, false}};
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        static struct pl_model_config c;
+        struct pl_err err;
+        struct pl_file *f;
+        copy_file(cases[i].model, "model.safetensors", NULL, NULL);
+        copy_file(cases[i].model, "config.json", cases[i].from, cases[i].to);
+        RIG_OK(pl_file_open(dir, &f, &err), err);
+        RIG_OK(pl_model_config_read(f, &c, &err), err);
+        assert_int_equal(c.tied_embeddings, cases[i].tied);
+        pl_file_close(f);
+        assert_int_equal(load(dir, &err), PL_OK);
+    }
+}
+
 /* Past a length Ministral 3 computes something else. */
 static void contexts_end_where_positions_scale(void **state) {
     static const char *const paths[] = {"tests/golden/model/ministral3", "tests/golden/model/ministral3.gguf"};
@@ -297,6 +321,7 @@ int main(void) {
         cmocka_unit_test(budgets_hold),
         cmocka_unit_test(failed_copies_are_survived),
         cmocka_unit_test(contexts_end_where_positions_scale),
+        cmocka_unit_test(the_tensors_say_what_is_tied),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
