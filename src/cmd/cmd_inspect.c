@@ -96,23 +96,29 @@ static bool becomes_ternary(const struct pl_file *f, const struct pl_tensor *t) 
     return bitnet && (t->dtype == PL_U8 || t->dtype == PL_TQ1_0 || t->dtype == PL_TQ2_0 || t->dtype == PL_I2_S);
 }
 
-/* The kernels that products with one tensor of this type would run, by making its weight. */
-static json_t *kernels_json(struct pl_ops *ops, const struct pl_tensor *t, bool ternary) {
-    static const uint8_t codes[16 * 8];
+/* What is put into another form while it is loaded: a small matrix of that form. */
+static const struct pl_tensor *stand_in(const struct pl_file *f, const struct pl_tensor *t) {
+    static const uint8_t codes[16 * 17];
     static const float scale = 1;
-    static const struct pl_tensor stands_for = {.name = "a ternary matrix",
-                                                .dtype = PL_TERNARY,
-                                                .ndim = 2,
-                                                .shape = {16, 32, 1, 1},
-                                                .data = codes,
-                                                .bytes = sizeof codes,
-                                                .scales = &scale,
-                                                .scale_dtype = PL_F32};
+    static const struct pl_tensor ternary = {.name = "a ternary matrix",
+                                             .dtype = PL_TERNARY,
+                                             .ndim = 2,
+                                             .shape = {16, 32, 1, 1},
+                                             .data = codes,
+                                             .bytes = 16 * 8,
+                                             .scales = &scale,
+                                             .scale_dtype = PL_F32};
+    static const struct pl_tensor mxfp4 = {
+        .name = "a matrix in MXFP4", .dtype = PL_MXFP4, .ndim = 2, .shape = {16, 32, 1, 1}, .data = codes, .bytes = 16 * 17};
+    return becomes_ternary(f, t) ? &ternary : t->dtype == PL_MLX_MXFP4 ? &mxfp4 : t;
+}
+
+/* The kernels that products with one tensor of this type would run, by making its weight. */
+static json_t *kernels_json(struct pl_ops *ops, const struct pl_tensor *t) {
     struct pl_weight *w = NULL;
     struct pl_err err = {0};
-    if (pl_ops_weight_create(ops, ternary ? &stands_for : t, ternary ? PL_WEIGHT_TERNARY : PL_WEIGHT_MATRIX, &w, &err) !=
-        PL_OK)
-        return json_pack("{s:s}", "refused", err.text);
+    enum pl_weight_use use = t->dtype == PL_TERNARY ? PL_WEIGHT_TERNARY : PL_WEIGHT_MATRIX;
+    if (pl_ops_weight_create(ops, t, use, &w, &err) != PL_OK) return json_pack("{s:s}", "refused", err.text);
     json_t *o =
         json_pack("{s:s, s:s}", "1_row", pl_ops_weight_kernel(ops, w, 1), "512_rows", pl_ops_weight_kernel(ops, w, 512));
     pl_ops_weight_destroy(ops, w);
@@ -134,8 +140,7 @@ static json_t *dtypes_json(const struct pl_file *f, struct pl_ops *ops) {
         }
         if (count == 0) continue;
         json_t *row = json_pack("{s:I, s:I}", "tensors", (json_int_t)count, "bytes", (json_int_t)bytes);
-        if (smallest != NULL && ops != NULL)
-            json_object_set_new(row, "kernels", kernels_json(ops, smallest, becomes_ternary(f, smallest)));
+        if (smallest != NULL && ops != NULL) json_object_set_new(row, "kernels", kernels_json(ops, stand_in(f, smallest)));
         json_object_set_new(o, pl_dtype_name((enum pl_dtype)d), row);
     }
     add_unread(f, o);

@@ -179,6 +179,12 @@ def with_dtype(name, dtype, config=None):
 
 
 @case
+def what_becomes_another_type_names_the_kernels_of_that():
+    out = json.loads(run("inspect", "tests/golden/model/gpt-oss-mlx-mxfp4", "--json", check=0).stdout)
+    assert "mxfp4x" in out["dtypes"]["mlx mxfp4"]["kernels"]["1_row"] and "refused" not in out
+
+
+@case
 def what_cannot_be_computed_with_is_shown_all_the_same():
     model = with_dtype("fp8", "F8_E4M3")
     out = json.loads(run("inspect", model, "--json", check=0).stdout)
