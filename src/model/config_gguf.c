@@ -130,11 +130,34 @@ static enum pl_status read_variant(struct reader *r, struct pl_model_config *c) 
     return PL_OK;
 }
 
+/* Written as one number, or as one for each layer: all the same. */
+static enum pl_status read_same(struct reader *r, const char *name, uint32_t layers, uint32_t max, uint32_t *out,
+                                bool *found) {
+    const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, name));
+    if (v == NULL || v->type != PL_GGUF_ARRAY || v->elem_type == PL_GGUF_STRING || v->count == 0)
+        return read_u32(r, name, 1, max, out, found);
+    int64_t first = pl_gguf_elem_i64(v, 0);
+    if (v->count != layers)
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
+                (unsigned long long)v->count, layers);
+    for (uint32_t l = 0; l < layers; l++)
+        if (pl_gguf_elem_i64(v, l) != first)
+            PL_FAIL(r->err, PL_UNSUPPORTED,
+                    "metadata key %s says %lld for layer 0 and %lld for layer %u: layers of one shape "
+                    "are implemented for %s",
+                    r->key, (long long)first, (long long)pl_gguf_elem_i64(v, l), l, r->arch);
+    if (first < 1 || first > (int64_t)max)
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s is %lld; 1 to %u was expected", r->key, (long long)first, max);
+    if (found != NULL) *found = true;
+    *out = (uint32_t)first;
+    return PL_OK;
+}
+
 /* One number; or of PLaMo 2 one for each layer, 0 where it has a state instead. */
 static enum pl_status read_heads(struct reader *r, struct pl_model_config *c) {
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.head_count"));
     if (v == NULL || v->type != PL_GGUF_ARRAY || v->elem_type == PL_GGUF_STRING || c->arch != PL_ARCH_PLAMO2)
-        return read_u32(r, "attention.head_count", 1, PL_HEADS_MAX, &c->heads, NULL);
+        return read_same(r, "attention.head_count", c->layers, PL_HEADS_MAX, &c->heads, NULL);
     for (uint64_t l = 0; l < v->count; l++) {
         int64_t n = pl_gguf_elem_i64(v, l);
         if (n < 0 || n > (int64_t)PL_HEADS_MAX || (n > 0 && c->heads > 0 && n != c->heads))
@@ -152,7 +175,7 @@ static enum pl_status read_kv_heads(struct reader *r, struct pl_model_config *c)
     bool found;
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.head_count_kv"));
     if (v == NULL || v->type != PL_GGUF_ARRAY || r->def->ssm == PL_SSM_NONE) {
-        PL_TRY(read_u32(r, "attention.head_count_kv", 1, c->heads, &c->kv_heads, &found));
+        PL_TRY(read_same(r, "attention.head_count_kv", c->layers, c->heads, &c->kv_heads, &found));
         if (!found) c->kv_heads = c->heads;
         return PL_OK;
     }
@@ -178,7 +201,7 @@ static enum pl_status read_kv_heads(struct reader *r, struct pl_model_config *c)
 static enum pl_status read_mlp_width(struct reader *r, struct pl_model_config *c) {
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "feed_forward_length"));
     if (v == NULL || v->type != PL_GGUF_ARRAY || c->arch != PL_ARCH_NEMOTRON_H)
-        return read_u32(r, "feed_forward_length", 1, PL_MLP_MAX, &c->mlp_width, NULL);
+        return read_same(r, "feed_forward_length", c->layers, PL_MLP_MAX, &c->mlp_width, NULL);
     if (v->elem_type == PL_GGUF_STRING || v->count != c->layers)
         PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
                 (unsigned long long)v->count, c->layers);

@@ -287,6 +287,36 @@ static void craft_list(struct craft *c, const char *key, uint32_t a, uint32_t b,
     craft_array(c, key, PL_GGUF_U32, 3, three, sizeof three);
 }
 
+/* A llama of three layers whose sizes are lists; the last entry of each is told. */
+static enum pl_status read_lists(uint32_t heads, uint32_t kv_heads, uint32_t mlp, struct pl_model_config *m,
+                                 struct pl_err *err) {
+    struct craft c = craft_new();
+    craft_string(&c, "general.architecture", "llama");
+    craft_u32(&c, "llama.block_count", 3);
+    craft_u32(&c, "llama.context_length", 4096);
+    craft_u32(&c, "llama.embedding_length", 64);
+    craft_list(&c, "llama.attention.head_count", 4, 4, heads);
+    craft_list(&c, "llama.attention.head_count_kv", 2, 2, kv_heads);
+    craft_list(&c, "llama.feed_forward_length", 96, 96, mlp);
+    craft_f32(&c, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    craft_tensor(&c, "token_embd.weight", 64, 96, PL_F16);
+    return read_craft(&c, m, err);
+}
+
+static void lists_of_one_number_are_that_number(void **state) {
+    struct pl_model_config m;
+    struct pl_err err;
+    (void)state;
+    if (read_lists(4, 2, 96, &m, &err) != PL_OK) fail_msg("%s", err.text);
+    assert_true(m.heads == 4 && m.kv_heads == 2 && m.mlp_width == 96 && m.head_dim == 16);
+    assert_int_equal(read_lists(8, 2, 96, &m, &err), PL_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "attention.head_count says 4 for layer 0 and 8 for layer 2"));
+    assert_int_equal(read_lists(4, 1, 96, &m, &err), PL_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "head_count_kv says 2"));
+    assert_int_equal(read_lists(4, 2, 0, &m, &err), PL_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "feed_forward_length says 96"));
+}
+
 /* What converters write for a Nemotron 3: a state, experts, attention. */
 static struct craft nemotron(const char *extra, uint32_t value) {
     struct craft c = craft_new();
@@ -408,6 +438,7 @@ int main(void) {
         cmocka_unit_test(vocabulary_is_the_matrix),
         cmocka_unit_test(other_architectures),
         cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(lists_of_one_number_are_that_number),
         cmocka_unit_test(experts_without_gates),
         cmocka_unit_test(heads_of_each_layer),
         cmocka_unit_test(missing_keys_are_named),
