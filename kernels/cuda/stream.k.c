@@ -3,7 +3,8 @@
  * one format and one input in one launch. Contract: kernels/linear.k.c. With HAS_NORM the input is normed first (norm.k.c;
  * group 0 leaves the result in h), with HAS_GLU y0 becomes act(w0 x) * (w1 x) (elementwise.k.c).
  *
- * Eight warps multiply, one thread of a ninth brings the weights. A unit is RG outputs x 2048 inputs, a warp takes 256 of
+ * Eight warps multiply, one thread of a ninth brings the weights; where units are shorter, a lane each row. A unit is RG outputs x
+ * CHUNK inputs, 2048 but for plain weights whose rows are cut into equal parts, so that none wastes its place in the ring; a warp takes 256 of
  * them; a group of threads takes neighbouring outputs, whole ones: sums meet in shared memory only, in a fixed order.
  * Strips (strips.h): u8 x s8 on the matrix units. The input becomes integers of 15 bits per 32 (top / 16256), high * 128 +
  * low, and each of the 8 columns of a product belongs to one sub-block: a factor has zeros for all others, so that the sums
@@ -13,6 +14,12 @@
  * Requires: strips (in % 256 == 0), or in % 8 == 0 and rows of 16-byte multiples. GROUP 288. */
 #include "dialect.h"
 #include "args/args.h"
+#ifdef CHUNK
+#define SHORT_UNITS 1
+#else
+#define CHUNK       2048u
+#define SHORT_UNITS 0
+#endif
 #include "cuda/stream_math.h"
 
 /* Shared memory: ring [depth][UNIT_BYTES], inputs [chunks][X_BYTES], sums [HOLD][WARPS][RG], barriers. */
@@ -48,11 +55,12 @@ FN const u8 *matrix_of(const struct place *p, const struct matrices *all) {
 FN void bring(u8 *to, u64 *full, const struct place *p, u32 chunk, const struct matrices *all, const struct pl_args_stream *a) {
     const u8 *w = matrix_of(p, all);
 #if defined(WTYPE_BF16) || defined(WTYPE_F16)
-    u32 bytes = PL_MIN(a->in - 2048u * chunk, 2048u) * 2u, out = out_of(p, a);
-    barrier_expect(full, RG * bytes);
-    for (u32 i = 0; i < RG; i++) {
+    u32 bytes = PL_MIN(a->in - CHUNK * chunk, CHUNK) * 2u, out = out_of(p, a), lane = LOCAL_X % 32u;
+    if (SHORT_UNITS == 0 || lane == 0u) barrier_expect(full, RG * bytes);
+    if (SHORT_UNITS != 0) __syncwarp();
+    for (u32 i = SHORT_UNITS != 0 ? lane : 0u; i < RG; i += SHORT_UNITS != 0 ? 32u : 1u) {
         u64 row = PL_MIN(p->m * RG + i, out - 1u);
-        copy_bulk(to + 4096u * i, w + row * a->row_bytes + 4096u * chunk, bytes, full);
+        copy_bulk(to + 2u * CHUNK * i, w + row * a->row_bytes + 2u * CHUNK * chunk, bytes, full);
     }
 #elif defined(BLOCK_BYTES)
     u32 bytes = PL_MIN(a->in / 32u - 64u * chunk, 64u) * BLOCK_BYTES, out = out_of(p, a);
@@ -145,7 +153,7 @@ FN void inputs(u8 *to, const f32 *x, const f32 *norm, f32 (*early)[8], f32 *h, f
                 }
             }
 #endif
-            put(to, k, v[i]);
+            if (SHORT_UNITS == 0 || k < a->in) put(to, k, v[i]); /* there is no room for more */
         }
         if (first + ROUNDS >= rounds) break;
         fetch(x, first + ROUNDS, a->in, v);
@@ -193,7 +201,7 @@ KERNEL(stream)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *_
                const f32 *__restrict__ b1, const f32 *__restrict__ b2, f32 *y0, f32 *y1, f32 *y2, const f32 *x,
                const f32 *__restrict__ norm, f32 *h, u32 *witness, const struct pl_args_stream a) {
     const struct matrices all = {{w0, w1, w2}, {b0, b1, b2}, {y0, y1, y2}};
-    u32 chunks = (a.in + 2047u) / 2048u, warp = LOCAL_X / 32u, lane = LOCAL_X % 32u;
+    u32 chunks = (a.in + CHUNK - 1u) / CHUNK, warp = LOCAL_X / 32u, lane = LOCAL_X % 32u;
 #ifdef HAS_GLU
     u32 pairs = groups_of(a.out0), first = (u32)((u64)GROUP_X * pairs / a.grid) * 2u, end = (u32)((GROUP_X + 1ull) * pairs / a.grid) * 2u;
 #else
@@ -209,7 +217,7 @@ KERNEL(stream)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *_
     }
     BARRIER();
     if (warp == WARPS) { /* weights depend on no launch before this one */
-        if (lane == 0u) bring_all(full, freed, first, end, chunks, &all, &a);
+        if (SHORT_UNITS != 0 || lane == 0u) bring_all(full, freed, first, end, chunks, &all, &a);
         return;
     }
 #ifdef HAS_NORM
@@ -253,7 +261,7 @@ KERNEL(stream)(const u8 *__restrict__ w0, const u8 *__restrict__ w1, const u8 *_
                 if (++s == a.depth) s = 0u, phase ^= 1u;
             }
 #if defined(WTYPE_BF16) || defined(WTYPE_F16)
-            bool live = 2048u * chunk + 256u * warp + 8u * lane < a.in;
+            bool live = (SHORT_UNITS == 0 || 256u * warp < CHUNK) && CHUNK * chunk + 256u * warp + 8u * lane < a.in;
 #define INPUTS in + chunk * X_BYTES
 #elif defined(BLOCK_BYTES)
             bool live = 64u * chunk + 8u * warp + lane % 8u < a.in / 32u;

@@ -1,7 +1,7 @@
 /* stream_math - how one row meets weights that come through shared memory (stream.k.c, chain.k.c): what a unit is, the input as
  * the products want it, and the products of a warp.
  *
- * A unit is RG outputs x 2048 inputs, a warp of eight takes 256 of them.
+ * A unit is RG outputs x 2048 inputs (plain weights: CHUNK, no more), a warp of eight takes 256 of them.
  * Strips (strips.h): u8 x s8 on the matrix units. The input becomes integers of 15 bits per 32 (top / 16256), high * 128 +
  * low, and each of the 8 columns of a product belongs to one sub-block: a factor has zeros for all others, so that the sums
  * of a sub-block end in the thread that holds its scale. Integers are exact; rounded is the input alone.
@@ -31,9 +31,12 @@
 #define BLOCK_BYTES 22u
 #endif
 #if defined(WTYPE_BF16) || defined(WTYPE_F16)
+#ifndef CHUNK
+#define CHUNK 2048u /* inputs of a unit */
+#endif
 #define RG         4u
-#define UNIT_BYTES 16384u
-#define X_BYTES    8192u /* of 2048 inputs: f32, of each 256 the first four of every thread, then the others */
+#define UNIT_BYTES (2u * RG * CHUNK)
+#define X_BYTES    (4u * CHUNK) /* f32, of each 256 inputs the first four of every thread, then the others */
 #else
 #ifdef BLOCK_BYTES
 #define RG         8u
@@ -139,7 +142,7 @@ FN void multiply(const u8 *const *unit, u32 n, const u8 *x, f32 (*acc)[RG]) {
     uint4 w[2][RG];
     f32 e[8];
 #pragma unroll
-    for (u32 i = 0; i < n * RG; i++) w[i / RG][i % RG] = *(const uint4 *)(unit[i / RG] + 4096u * (i % RG) + 512u * warp + 16u * lane);
+    for (u32 i = 0; i < n * RG; i++) w[i / RG][i % RG] = *(const uint4 *)(unit[i / RG] + 2u * CHUNK * (i % RG) + 512u * warp + 16u * lane);
     float4 e0 = *(const float4 *)(x + 1024u * warp + 16u * lane), e1 = *(const float4 *)(x + 1024u * warp + 512u + 16u * lane);
     e[0] = e0.x, e[1] = e0.y, e[2] = e0.z, e[3] = e0.w, e[4] = e1.x, e[5] = e1.y, e[6] = e1.z, e[7] = e1.w;
 #pragma unroll

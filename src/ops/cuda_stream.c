@@ -12,6 +12,13 @@ static uint32_t block_bytes(const struct pl_device_weight *w) {
     return taken ? pl_dtype_info(w->dtype)->block_bytes : 0;
 }
 
+/* Inputs of a unit. Plain weights: rows in equal parts, so that no unit leaves its place in the ring half empty. */
+static uint32_t chunk_of(const struct pl_device_weight *w) {
+    uint32_t chunks = (uint32_t)((w->cols + CHUNK - 1) / CHUNK);
+    return is_half(w) ? (uint32_t)(((w->cols + chunks - 1) / chunks + 255) / 256 * 256) : CHUNK;
+}
+uint32_t pl_stream_chunk_index(const struct pl_device_weight *w) { return chunk_of(w) / 256 - 1; }
+
 struct layout {
     uint32_t together; /* outputs */
     uint32_t unit, fixed, depth;
@@ -20,8 +27,8 @@ struct layout {
 static struct layout layout_of(const struct pl_kernels *ks, const struct pl_device_weight *w) {
     struct layout l = {.together = is_half(w) ? 4 : block_bytes(w) > 0 ? 8 : 16};
     uint32_t chunks = (uint32_t)((w->cols + CHUNK - 1) / CHUNK), most = pl_device_info(ks->device)->shared_optin_bytes;
-    uint32_t half = (most + RESERVED) / 2 - RESERVED, input = is_half(w) ? 8192 : 4608;
-    l.unit = is_half(w) ? 16384 : 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
+    uint32_t half = (most + RESERVED) / 2 - RESERVED, input = is_half(w) ? 4 * chunk_of(w) : 4608;
+    l.unit = is_half(w) ? 8 * chunk_of(w) : 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
     if (block_bytes(w) > 0) l.unit = 8 * (64 * block_bytes(w) + 48);
     uint32_t stage = l.unit + 2 * (uint32_t)sizeof(uint64_t);
     if (chunks > most / input) return l;
@@ -66,6 +73,7 @@ enum pl_status pl_kernel_stream(struct pl_kernels *ks, const struct pl_device_we
     if (kind.norm) pl_jit_set(&s, "HAS_NORM", "1");
     if (kind.glu) pl_jit_set(&s, "HAS_GLU", "1");
     if (kind.glu && kind.gelu) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    if (chunk_of(w) != CHUNK) pl_jit_set_u32(&s, "CHUNK", chunk_of(w));
     pl_jit_set_weight(&s, w);
     short_name(w, kind, name, sizeof name);
     return pl_kernel_make(ks, &s, GROUP, name, out, err);

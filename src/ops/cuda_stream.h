@@ -13,7 +13,9 @@ struct pl_stream_kind {
     bool norm;      /* the input is normed first */
     bool glu, gelu; /* two matrices become act(first) * second: silu, or gelu by its tanh form */
 };
-enum { PL_STREAM_KINDS = 6 };
+enum { PL_STREAM_KINDS = 6, PL_STREAM_CHUNKS = 8 };
+/* Of weights so wide: which of PL_STREAM_CHUNKS kernels of a kind. */
+uint32_t pl_stream_chunk_index(const struct pl_device_weight *w);
 uint32_t pl_stream_index(struct pl_stream_kind kind);
 const char *pl_stream_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows);
 void pl_kernel_stream_name(const struct pl_device_weight *w, struct pl_stream_kind kind, char out[48]);

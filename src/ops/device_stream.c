@@ -27,10 +27,10 @@ bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n) {
     return true;
 }
 
-static enum pl_status kernel_of(struct dev_ops *d, struct dev_format *f, struct pl_stream_kind kind,
-                                struct pl_kernel **out) {
-    struct pl_kernel *k = &f->stream[pl_stream_index(kind)];
-    if (k->jit == NULL) PL_TRY(pl_kernel_stream(&d->ks, &f->w, kind, k, &d->ks.err));
+static enum pl_status kernel_of(struct dev_ops *d, struct dev_format *f, const struct pl_device_weight *w,
+                                struct pl_stream_kind kind, struct pl_kernel **out) {
+    struct pl_kernel *k = &f->stream[pl_stream_chunk_index(w)][pl_stream_index(kind)];
+    if (k->jit == NULL) PL_TRY(pl_kernel_stream(&d->ks, w, kind, k, &d->ks.err));
     *out = k;
     return PL_OK;
 }
@@ -62,7 +62,7 @@ static enum pl_status run(struct pl_ops *o, enum pl_op op, struct pl_stream_kind
         l->offset = n->offset;
         d->norm_waits = (struct dev_norm){0};
     }
-    enum pl_status st = kernel_of(d, f, kind, &k);
+    enum pl_status st = kernel_of(d, f, l->w[0], kind, &k);
     if (st == PL_OK) st = pl_launch_stream(&d->ks, k, kind, l);
     if (st == PL_OK) pl_ops_count(o, op, k->name, 1, bytes);
     if (st == PL_OK && kind.norm)

@@ -893,7 +893,8 @@ static void destroy(struct pl_ops *o) {
             pl_kernel_free(&d->ks, &f->unpack);
             pl_kernel_free(&d->ks, &f->retile);
             for (int i = 0; i < PL_MMA_SIZES; i++) pl_kernel_free(&d->ks, &f->mma[i]);
-            for (int i = 0; i < PL_STREAM_KINDS; i++) pl_kernel_free(&d->ks, &f->stream[i]);
+            for (int i = 0; i < PL_STREAM_CHUNKS * PL_STREAM_KINDS; i++)
+                pl_kernel_free(&d->ks, &f->stream[i / PL_STREAM_KINDS][i % PL_STREAM_KINDS]);
             for (int i = 0; i < 2; i++) pl_kernel_free(&d->ks, &f->chain[i]);
             pl_free(f);
         }

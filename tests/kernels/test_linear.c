@@ -763,6 +763,7 @@ static void streams(void) {
                  {2176, 768, 2, {.norm = true, .glu = true}},
                  {80, 2048, 2, {.glu = true, .gelu = true}},
                  {144, 2560, 2, {.norm = true, .glu = true, .gelu = true}},
+                 {64, 5120, 1, {.norm = true}},
                  {64, 14336, 1, {0}},
                  {16, 28672, 1, {0}},
                  {35904, 256, 1, {.norm = true}}};
