@@ -158,13 +158,19 @@ static const char *const names_amx[][2] = NAMES(AMX, F32);
 static const char *const names_amx_q8[][1] = NAMES(AMX, Q8);
 static const char *const names_amx_wide[][1] = NAMES(AMX, WIDE);
 
+/* Float weights by terms: of few rows only where all rows must have the same bits, for vectors read one row twice as fast.
+ */
+static bool by_terms(const struct pl_cpu *c, size_t rows) {
+    return c->table->float_groups != NULL && (!c->wide || rows >= WIDE_ROWS_MIN);
+}
+
 const char *pl_cpu_weight_kernel(const struct pl_cpu *c, const struct pl_cpu_weight *w, size_t rows) {
     size_t many = rows > 1;
     bool q8 = w->kind == KIND_Q8;
     if (w->kind == KIND_PLAIN && w->t.dtype == PL_TERNARY) return many ? "scalar/ternaryxq8/gemm" : "scalar/ternaryxq8/gemv";
     if (cpu_wide_takes(c, w, rows)) return names_amx_wide[w->t.dtype][0];
     if (c->table->isa == PL_ISA_AMX && q8 && rows >= CPU_AMX_ROWS_MIN) return names_amx_q8[w->t.dtype][0];
-    if (c->table->isa == PL_ISA_AMX && w->kind == KIND_FLOAT) return names_amx[w->t.dtype][many];
+    if (w->kind == KIND_FLOAT && by_terms(c, rows)) return names_amx[w->t.dtype][many];
     if (c->table->isa == PL_ISA_AVX512 || c->table->isa == PL_ISA_AMX)
         return q8 ? names_avx512_q8[w->t.dtype][many] : names_avx512[w->t.dtype][many];
     if (c->table->isa == PL_ISA_I8MM && q8) return names_i8mm_q8[w->t.dtype][many];
@@ -485,7 +491,7 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
     }
     p.rows_per_pass = PL_MAX((size_t)PASS_ROWS, PASS_BYTES / (in * sizeof(float)));
     p.passes = (most_rows(m) + p.rows_per_pass - 1) / p.rows_per_pass;
-    p.terms = floats && c->table->float_groups != NULL;
+    p.terms = floats && by_terms(c, m->rows);
     if (p.terms) {
         plan_terms(&p, in);
         p.passes = PL_MAX(p.passes, (p.most_terms + p.terms_per_pass - 1) / p.terms_per_pass);

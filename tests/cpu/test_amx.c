@@ -11,11 +11,13 @@
 #define NEEDS_AVX512() \
     if (!pl_cpu_isa_available(PL_ISA_AVX512)) SKIP("this CPU has no AVX-512 (or no bf16 in it)")
 
+static bool allow_wide;
 static void multiply(enum pl_isa isa, const struct pl_tensor *t, const float *x, size_t rows, bool fine, bool accumulate,
                      float *y, char kernel[64]) {
     struct pl_cpu *c = cpu_make(isa, 2);
     struct pl_err err = {0};
     const size_t in = (size_t)pl_tensor_cols(t), out = (size_t)pl_tensor_rows(t);
+    pl_cpu_allow_wide(c, allow_wide);
     assert_int_equal(pl_cpu_reserve(c, rows, in, 128, &err), PL_OK);
     struct pl_cpu_weight *w = NULL;
     assert_int_equal(pl_cpu_weight_create(c, t, &w, &err), PL_OK);
@@ -165,6 +167,34 @@ static void wide_products_are_right(void **state) {
     }
 }
 
+/* Where wide products are allowed, fewer rows of float weights are AVX-512's, bit for bit; where they are not, terms. */
+static void few_rows_of_floats_are_vectors(void **state) {
+    (void)state;
+    NEEDS_AVX512();
+    static const enum pl_dtype types[] = {PL_F32, PL_F16, PL_BF16};
+    enum { OUT = 37, IN = 301, MOST = 47 };
+    float *x = malloc(MOST * IN * sizeof *x), *want = malloc(MOST * OUT * sizeof *want),
+          *got = malloc(MOST * OUT * sizeof *got);
+    uint64_t rng = 9;
+    rng_fill(&rng, x, MOST * IN);
+    for (size_t k = 0; k < PL_COUNT_OF(types); k++)
+        for (size_t rows = 1; rows <= MOST; rows += 23) {
+            const struct weight_case one = {types[k], 0, 0, 0};
+            struct pl_tensor t = tensor_random(&one, OUT, IN, k);
+            char kernel[64];
+            multiply(PL_ISA_AVX512, &t, x, rows, false, false, want, kernel);
+            for (int wide = 0; wide < 2; wide++) {
+                allow_wide = wide != 0;
+                multiply(PL_ISA_AMX, &t, x, rows, false, false, got, kernel);
+                allow_wide = false;
+                assert_int_equal(memcmp(want, got, rows * OUT * sizeof *got) == 0, wide);
+                assert_int_equal(strncmp(kernel, "avx512/", 7) == 0, wide);
+            }
+            tensor_free(&t);
+        }
+    free(x), free(want), free(got);
+}
+
 /* Where rounding is an instruction, it rounds as the other words for it do. */
 static void both_ways_round_alike(void **state) {
     (void)state;
@@ -255,9 +285,9 @@ static void what_is_declined_says_why(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bits_are_those_of_avx512), cmocka_unit_test(wide_products_are_right),
-        cmocka_unit_test(both_ways_round_alike),        cmocka_unit_test(a_wrong_product_of_any_format_is_found),
-        cmocka_unit_test(what_is_declined_says_why),
+        cmocka_unit_test(the_bits_are_those_of_avx512),   cmocka_unit_test(wide_products_are_right),
+        cmocka_unit_test(both_ways_round_alike),          cmocka_unit_test(a_wrong_product_of_any_format_is_found),
+        cmocka_unit_test(few_rows_of_floats_are_vectors), cmocka_unit_test(what_is_declined_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
