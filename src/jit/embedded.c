@@ -39,6 +39,11 @@
     X(cuda_moe_router, "cuda/moe_router.k.c")           \
     X(cuda_moe_math, "cuda/moe_math.h")                 \
     X(cuda_moe_wide, "cuda/moe_wide.k.c")               \
+    X(cuda_moe_sort, "cuda/moe_sort.k.c")               \
+    X(cuda_norm_rows, "cuda/norm_rows.k.c")             \
+    X(cuda_tf32x3_math, "cuda/tf32x3.h")                \
+    X(cuda_tf32x3_few, "cuda/tf32x3_few.k.c")           \
+    X(cuda_tf32x3, "cuda/tf32x3.k.c")                   \
     X(cuda_mma, "cuda/mma.k.c")                         \
     X(cuda_paged_lone, "cuda/paged_lone.h")             \
     X(cuda_paged_mma, "cuda/paged_mma.k.c")             \

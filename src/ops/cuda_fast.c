@@ -159,6 +159,22 @@ enum pl_status pl_launch_merge(struct pl_kernels *ks, struct pl_split_attention 
     return pl_kernel_launch(ks, &k->merge, p->heads, p->rows, 0, merge, PL_COUNT_OF(merge));
 }
 
+/* --- norms of many rows --- */
+
+enum { NORM_ROWS_GROUP = 128, NORM_ROWS_COLS = 8192 };
+bool pl_norm_rows(const struct pl_kernels *ks, size_t cols) {
+    return pl_cuda_capability(ks) >= 80 && cols % 4 == 0 && cols <= NORM_ROWS_COLS;
+}
+enum pl_status pl_kernel_norm_rows(struct pl_kernels *ks, size_t cols, struct pl_kernel *out, struct pl_err *err) {
+    struct pl_jit_spec s = {.file = "cuda/norm_rows.k.c", .entry = "pk_norm_rows"};
+    uint32_t per = (uint32_t)((cols + 4 * NORM_ROWS_GROUP - 1) / (4 * NORM_ROWS_GROUP));
+    char name[40];
+    pl_jit_set_u32(&s, "GROUP", NORM_ROWS_GROUP);
+    pl_jit_set_u32(&s, "PER", per);
+    snprintf(name, sizeof name, "norm_rows/%u", per * 4 * NORM_ROWS_GROUP);
+    return pl_kernel_make(ks, &s, NORM_ROWS_GROUP, name, out, err);
+}
+
 /* --- with the rotation and the append --- */
 
 const char *pl_whole_declines(const struct pl_kernels *ks, struct pl_rope_kind kind, size_t head_dim, size_t rope_dim,

@@ -41,6 +41,12 @@ enum pl_status pl_launch_split(struct pl_kernels *ks, struct pl_split_attention 
 enum pl_status pl_launch_merge(struct pl_kernels *ks, struct pl_split_attention *k, const struct pl_launch_attention *a,
                                uint32_t splits, pl_buffer_in *parts, pl_buffer_in *lse) PL_MUST_CHECK;
 
+/* Norms of many rows (pl_launch_norm without a second input), values in registers. */
+enum { PL_NORM_ROWS = 128 }; /* from so many on they are taken */
+bool pl_norm_rows(const struct pl_kernels *ks, size_t cols);
+enum pl_status pl_kernel_norm_rows(struct pl_kernels *ks, size_t cols, struct pl_kernel *out,
+                                   struct pl_err *err) PL_MUST_CHECK;
+
 /* The same with the rotation and the append before it, and optionally the merge, in one launch: one token a sequence. */
 const char *pl_whole_declines(const struct pl_kernels *ks, struct pl_rope_kind kind, size_t head_dim, size_t rope_dim,
                               bool exact);

@@ -18,6 +18,7 @@ enum {
     FMA_GROUP = 256,
     FMA_GROUP_FEW = 64,
     FMA_TILE = 64,
+    TF32_ROWS_FEW = 1024,
     SPAN_BULK = 3,
     BULK_HELD = 4,
     BULK_SHARED_MAX = 100 * 1024, /* two groups a multiprocessor at least */
@@ -181,6 +182,25 @@ enum pl_status pl_launch_moe_choose(struct pl_kernels *ks, struct pl_kernel *k, 
     args[n++] = PL_ARG_VALUE(a);
     if (order) args[n++] = PL_ARG_VALUE(stride);
     return pl_kernel_launch(ks, k, order ? 1 : groups(r->rows, CHOOSE_GROUP / 32), 1, 0, args, n);
+}
+
+enum pl_status pl_kernel_moe_sort(struct pl_kernels *ks, uint32_t experts, uint32_t tile, struct pl_kernel *out,
+                                  struct pl_err *err) {
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/moe_sort.k.c", .entry = "pk_moe_sort"};
+    PL_ASSERT(experts <= PL_MOE_SORT_EXPERTS);
+    pl_jit_set_u32(&s, "GROUP", PL_MOE_SORT_SLOTS / 2);
+    pl_jit_set_u32(&s, "EXPERTS", experts);
+    pl_jit_set_u32(&s, "TILE", tile);
+    snprintf(name, sizeof name, "moe_sort/x%u/t%u", experts, tile);
+    return pl_kernel_make(ks, &s, PL_MOE_SORT_SLOTS / 2, name, out, err);
+}
+enum pl_status pl_launch_moe_sort(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room, size_t slots) {
+    u32 count = (u32)slots, stride = (u32)room->slots;
+    PL_ASSERT(slots <= room->slots);
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(&room->ids), PL_ARG_BUFFER(&room->order), PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(count), PL_ARG_VALUE(stride)};
+    return pl_kernel_launch(ks, k, groups(slots, PL_MOE_SORT_SLOTS), 1, 0, args, PL_COUNT_OF(args));
 }
 
 /* --- one row on sm_90 --- */
@@ -374,16 +394,36 @@ const char *pl_fma_declines(const struct pl_kernels *ks, const struct pl_device_
     if (w->cols % 4 != 0) return "width";
     return rows <= PL_FMA_ROWS_FEW && w->rows > PL_FMA_OUT_FEW ? "few rows" : NULL;
 }
-uint32_t pl_fma_kernel_of(size_t rows) { return rows <= 1 ? 0 : rows <= PL_FMA_ROWS_FEW ? 1 : 2; }
-static const char *const fma_names[PL_FMA_KERNELS] = {"cuda/fma/f32/r1", "cuda/fma/f32/r8", "cuda/fma/f32"};
-const char *pl_fma_name(size_t rows) { return fma_names[pl_fma_kernel_of(rows)]; }
+/* Rows and outputs of a group of threads, and its size; without outputs: fma.k.c. */
+static const struct {
+    const char *name;
+    uint32_t rows, outs, group;
+} fmas[PL_FMA_KERNELS] = {{"cuda/fma/f32/r1", 0, 0, 0},      {"cuda/fma/f32/r8", 0, 0, 0},
+                          {"cuda/fma/f32", 0, 0, 0},         {"cuda/tf32x3/r8", 8, 16, 512},
+                          {"cuda/tf32x3/r16", 16, 16, 512},  {"cuda/tf32x3/o16", 32, 16, 512},
+                          {"cuda/tf32x3/o128", 32, 128, 512}};
+enum { FMA_UNITS_FEW = 3, FMA_UNITS = 5 };
+uint32_t pl_fma_kernel_of(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows) {
+    if (rows <= 1) return 0;
+    if (pl_cuda_capability(ks) < 80 || w->rows > PL_FMA_OUT_FEW) return rows <= PL_FMA_ROWS_FEW ? 1 : 2;
+    for (uint32_t i = FMA_UNITS_FEW; i < FMA_UNITS; i++)
+        if (rows <= fmas[i].rows) return i;
+    return rows <= TF32_ROWS_FEW ? FMA_UNITS : FMA_UNITS + 1;
+}
+const char *pl_fma_name(uint32_t which) { return fmas[which].name; }
 
 enum pl_status pl_kernel_fma(struct pl_kernels *ks, uint32_t which, struct pl_kernel *out, struct pl_err *err) {
-    struct pl_jit_spec s = {.file = "cuda/fma.k.c", .entry = "pk_fma"};
-    uint32_t group = which < 2 ? FMA_GROUP_FEW : FMA_GROUP;
+    bool units = fmas[which].outs > 0;
+    struct pl_jit_spec s = {.file = !units              ? "cuda/fma.k.c"
+                                    : which < FMA_UNITS ? "cuda/tf32x3_few.k.c"
+                                                        : "cuda/tf32x3.k.c",
+                            .entry = units ? "pk_tf32x3" : "pk_fma"};
+    uint32_t group = units ? fmas[which].group : which < 2 ? FMA_GROUP_FEW : FMA_GROUP;
     pl_jit_set_u32(&s, "GROUP", group);
+    if (which >= FMA_UNITS) pl_jit_set_u32(&s, "OUTS", fmas[which].outs);
+    if (units && which < FMA_UNITS) pl_jit_set_u32(&s, "ROWS_8", fmas[which].rows / 8);
     if (which < 2) pl_jit_set_u32(&s, "ROWS", which == 0 ? 1 : PL_FMA_ROWS_FEW);
-    return pl_kernel_make(ks, &s, group, fma_names[which] + sizeof "cuda", out, err);
+    return pl_kernel_make(ks, &s, group, fmas[which].name + sizeof "cuda", out, err);
 }
 enum pl_status pl_launch_fma(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w, pl_buffer_in *x,
                              pl_buffer_in *bias, pl_buffer_in *y, size_t rows, bool add) {
@@ -391,6 +431,9 @@ enum pl_status pl_launch_fma(struct pl_kernels *ks, struct pl_kernel *k, const s
     a.flags = (bias != NULL ? PL_LINEAR_BIAS : 0u) | (add ? PL_LINEAR_ADD : 0u);
     struct pl_device_arg args[] = {PL_ARG_BUFFER(&w->data), PL_ARG_BUFFER(x),           PL_ARG_BUFFER(bias),
                                    PL_ARG_BUFFER(y),        PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(a)};
+    uint32_t which = pl_fma_kernel_of(ks, w, rows), outs = fmas[which].outs;
+    if (outs > 0)
+        return pl_kernel_launch(ks, k, groups(w->rows, outs), groups(rows, fmas[which].rows), 0, args, PL_COUNT_OF(args));
     if (rows <= PL_FMA_ROWS_FEW)
         return pl_kernel_launch(ks, k, groups(w->rows, FMA_GROUP_FEW / 32), 1, 0, args, PL_COUNT_OF(args));
     return pl_kernel_launch(ks, k, groups(w->rows, FMA_TILE), groups(rows, FMA_TILE), 0, args, PL_COUNT_OF(args));

@@ -45,6 +45,13 @@ enum pl_status pl_kernel_moe_choose(struct pl_kernels *ks, uint32_t experts, uin
 enum pl_status pl_launch_moe_choose(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room,
                                     const struct pl_launch_route *r, bool order) PL_MUST_CHECK;
 
+/* The order by many groups of threads, for any router (kernels/cuda/moe_sort.k.c). */
+enum { PL_MOE_SORT_EXPERTS = 1024, PL_MOE_SORT_SLOTS = 2048 }; /* at most; of a group */
+enum pl_status pl_kernel_moe_sort(struct pl_kernels *ks, uint32_t experts, uint32_t tile, struct pl_kernel *out,
+                                  struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_launch_moe_sort(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room,
+                                  size_t slots) PL_MUST_CHECK;
+
 /* --- one row on sm_90: both products choose for themselves (kernels/cuda/moe_one.k.c), after norm and logits in one launch
  * (moe_router.k.c). up is followed by mix with no launch between them. --- */
 enum pl_moe_one { PL_MOE_ONE_UP, PL_MOE_ONE_MIX, PL_MOE_ONE_COUNT };
@@ -96,11 +103,13 @@ struct pl_launch_moe_dense {
 enum pl_status pl_launch_moe_dense(struct pl_kernels *ks, struct pl_moe_dense *d, struct pl_kernel *k,
                                    const struct pl_moe_room *room, const struct pl_launch_moe_dense *m) PL_MUST_CHECK;
 
-/* --- f32 weights, nothing rounded: routers (kernels/cuda/fma.k.c) --- */
-enum { PL_FMA_ROWS_FEW = 8, PL_FMA_OUT_FEW = 1024, PL_FMA_KERNELS = 3 }; /* for 1, up to 8 and more rows */
+/* --- f32 weights, nothing rounded: routers (kernels/cuda/fma.k.c; from two rows on and with few outputs tf32x3.k.c and
+ * tf32x3_few.k.c) --- */
+enum { PL_FMA_ROWS_FEW = 8, PL_FMA_OUT_FEW = 1024, PL_FMA_KERNELS = 7 };
 const char *pl_fma_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows);
-uint32_t pl_fma_kernel_of(size_t rows); /* index of the kernel */
-const char *pl_fma_name(size_t rows);
+/* Index of the kernel. */
+uint32_t pl_fma_kernel_of(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t rows);
+const char *pl_fma_name(uint32_t which);
 enum pl_status pl_kernel_fma(struct pl_kernels *ks, uint32_t which, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_launch_fma(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_device_weight *w, pl_buffer_in *x,
                              pl_buffer_in *bias, pl_buffer_in *y, size_t rows, bool add) PL_MUST_CHECK;

@@ -168,8 +168,9 @@ static enum pl_status by_slot(struct pl_ops *o, const struct pl_moe *p, const st
     return product(o, p->down, PL_MOE_MIX, 0, &m);
 }
 
-enum pl_status dev_moe_order(struct pl_ops *o, struct pl_moe_route *k, size_t rows) {
+enum pl_status dev_moe_order(struct pl_ops *o, struct pl_moe_route *k, size_t rows, uint32_t tile) {
     struct dev_ops *d = dev_of(o);
+    if (dev_moe_sorts(d, k->experts)) return dev_moe_sort(o, k->experts, rows * k->used, tile);
     return dev_done(o, PL_OP_moe, &k->order, 0, pl_launch_moe_order(&d->ks, k, &d->moe.room, rows));
 }
 enum pl_status dev_moe_combine(struct pl_ops *o, struct pl_moe_route *k, struct pl_activation *y) {
@@ -198,7 +199,7 @@ static enum pl_status choice(struct pl_ops *o, struct pl_moe_route *k, const str
     if (pl_device_info(dev_of(o)->ks.device)->kind == PL_DEVICE_CUDA && dev_moe_chooses(dev_of(o), r, p))
         return dev_moe_choose(o, k, r, p, tile);
     PL_TRY(route(o, k, r));
-    return tile > 0 ? dev_moe_order(o, k, r->rows) : PL_OK;
+    return tile > 0 ? dev_moe_order(o, k, r->rows, tile) : PL_OK;
 }
 
 enum { MOE_IMPLS = 4, GRID_MAX = 65535 };

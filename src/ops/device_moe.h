@@ -8,7 +8,8 @@
 /* The kernels of choice and order for tiles of so many rows; the failure is reported. */
 enum pl_status dev_moe_kernels(struct dev_ops *d, const struct pl_moe *p, uint32_t tile,
                                struct pl_moe_route **out) PL_MUST_CHECK;
-enum pl_status dev_moe_order(struct pl_ops *o, struct pl_moe_route *k, size_t rows) PL_MUST_CHECK;
+/* tile: rows of a tile of k's order. */
+enum pl_status dev_moe_order(struct pl_ops *o, struct pl_moe_route *k, size_t rows, uint32_t tile) PL_MUST_CHECK;
 enum pl_status dev_moe_combine(struct pl_ops *o, struct pl_moe_route *k, struct pl_activation *y) PL_MUST_CHECK;
 
 /* device_moe_cuda.c */
@@ -17,6 +18,9 @@ enum pl_status dev_moe_combine(struct pl_ops *o, struct pl_moe_route *k, struct 
 bool dev_moe_chooses(const struct dev_ops *d, const struct pl_launch_route *r, const struct pl_moe *p);
 enum pl_status dev_moe_choose(struct pl_ops *o, struct pl_moe_route *k, const struct pl_launch_route *r,
                               const struct pl_moe *p, uint32_t tile) PL_MUST_CHECK;
+/* The order by many groups of threads: whether, and it. */
+bool dev_moe_sorts(const struct dev_ops *d, uint32_t experts);
+enum pl_status dev_moe_sort(struct pl_ops *o, uint32_t experts, size_t slots, uint32_t tile) PL_MUST_CHECK;
 /* The matrices of a layer, loaded as the file has them, into strips where all of them can go together. */
 enum pl_status dev_moe_rearrange(struct dev_ops *d, const struct pl_moe *p, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, size_t rows,

@@ -12,9 +12,11 @@ enum {
 };
 
 /* All strips of a group asked for at once from the copy engine: for one row (moe_one) right on a card and slower there than
- * what is taken; for more (bulk) slower too (docs/perf/h200.md), and the form that whole models have passed with. */
+ * what is taken; for more (bulk) faster for down, slower for gate and up (docs/perf/h200.md). */
 #define ONE_BY_COPIES false
-#define BULK_COPIES   true
+static bool takes_bulk(const struct dev_ops *d, const struct pl_device_weight *w, enum pl_moe_mma which, bool direct) {
+    return which == PL_MOE_MMA_DOWN && pl_moe_bulk(&d->ks, w, which, direct);
+}
 
 static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
 static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
@@ -139,7 +141,20 @@ enum pl_status dev_moe_choose(struct pl_ops *o, struct pl_moe_route *k, const st
     c->experts = experts;
     c->used = used;
     PL_TRY(dev_done(o, PL_OP_moe, &c->k, 0, pl_launch_moe_choose(&d->ks, &c->k, &d->moe.room, r, both)));
-    return tile > 0 && !both ? dev_moe_order(o, k, r->rows) : PL_OK;
+    return tile > 0 && !both ? dev_moe_order(o, k, r->rows, tile) : PL_OK;
+}
+bool dev_moe_sorts(const struct dev_ops *d, uint32_t experts) {
+    return pl_cuda_capability(&d->ks) >= 80 && experts <= PL_MOE_SORT_EXPERTS;
+}
+enum pl_status dev_moe_sort(struct pl_ops *o, uint32_t experts, size_t slots, uint32_t tile) {
+    struct dev_ops *d = dev_of(o);
+    uint32_t which = tile == PL_MOE_TILE ? 0 : 1;
+    struct pl_kernel *k = &d->moe.sort[which];
+    bool made = k->jit != NULL && d->moe.sort_experts[which] == experts;
+    enum pl_status st = made ? PL_OK : pl_kernel_moe_sort(&d->ks, experts, tile, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    d->moe.sort_experts[which] = experts;
+    return dev_done(o, PL_OP_moe, k, 0, pl_launch_moe_sort(&d->ks, k, &d->moe.room, slots));
 }
 
 /* --- rearranged weights --- */
@@ -148,7 +163,7 @@ static enum pl_status product(struct pl_ops *o, const struct pl_weight *weight, 
                               struct pl_launch_moe_mma *m) {
     struct dev_ops *d = dev_of(o);
     const struct dev_weight *w = weight_of(weight);
-    m->bulk = BULK_COPIES && which != PL_MOE_MMA_MIX && pl_moe_bulk(&d->ks, &w->w, which, m->direct);
+    m->bulk = takes_bulk(d, &w->w, which, m->direct);
     struct pl_kernel *k = &w->format->moe_mma[which][act][m->bulk ? 2 : m->direct];
     enum pl_status st = PL_OK;
     if (k->jit == NULL) st = pl_kernel_moe_mma(&d->ks, &w->w, which, act, m->direct, m->bulk, k, &d->ks.err);
@@ -180,8 +195,7 @@ static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
     const struct pl_device_weight *up = &weight_of(p->gate)->w, *down = &weight_of(p->down)->w;
     const struct pl_launch_route r = {
         .bias = bias_of(p->choice_bias), .sigmoid = p->router == PL_ROUTER_SIGMOID, .groups = p->groups};
-    bool bulk_up = BULK_COPIES && pl_moe_bulk(&d->ks, up, PL_MOE_MMA_UP, false),
-         bulk_down = BULK_COPIES && pl_moe_bulk(&d->ks, down, PL_MOE_MMA_DOWN, false);
+    bool bulk_up = takes_bulk(d, up, PL_MOE_MMA_UP, false), bulk_down = takes_bulk(d, down, PL_MOE_MMA_DOWN, false);
     uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
     PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, false, bulk_up, &noted, &d->ks.err));
     PL_TRY(pl_kernel_moe_mma(&d->ks, down, PL_MOE_MMA_DOWN, 0, false, bulk_down, &noted, &d->ks.err));

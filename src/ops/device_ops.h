@@ -147,7 +147,8 @@ struct dev_ops {
     struct pl_kernels ks;
     struct pl_kernel elementwise[PL_EW_COUNT], norm, add_norm, layer_norm[2]; /* without and with bias: made when used */
     struct dev_choice choice;
-    struct pl_kernel fma[PL_FMA_KERNELS], router;
+    struct pl_kernel fma[PL_FMA_KERNELS], router, norm_rows; /* the last for norm_cols */
+    size_t norm_cols;
     struct dev_format *formats;
     struct pl_device_buffer step, step_windowed; /* the second: the same with the block tables of windowed layers */
     uint32_t *staging, stride, longest;          /* longest sequence of the step, in tokens */
@@ -174,6 +175,8 @@ struct dev_ops {
         struct pl_mma_room ready;               /* inputs that nobody else made ready */
         struct pl_moe_dense dense;
         struct pl_kernel pair[PL_MOE_ACTS], down;
+        struct pl_kernel sort[2]; /* by tiles: few rows, many */
+        uint32_t sort_experts[2];
         struct dev_moe_choice {
             struct pl_kernel k;
             uint32_t experts, used;
@@ -374,6 +377,8 @@ enum pl_status dev_gated_rounded(struct pl_ops *o, const struct pl_weight *const
                                  const struct pl_activation *x, struct pl_activation *const *y) PL_MUST_CHECK;
 
 /* device_stream.c: products of one row, and the norm before them. */
+/* The kernel of norms of so many rows by themselves. */
+enum pl_status dev_norm_kernel(struct dev_ops *d, size_t rows, size_t cols, struct pl_kernel **out) PL_MUST_CHECK;
 /* Whether the norm was put off. */
 bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n);
 /* Launches the norm or rotation that waits, if one does: every operation but a product begins with it. */

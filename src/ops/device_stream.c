@@ -19,6 +19,14 @@ bool dev_streams_strips(const struct dev_ops *d) {
 }
 static bool streams(const struct dev_ops *d) { return d->streams > 0 || (d->strip_streams > 0 && dev_streams_strips(d)); }
 
+enum pl_status dev_norm_kernel(struct dev_ops *d, size_t rows, size_t cols, struct pl_kernel **out) {
+    *out = &d->norm;
+    if (rows < PL_NORM_ROWS || d->base.invariant || !pl_norm_rows(&d->ks, cols)) return PL_OK;
+    *out = &d->norm_rows;
+    if (d->norm_rows.jit != NULL && d->norm_cols == cols) return PL_OK;
+    d->norm_cols = cols;
+    return dev_report(d, pl_kernel_norm_rows(&d->ks, cols, &d->norm_rows, &d->ks.err));
+}
 bool dev_norm_waits(struct dev_ops *d, const struct dev_norm *n) {
     if ((!streams(d) && d->routers == 0 && d->ternary.cols == 0) || n->x->rows != 1 || n->x->cols % 8 != 0 || n->x == n->y ||
         asked(d, PL_OP_norm))

@@ -254,7 +254,7 @@ static const char *weight_kernel(const struct pl_ops *o, const struct pl_weight 
     if (taken == PL_IMPL_CUBLASLT) return DEV_DENSE_NAME;
     if (taken == PL_IMPL_STREAM || taken == PL_IMPL_CHAIN) return dev_stream_name(f);
     if (taken == PL_IMPL_MMA) return dev_mma_name(d, f, rows);
-    if (taken == PL_IMPL_FMA) return pl_fma_name(rows);
+    if (taken == PL_IMPL_FMA) return pl_fma_name(pl_fma_kernel_of(&d->ks, &dw->w, rows));
     if (taken == PL_IMPL_GEMV) {
         rows = PL_MIN(rows, (size_t)PL_GEMV_ROWS_MAX);
         if (f->gemv_names[rows - 1][0] == 0) pl_kernel_gemv_name(&f->w, (uint32_t)rows, f->gemv_names[rows - 1]);
@@ -524,9 +524,11 @@ static enum pl_status launch_norm(struct pl_ops *o, struct pl_activation *x, con
                                   .eps = eps,
                                   .offset = offset};
     if (dev_prepares(d, x->rows, x->cols)) return dev_prepare(o, PL_OP_norm, PL_PREPARE_NORM, &p, y);
-    return done(o, PL_OP_norm, &d->norm, 0,
-                pl_launch_norm(&d->ks, &d->norm, data_of(x), NULL, &weight_of(w)->w.data, data_of(y), x->rows, x->cols, eps,
-                               offset));
+    struct pl_kernel *k = NULL;
+    PL_TRY(dev_norm_kernel(d, x->rows, x->cols, &k));
+    return done(
+        o, PL_OP_norm, k, 0,
+        pl_launch_norm(&d->ks, k, data_of(x), NULL, &weight_of(w)->w.data, data_of(y), x->rows, x->cols, eps, offset));
 }
 enum pl_status dev_norm(struct pl_ops *o, const struct dev_norm *n) {
     return launch_norm(o, n->x, n->w, n->eps, n->offset, n->y);
@@ -648,7 +650,7 @@ static enum pl_status gemv(struct pl_ops *o, enum pl_op op, size_t count, const 
 static enum pl_status fma_f32(struct pl_ops *o, enum pl_op op, const struct pl_weight *w, const struct pl_weight *bias,
                               const struct pl_activation *x, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
-    uint32_t which = pl_fma_kernel_of(x->rows);
+    uint32_t which = pl_fma_kernel_of(&d->ks, &weight_of(w)->w, x->rows);
     struct pl_kernel *k = &d->fma[which];
     enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_fma(&d->ks, which, k, &d->ks.err);
     if (st != PL_OK) return report(d, st);

@@ -406,6 +406,27 @@ static void only_cuda(struct gate *g) {
     compile(g, &fma);
 }
 
+/* Norms, routers and orders of many rows. */
+static void cuda_many_rows(struct gate *g) {
+    struct pl_jit_spec sort = spec("cuda/moe_sort.k.c", "pk_moe_sort", 1024);
+    pl_jit_set_u32(&sort, "EXPERTS", 60);
+    pl_jit_set_u32(&sort, "TILE", 128);
+    compile(g, &sort);
+    struct pl_jit_spec norm = spec("cuda/norm_rows.k.c", "pk_norm_rows", 128);
+    pl_jit_set_u32(&norm, "PER", 16);
+    compile(g, &norm);
+    for (uint32_t outs = 16; outs <= 128; outs *= 8) {
+        struct pl_jit_spec s = spec("cuda/tf32x3.k.c", "pk_tf32x3", 512);
+        pl_jit_set_u32(&s, "OUTS", outs);
+        compile(g, &s);
+    }
+    for (uint32_t rows = 1; rows <= 2; rows++) {
+        struct pl_jit_spec s = spec("cuda/tf32x3_few.k.c", "pk_tf32x3", 512);
+        pl_jit_set_u32(&s, "ROWS_8", rows);
+        compile(g, &s);
+    }
+}
+
 static void cuda_inputs_and_attention(struct gate *g) {
     static const enum pl_dtype streamed[] = {PL_Q4_K, PL_Q6_K, PL_BF16, PL_F16, PL_Q8_0, PL_Q4_0, PL_Q4_1, PL_Q5_0};
     for (uint32_t i = 0; i < 2 * PL_COUNT_OF(streamed) && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
@@ -551,7 +572,8 @@ static void gate(enum pl_device_kind kind, const char *target) {
     experts(&gated);
     ternary(&gated);
     draws(&gated);
-    if (kind == PL_DEVICE_CUDA) ternary_units(&gated), only_cuda(&gated), cuda_inputs_and_attention(&gated);
+    if (kind == PL_DEVICE_CUDA)
+        ternary_units(&gated), only_cuda(&gated), cuda_many_rows(&gated), cuda_inputs_and_attention(&gated);
     struct pl_pool *pool = NULL;
     int threads = kind == PL_DEVICE_ROCM ? 1 : 0; /* hipRTC 5.2 dies when two compile at once */
     assert_int_equal(pl_pool_create(threads, &pool, &err), PL_OK);

@@ -137,6 +137,13 @@ static void check_order(uint32_t experts, uint32_t used, size_t rows, size_t spa
     CHECK(pl_device_upload(ks.device, ks.stream, &room.ids, 0, ids, slots * 4, &err));
     CHECK(pl_launch_moe_order(&ks, &k, &room, rows));
     order_is_right(ids, experts, slots, stride, PL_MOE_TILE);
+    for (uint32_t tile = PL_MOE_TILE; pl_cuda_capability(&ks) >= 80 && tile <= PL_MOE_DENSE_TILE; tile *= 16) {
+        struct pl_kernel sort = {0};
+        CHECK(pl_device_fill(ks.device, ks.stream, &room.order, 0xFF, &err));
+        CHECK(pl_kernel_moe_sort(&ks, experts, tile, &sort, &err));
+        CHECK(pl_launch_moe_sort(&ks, &sort, &room, slots));
+        order_is_right(ids, experts, slots, stride, tile);
+    }
     free(ids);
     pl_moe_deinit(&ks, &room);
 }
@@ -148,6 +155,10 @@ static void orders(void) {
         check_order(3, 1, rows[i], 0);
         check_order(5, 2, rows[i], 1);
     }
+    uint64_t before = rng; /* what comes later keeps its data */
+    check_order(128, 8, 1001, 3);
+    check_order(1024, 2, 517, 0);
+    rng = before;
 }
 static void test_orders(void **state) {
     (void)state;
@@ -757,10 +768,14 @@ static void test_one_row(void **state) {
 
 /* f32 weights. */
 static void fma_shapes(void) {
-    static const size_t shapes[][3] = {{9, 4, 1},      {64, 64, 64}, {65, 128, 130}, {200, 2052, 60},
-                                       {1, 2048, 128}, {3, 4100, 7}, {8, 36, 1024},  {1, 4, 1}};
+    static const size_t shapes[][3] = {{9, 4, 1},       {64, 64, 64},   {65, 128, 130}, {200, 2052, 60}, {1, 2048, 128},
+                                       {3, 4100, 7},    {8, 36, 1024},  {1, 4, 1},      {33, 2048, 128}, {1030, 2048, 128},
+                                       {1100, 20, 33},  {70, 64, 1030}, {2, 2048, 128}, {8, 2880, 32},   {13, 4100, 60},
+                                       {64, 2048, 130}, {27, 516, 16}};
+    uint64_t after = 0;
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
         size_t rows = shapes[i][0], in = shapes[i][1], out = shapes[i][2];
+        if (i == 8) after = rng; /* what comes later keeps its data */
         struct made m = make_tensor(PL_F32, out, in, 0, 0, PL_F32);
         struct pl_device_weight w = upload(&m);
         struct pl_kernel k = {0};
@@ -770,7 +785,7 @@ static void fma_shapes(void) {
             double *magnitude = malloc(rows * out * sizeof *magnitude);
             struct pl_device_buffer bx = kit_up(x, rows * in * 4), bb = kit_up(bias, out * 4),
                                     by = kit_up(want, rows * out * 4);
-            CHECK(pl_kernel_fma(&ks, pl_fma_kernel_of(rows), &k, &err));
+            CHECK(pl_kernel_fma(&ks, pl_fma_kernel_of(&ks, &w, rows), &k, &err));
             CHECK(pl_launch_fma(&ks, &k, &w, &bx, &bb, &by, rows, true));
             CHECK(pl_ref_matmul(&m.t, bias, x, in, rows, true, want, out, magnitude, row));
             float *y = kit_down(&by);
@@ -784,12 +799,66 @@ static void fma_shapes(void) {
         }
         made_free(&m, &w);
     }
+    rng = after;
 }
 static void test_fma(void **state) {
     (void)state;
     cuda_ran = 0;
     kit_each(fma_shapes);
     if (cuda_ran == 0) SKIP("no CUDA device here");
+}
+
+/* Routers of many rows choose as exact logits do, but among experts whose logits differ by no more than TIE of their terms'
+ * magnitudes; with inputs and weights of bf16 they do not. */
+enum { ROUTER_ROWS = 400, ROUTER_IN = 2048, ROUTER_X = 128, ROUTER_USED = 8 };
+#define TIE 1e-6
+static size_t wrong_choices(const float *got, const float *want, const double *magnitude) {
+    const struct pl_ref_route ref = {.experts = ROUTER_X, .used = ROUTER_USED, .renormalise = true, .scale = 1};
+    size_t chosen[2][ROUTER_USED], wrong = 0;
+    double weight[ROUTER_USED], scratch[2 * ROUTER_X];
+    for (size_t r = 0; r < ROUTER_ROWS; r++) {
+        const float *w = want + r * ROUTER_X;
+        pl_ref_route(&ref, got + r * ROUTER_X, chosen[0], weight, scratch);
+        pl_ref_route(&ref, w, chosen[1], weight, scratch);
+        double last = (double)w[chosen[1][ROUTER_USED - 1]];
+        for (size_t k = 0; k < ROUTER_USED; k++) {
+            size_t e = chosen[0][k];
+            wrong += (double)w[e] < last - TIE * magnitude[r * ROUTER_X + e];
+        }
+    }
+    return wrong;
+}
+static void router_choices(void) {
+    struct made m = make_tensor(PL_F32, ROUTER_X, ROUTER_IN, 0, 0, PL_F32);
+    struct pl_device_weight w = upload(&m);
+    struct pl_kernel k = {0};
+    size_t n = ROUTER_ROWS * ROUTER_X;
+    if (pl_cuda_capability(&ks) >= 80) {
+        float *x = kit_random(ROUTER_ROWS * ROUTER_IN, 1), *want = calloc(n, 4), *rounded = calloc(n, 4),
+              *row = malloc(ROUTER_IN * 4 + 4);
+        double *magnitude = malloc(n * sizeof *magnitude);
+        struct pl_device_buffer bx = kit_up(x, ROUTER_ROWS * ROUTER_IN * 4), by = kit_out(n * 4);
+        uint32_t which = pl_fma_kernel_of(&ks, &w, ROUTER_ROWS);
+        CHECK(pl_kernel_fma(&ks, which, &k, &err));
+        CHECK(pl_launch_fma(&ks, &k, &w, &bx, NULL, &by, ROUTER_ROWS, false));
+        CHECK(pl_ref_matmul(&m.t, NULL, x, ROUTER_IN, ROUTER_ROWS, false, want, ROUTER_X, magnitude, row));
+        float *y = kit_down(&by), *data = m.data;
+        for (size_t i = 0; i < ROUTER_ROWS * ROUTER_IN; i++) x[i] = pl_bf16_to_f32(pl_f32_to_bf16(x[i]));
+        for (size_t i = 0; i < ROUTER_X * ROUTER_IN; i++) data[i] = pl_bf16_to_f32(pl_f32_to_bf16(data[i]));
+        CHECK(pl_ref_matmul(&m.t, NULL, x, ROUTER_IN, ROUTER_ROWS, false, rounded, ROUTER_X, NULL, row));
+        assert_int_equal(wrong_choices(y, want, magnitude), 0);
+        assert_true(wrong_choices(rounded, want, magnitude) > 0);
+        free(x), free(want), free(rounded), free(row), free(magnitude), free(y);
+        kit_drop(&bx);
+        cuda_ran++;
+    }
+    made_free(&m, &w);
+}
+static void test_router_choices(void **state) {
+    (void)state;
+    cuda_ran = 0;
+    kit_each(router_choices);
+    if (cuda_ran == 0) skip();
 }
 
 /* The bound sees one slot of many sent to its neighbour. */
@@ -885,10 +954,10 @@ static void test_far(void **state) {
 
 int main(void) {
     struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),  cmocka_unit_test(test_orders), cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_lone),    cmocka_unit_test(test_packed), cmocka_unit_test(test_control),
-        cmocka_unit_test(test_repeats), cmocka_unit_test(test_far),    cmocka_unit_test(test_cuda),
-        cmocka_unit_test(test_fma),     cmocka_unit_test(test_routed), cmocka_unit_test(test_one_row),
-        cmocka_unit_test(test_choose)};
+        cmocka_unit_test(test_routes),  cmocka_unit_test(test_orders),        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_lone),    cmocka_unit_test(test_packed),        cmocka_unit_test(test_control),
+        cmocka_unit_test(test_repeats), cmocka_unit_test(test_far),           cmocka_unit_test(test_cuda),
+        cmocka_unit_test(test_fma),     cmocka_unit_test(test_routed),        cmocka_unit_test(test_one_row),
+        cmocka_unit_test(test_choose),  cmocka_unit_test(test_router_choices)};
     return TEST_RUN("experts", tests);
 }

@@ -5,6 +5,8 @@
  * test-timeout: 600 */
 #include "kit.h"
 
+#include "ops/cuda_fast.h"
+
 #include "ops/bandwidth.h"
 
 /* Every width, every row count, and both at their ends; a handful of them for sanitizers. */
@@ -59,6 +61,34 @@ static void norms(void) {
     assert_int_equal(counted, ran);
     pl_kernel_free(&ks, &plain);
     pl_kernel_free(&ks, &added);
+}
+
+static int rows_ran;
+/* The form that NVIDIA devices take for many rows; in place as well. */
+static void norms_in_registers(void) {
+    static const size_t shapes[][2] = {{1, 4}, {130, 2048}, {3, 8192}, {5, 516}, {9, 4096}, {2, 5120}};
+    for (size_t i = 0; i < PL_COUNT_OF(shapes) && pl_norm_rows(&ks, shapes[i][1]); i++, rows_ran++) {
+        size_t rows = shapes[i][0], cols = shapes[i][1], n = rows * cols;
+        struct pl_kernel k = {0};
+        float *x = kit_random(n, 3), *w = kit_random(cols, 1), *want = kit_random(n, 0);
+        struct pl_device_buffer bx = kit_up(x, n * 4), bw = kit_up(w, cols * 4), by = kit_out(n * 4);
+        CHECK(pl_kernel_norm_rows(&ks, cols, &k, &err));
+        CHECK(pl_launch_norm(&ks, &k, &bx, NULL, &bw, &by, rows, cols, 1e-5f, 1.0f));
+        CHECK(pl_launch_norm(&ks, &k, &bx, NULL, &bw, &bx, rows, cols, 1e-5f, 1.0f));
+        for (size_t r = 0; r < rows; r++) pl_ref_rmsnorm(x + r * cols, w, cols, 1e-5, 1.0, want + r * cols);
+        float *y = kit_down(&by), *z = kit_down(&bx);
+        kit_near(k.name, y, want, n, 2e-6, 0.01);
+        assert_memory_equal(y, z, n * 4);
+        free(x), free(w), free(want), free(y), free(z);
+        kit_drop(&bw);
+        pl_kernel_free(&ks, &k);
+    }
+}
+static void test_norms_in_registers(void **state) {
+    (void)state;
+    rows_ran = 0;
+    kit_each(norms_in_registers);
+    if (rows_ran == 0) skip();
 }
 
 static void one_layer_norm(size_t rows, size_t cols) {
@@ -260,8 +290,8 @@ static void test_picks(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_layer_norms),
-                                 cmocka_unit_test(test_elements), cmocka_unit_test(test_picks),
-                                 cmocka_unit_test(test_reads)};
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_norms),    cmocka_unit_test(test_layer_norms), cmocka_unit_test(test_norms_in_registers),
+        cmocka_unit_test(test_elements), cmocka_unit_test(test_picks),       cmocka_unit_test(test_reads)};
     return TEST_RUN("row kernels", tests);
 }
