@@ -82,7 +82,9 @@ def main():
                 name = "".join(", " + m[4:].lower() for m in more)
                 rows.append((f"stream {w.lower()}{name}", resources("cuda/stream.k.c", v, "pk_stream")))
         for w in ("Q4_K", "Q6_K", "BF16", "F16"):
-            rows.append((f"chain {w.lower()}", resources("cuda/chain.k.c", {"GROUP": "288u", f"WTYPE_{w}": 1}, "pk_chain")))
+            group = "288u" if w in ("BF16", "F16") else "544u"
+            rows.append((f"chain {w.lower()}", resources("cuda/chain.k.c", {"GROUP": group, f"WTYPE_{w}": 1}, "pk_chain")))
+        rows.append(("chain q4_k and q6_k", resources("cuda/chain.k.c", {"GROUP": "544u", "WTYPE_STRIPS": 1}, "pk_chain")))
     for n, split, width, more in (("qkv", 8, 2560, {}), ("gate and up", 4, 2560, {"HAS_GLU": 1, "ACT_RELU2": 1}), ("down", 8, 6912, {"HAS_ADD": 1})):
         v = {"GROUP": "256u", "TERNARY_ONE": 1, "HAS_NORM": 1, "IN": f"{width}u", "SPLIT": f"{split}u",
              "GROUPS_HELD": 4 if width <= 4096 else 2, **more}

@@ -117,7 +117,8 @@ PL_ARGS_SIZE(pl_args_stream, 48);
 struct pl_args_chain {
     u32 heads, in, mid, out0, out1, out2, stages, depth, grid;
     f32 value0, offset0, value1, offset1; /* of the two norms */
-    u32 pad[3];
+    u32 six; /* where weights are strips of several types: bit i, matrix i is Q6_K */
+    u32 pad[2];
 };
 #define PL_CHAIN_STAGES 4u
 PL_ARGS_CHECK(pl_args_chain, offset1, 48);

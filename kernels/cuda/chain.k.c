@@ -6,17 +6,27 @@
  * through the ring in the order of all stages without a stop: while a stage ends everywhere (a counter in global memory, meet[0],
  * that all groups add one to), the ring fills with the next one's. Counters are never reset: meet[32] says where they stood when
  * the launch began, and wrap around together.
- * Warps 0 to 7 multiply, one thread of the ninth brings the weights. Each warp makes ready the inputs that it multiplies itself; a norm's factor is applied to the sums. Fixed order: bitwise repeatable.
- * Requires: what stream.k.c does; a grid that fits on the device at once beside anything else that may wait for it. GROUP 288. */
+ * Teams of eight warps multiply (strips: two teams, each with its own groups of outputs), one thread of one more warp brings the
+ * weights. With one team each warp makes ready the inputs that it multiplies itself; a norm's factor is applied to the sums.
+ * WTYPE_STRIPS: each matrix is Q4_K or Q6_K (a.six). Fixed order: bitwise repeatable.
+ * Requires: what stream.k.c does; a grid that fits on the device at once beside anything else that may wait for it. GROUP 32 more
+ * than the teams. */
 #define HAS_CHAIN
+#if defined(WTYPE_STRIPS) || defined(WTYPE_Q4_K) || defined(WTYPE_Q6_K)
+#define TEAMS 2u
+#endif
 #include "dialect.h"
 #include "args/args.h"
 #include "cuda/stream_math.h"
 
 /* Shared memory: ring [depth][UNIT_BYTES], inputs [most chunks][X_BYTES], sums [HOLD][WARPS][RG], the stages, squares
- * [WARPS], barriers. */
+ * [warps], barriers. */
 #define STAGE_ROOM 192u
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
+#define EACH         2u             /* groups of outputs of a team that share what is fetched of the input */
+#define AT_ONCE      (TEAMS * EACH) /* that are multiplied at the same time */
+#define HELD         (HOLD / AT_ONCE / 2u * 2u * AT_ONCE)
+#define ALL_WARPS    (MEMBERS / 32u)
 
 struct stage {
     const u8 *w[3];
@@ -26,6 +36,7 @@ struct stage {
     f32 *h; /* where the normed input is left */
     u64 row_bytes;
     u32 in, chunks, n0, n1, first, end; /* groups of outputs of the first and second matrix; this group's */
+    u32 six;                            /* bit i: matrix i is Q6_K; of WTYPE_STRIPS */
     f32 value, offset;
     bool add, gated;
 };
@@ -65,19 +76,27 @@ FN u32 count_of(const u32 *p) {
 #define ROW_APART    ROW_BYTES
 #endif
 #ifdef ROW_OF
-#define GROUP_BYTES(in) (RG * ROW_OF(in)) /* of neighbouring outputs */
-#define CHUNK_BYTES     CHUNK_ROW         /* from one chunk of a group to the next */
+#define GROUP_BYTES(in, six) (RG * ROW_OF(in)) /* of neighbouring outputs */
+#define CHUNK_BYTES(six)     CHUNK_ROW         /* from one chunk of a group to the next */
 #else
-#define GROUP_BYTES(in) ((in) / 256u * STRIP_BYTES)
-#define CHUNK_BYTES     UNIT_BYTES
+#define GROUP_BYTES(in, six) ((in) / 256u * strip_bytes(six))
+#define CHUNK_BYTES(six)     (8u * strip_bytes(six))
 #endif
+#if defined(WTYPE_STRIPS)
+#define IS_SIX(bit) ((bit) != 0u)
+#elif defined(WTYPE_Q6_K)
+#define IS_SIX(bit) true
+#else
+#define IS_SIX(bit) false
+#endif
+FN bool is_six(u32 which, const struct stage *s) { return IS_SIX(s->six >> which & 1u); }
 /* Bytes of a row, or of a group of outputs in strips, in one chunk. */
-FN u32 piece_of(u32 chunk, const struct stage *s) {
+FN u32 piece_of(u32 chunk, bool six, const struct stage *s) {
 #ifdef ROW_OF
     u32 row = ROW_OF(s->in);
     return PL_MIN(row - CHUNK_ROW * chunk, CHUNK_ROW);
 #else
-    return PL_MIN(s->in / 256u - 8u * chunk, 8u) * STRIP_BYTES;
+    return PL_MIN(s->in / 256u - 8u * chunk, 8u) * strip_bytes(six);
 #endif
 }
 FN void bring(u8 *to, const u8 *from, u32 bytes, u64 *full, const struct stage *s) {
@@ -95,19 +114,22 @@ FN void bring_all(const struct stage *stages, u64 *full, u64 *freed, const struc
     for (u32 p = 0; p < a->stages; p++) {
         const struct stage *s = stages + p;
         u32 end = s->end, chunks = s->chunks;
-        for (u32 r = s->first; r < end; r += TOGETHER) {
-            const u8 *from[2];
-            u32 count = PL_MIN(TOGETHER, end - r);
-            for (u32 j = 0; j < count; j++) {
+        for (u32 r = s->first; r < end; r += AT_ONCE) {
+            const u8 *from[AT_ONCE];
+            bool six[AT_ONCE];
+            u32 count = PL_MIN(AT_ONCE, end - r);
+#pragma unroll
+            for (u32 j = 0; j < AT_ONCE; j++) {
                 struct place at = place_of(r + j, s);
-                from[j] = s->w[at.which] + (u64)at.m * GROUP_BYTES(s->in);
+                six[j] = is_six(at.which, s);
+                from[j] = s->w[at.which] + (u64)at.m * GROUP_BYTES(s->in, six[j]);
             }
             for (u32 chunk = 0; chunk < chunks; chunk++) {
-                u32 bytes = piece_of(chunk, s);
-                for (u32 j = 0; j < count; j++) {
-                    const u8 *unit = (j == 0u ? from[0] : from[1]) + (u64)CHUNK_BYTES * chunk;
+#pragma unroll
+                for (u32 j = 0; j < AT_ONCE; j++) {
+                    if (j >= count) continue;
                     if (round > 0u) barrier_wait(freed + slot, (round - 1u) & 1u);
-                    bring(shared + slot * UNIT_BYTES, unit, bytes, full + slot, s);
+                    bring(shared + slot * UNIT_BYTES, from[j] + (u64)CHUNK_BYTES(six[j]) * chunk, piece_of(chunk, six[j], s), full + slot, s);
                     if (++slot == a->depth) slot = 0u, round++;
                 }
             }
@@ -136,23 +158,24 @@ FN void fetch8(const f32 *x, u32 k, u32 in, f32 *v) {
     if (k < in) a = __ldcg((const float4 *)(x + k)), b = __ldcg((const float4 *)(x + k + 4u));
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
-#define ROUNDS 8u /* of 8 inputs a thread, fetched at once */
+#define ROUNDS (8u / TEAMS) /* of 8 inputs a thread, fetched at once */
+FN u32 rounds_of(const struct stage *s) { return (s->chunks + TEAMS - 1u) / TEAMS; }
 FN void fetch(const struct stage *s, u32 first, f32 (*v)[8]) {
 #pragma unroll
     for (u32 i = 0; i < ROUNDS; i++) fetch8(s->x, 8u * (MEMBERS * (first + i) + LOCAL_X), s->in, v[i]);
 }
-#define EARLY  2u /* of a norm's weights, fetched before the others are done */
+#define EARLY  (TEAMS > 1u ? 1u : 2u) /* of a norm's weights, fetched before the others are done */
 FN f32 inverse_of(const f32 *squares, const struct stage *s) {
     f32 sum = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < WARPS; i++) sum += squares[i];
+    for (u32 i = 0; i < ALL_WARPS; i++) sum += squares[i];
     return 1.0f / SQRT(sum / (f32)s->in + s->value);
 }
 /* Of a stage with a norm: what the norm makes, for whoever reads it later. */
 FN void leave_normed(const f32 *squares, const struct stage *s) {
     members_meet();
     f32 inverse = inverse_of(squares, s);
-    for (u32 first = 0; first < s->chunks; first += ROUNDS) {
+    for (u32 first = 0; first < rounds_of(s); first += ROUNDS) {
         f32 v[ROUNDS][8], w[8];
         fetch(s, first, v);
 #pragma unroll
@@ -170,13 +193,13 @@ FN void leave_normed(const f32 *squares, const struct stage *s) {
 FN void inputs(u8 *to, f32 (*early)[8], f32 *squares, const struct stage *s) {
     bool normed = s->norm != nullptr;
     f32 sum = 0.0f;
-    for (u32 first = 0; first < s->chunks; first += ROUNDS) {
+    for (u32 first = 0; first < rounds_of(s); first += ROUNDS) {
         f32 v[ROUNDS][8];
         fetch(s, first, v);
 #pragma unroll
         for (u32 i = 0; i < ROUNDS; i++) {
             u32 k = 8u * (MEMBERS * (first + i) + LOCAL_X);
-            if (first + i >= s->chunks) continue; /* the same for all threads: shuffles inside */
+            if (TEAMS * (first + i) + LOCAL_X / 256u >= s->chunks) continue; /* the same for all threads of a warp: shuffles inside */
             if (normed && k < s->in) {
                 f32 w[8];
                 if (first == 0u && i < EARLY) {
@@ -199,7 +222,11 @@ FN void inputs(u8 *to, f32 (*early)[8], f32 *squares, const struct stage *s) {
         if (LOCAL_X % 32u == 0u) squares[LOCAL_X / 32u] = sum;
         if (s->first == 0u && s->h != nullptr) leave_normed(squares, s);
     }
-    __syncwarp();
+    if (TEAMS > 1u) {
+        members_meet();
+    } else {
+        __syncwarp();
+    }
 }
 
 /* --- results --- */
@@ -235,8 +262,33 @@ struct ring {
     u64 *full, *freed;
     u32 depth, slot, phase;
 };
-/* Units r and r + 1 (n of them) of one chunk. */
-FN void step(struct ring *q, const u8 *in, u32 chunk, u32 n, const struct stage *s, f32 (*acc)[ACC]) {
+#if TEAMS > 1
+/* Of the n units of one chunk those of this team: unit team + TEAMS * j is the j-th; six: bit j is its type. */
+FN void step(struct ring *q, const u8 *in, u32 chunk, u32 n, u32 six, u32 width, f32 (*acc)[ACC]) {
+    u32 warp = LOCAL_X / 32u % WARPS, slot = q->slot + LOCAL_X / 256u, phase = q->phase, block = 8u * chunk + warp;
+    struct inputs_of x = open_inputs(in + block * X_BLOCK);
+#pragma unroll
+    for (u32 j = 0; j < EACH; j++) {
+        if (slot >= q->depth) slot -= q->depth, phase ^= 1u;
+        if (LOCAL_X / 256u + TEAMS * j < n) {
+            barrier_wait(q->full + slot, phase);
+            const u8 *unit = shared + slot * UNIT_BYTES;
+            if (256u * block >= width) {
+            } else if (IS_SIX(six >> j & 1u)) {
+                multiply_strip(true, unit + warp * strip_bytes(true), &x, acc[j]);
+            } else {
+                multiply_strip(false, unit + warp * strip_bytes(false), &x, acc[j]);
+            }
+            have_read(q->freed + slot);
+        }
+        slot += TEAMS;
+    }
+    q->slot += n;
+    if (q->slot >= q->depth) q->slot -= q->depth, q->phase ^= 1u;
+}
+#else
+/* The n units of one chunk. */
+FN void step(struct ring *q, const u8 *in, u32 chunk, u32 n, u32 six, u32 width, f32 (*acc)[ACC]) {
     u32 warp = LOCAL_X / 32u, lane = LOCAL_X % 32u;
     const u8 *unit[2];
     u64 *left[2];
@@ -248,38 +300,42 @@ FN void step(struct ring *q, const u8 *in, u32 chunk, u32 n, const struct stage 
         barrier_wait(q->full + q->slot, q->phase);
         if (++q->slot == q->depth) q->slot = 0u, q->phase ^= 1u;
     }
+    (void)six;
 #if defined(WTYPE_BF16) || defined(WTYPE_F16)
-    bool live = 2048u * chunk + 256u * warp + 8u * lane < s->in;
-#define INPUTS in + chunk * X_BYTES
-#elif defined(BLOCK_BYTES)
-    bool live = 64u * chunk + 8u * warp + lane % 8u < s->in / 32u;
-#define INPUTS in + (8u * chunk + warp) * X_BLOCK
+    bool live = 2048u * chunk + 256u * warp + 8u * lane < width;
+    const u8 *x = in + chunk * X_BYTES;
 #else
-    bool live = 8u * chunk + warp < s->in / 256u;
-#define INPUTS in + (8u * chunk + warp) * X_BLOCK
+    bool live = 64u * chunk + 8u * warp + lane % 8u < width / 32u;
+    const u8 *x = in + (8u * chunk + warp) * X_BLOCK;
 #endif
-    if (TOGETHER > 1u && live && n == 2u) {
-        multiply(unit, 2u, INPUTS, acc);
+    if (live && n == 2u) {
+        multiply(unit, 2u, x, acc);
     } else if (live) {
-        multiply(unit, 1u, INPUTS, acc);
+        multiply(unit, 1u, x, acc);
     }
     have_read(left[0]);
     if (n == 2u) have_read(left[1]);
 }
+#endif
 FN void products(struct ring *q, const u8 *in, f32 *sums, const f32 *squares, f32 old, const struct stage *s) {
-    u32 warp = LOCAL_X / 32u, held = 0u, first = s->first, end = s->end;
-    for (u32 r = first; r < end; r += TOGETHER) { /* two groups of outputs share what is fetched of the input */
-        u32 n = PL_MIN(TOGETHER, end - r);
-        f32 acc[2][ACC];
+    u32 warp = LOCAL_X / 32u % WARPS, team = LOCAL_X / 256u, held = 0u, first = s->first, end = s->end, chunks = s->chunks, width = s->in;
+    for (u32 r = first; r < end; r += AT_ONCE) {
+        u32 n = PL_MIN(AT_ONCE, end - r), six = 0u;
+        f32 acc[EACH][ACC];
 #pragma unroll
-        for (u32 i = 0; i < 2u * ACC; i++) acc[i / ACC][i % ACC] = 0.0f;
-        for (u32 chunk = 0; chunk < s->chunks; chunk++) step(q, in, chunk, n, s, acc);
+        for (u32 j = 0; j < EACH; j++) {
+            if (is_six(place_of(r + team + TEAMS * j, s).which, s)) six |= 1u << j;
 #pragma unroll
-        for (u32 j = 0; j < 2u; j++) {
-            if (j < n) leave(sums + ((held + j) * WARPS + warp) * RG, acc[j]);
+            for (u32 i = 0; i < ACC; i++) acc[j][i] = 0.0f;
+        }
+        for (u32 chunk = 0; chunk < chunks; chunk++) step(q, in, chunk, n, six, width, acc);
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            u32 u = team + TEAMS * j;
+            if (u < n) leave(sums + ((held + u) * WARPS + warp) * RG, acc[j]);
         }
         held += n;
-        if (held == HOLD || r + n == end) {
+        if (held == HELD || r + n == end) {
             members_meet();
             finish(sums, squares, r + n - held, held, r + n - held == first, old, s);
             held = 0u;
@@ -308,22 +364,22 @@ KERNEL(chain)(const u8 *wo, const u8 *wg, const u8 *wu, const u8 *wd, const u8 *
     u8 *in = shared + a.depth * UNIT_BYTES, *sums = in + most * X_BYTES;
     struct stage *stages = (struct stage *)(sums + SUMS_BYTES);
     f32 *squares = (f32 *)((u8 *)stages + PL_CHAIN_STAGES * STAGE_ROOM);
-    struct ring q = {(u64 *)(squares + WARPS), (u64 *)(squares + WARPS) + a.depth, a.depth, 0u, 0u};
+    struct ring q = {(u64 *)(squares + ALL_WARPS), (u64 *)(squares + ALL_WARPS) + a.depth, a.depth, 0u, 0u};
     if (LOCAL_X == 0u) {
-        struct stage s = {{wo}, NOTHING, {x}, from, nullptr, nullptr, 0, a.heads, 0, groups_of(a.in), 0, 0, 0, 0, 0, true, false};
+        struct stage s = {{wo}, NOTHING, {x}, from, nullptr, nullptr, 0, a.heads, 0, groups_of(a.in), 0, 0, 0, a.six, 0, 0, true, false};
         share(&s, groups_of(a.in), a.grid);
         stages[0] = s;
     } else if (LOCAL_X == 32u) {
-        struct stage s = {{wg, wu}, NOTHING, {g}, x, norm0, h, 0, a.in, 0, 0, 0, 0, 0, a.value0, a.offset0, false, true};
+        struct stage s = {{wg, wu}, NOTHING, {g}, x, norm0, a.stages > 3u ? nullptr : h, 0, a.in, 0, 0, 0, 0, 0, a.six >> 1, a.value0, a.offset0, false, true};
         share(&s, groups_of(a.mid), a.grid);
         stages[1] = s;
     } else if (LOCAL_X == 64u) {
-        struct stage s = {{wd}, NOTHING, {x}, g, nullptr, nullptr, 0, a.mid, 0, groups_of(a.in), 0, 0, 0, 0, 0, true, false};
+        struct stage s = {{wd}, NOTHING, {x}, g, nullptr, nullptr, 0, a.mid, 0, groups_of(a.in), 0, 0, 0, a.six >> 3, 0, 0, true, false};
         share(&s, groups_of(a.in), a.grid);
         stages[2] = s;
     } else if (LOCAL_X == 96u) {
         struct stage s = {{w0, w1, w2}, {b0, b1, b2}, {y0, y1, y2}, x, norm1, h, 0, a.in, 0, groups_of(a.out0), groups_of(a.out1), 0, 0,
-                          a.value1, a.offset1, false, false};
+                          a.six >> 4, a.value1, a.offset1, false, false};
         share(&s, groups_of(a.out0) + groups_of(a.out1) + groups_of(a.out2), a.grid);
         stages[3] = s;
     } else if (LOCAL_X == MEMBERS) {
@@ -331,7 +387,7 @@ KERNEL(chain)(const u8 *wo, const u8 *wg, const u8 *wu, const u8 *wd, const u8 *
         barriers_ready();
     }
     BARRIER();
-    if (warp >= WARPS) { /* weights depend on no launch before this one */
+    if (warp >= ALL_WARPS) { /* weights depend on no launch before this one */
         if (lane == 0u) bring_all(stages, q.full, q.freed, &a);
         return;
     }
@@ -352,7 +408,7 @@ KERNEL(chain)(const u8 *wo, const u8 *wg, const u8 *wu, const u8 *wd, const u8 *
             if (p + 1u < a.stages) arrive(meet);
             continue;
         }
-        if (s->add && LOCAL_X < PL_MIN(HOLD, s->end - s->first) * RG) old = __ldcg(output_of(s->first + LOCAL_X / RG, LOCAL_X % RG, s));
+        if (s->add && LOCAL_X < PL_MIN(HELD, s->end - s->first) * RG) old = __ldcg(output_of(s->first + LOCAL_X / RG, LOCAL_X % RG, s));
         inputs(in, early, squares, s);
         products(&q, in, (f32 *)sums, squares, old, s);
         if (p + 1u < a.stages) arrive(meet);

@@ -29,11 +29,15 @@
 #define STRIP_HIGH  2048u
 #define STRIP_SCALE 3072u
 #define STRIP_D     3328u
-#else
+#elif !defined(WTYPE_STRIPS) /* kernels of several types go by the functions below */
 #define STRIP_BYTES 2368u
 #define STRIP_SCALE 2048u
 #define STRIP_D     2304u
 #endif
+FN u32 strip_bytes(bool six) { return six ? 3360u : 2368u; }
+FN u32 strip_high(void) { return 2048u; } /* of Q6_K */
+FN u32 strip_scale(bool six) { return six ? 3072u : 2048u; }
+FN u32 strip_d(bool six) { return six ? 3328u : 2304u; }
 
 /* Weights are read once: past the first cache. Inputs are read by all warps: through it. */
 FN uint4 stream16(const void *p) {

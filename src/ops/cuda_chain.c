@@ -4,26 +4,43 @@
 #include <stdio.h>
 
 /* As kernels/cuda/chain.k.c has them. APART: shared memory left to the attention that runs beside it. */
-enum { GROUP = 288, WARPS = 8, HOLD = 16, CHUNK = 2048, STAGE = 192, APART = 12 * 1024, DEPTH_LEAST = 4 };
+enum { TEAM = 256, WARPS = 8, HOLD = 16, CHUNK = 2048, STAGE = 192, APART = 12 * 1024, DEPTH_LEAST = 4 };
 
 static atomic_int backends;
 void pl_chain_backend(int step) { atomic_fetch_add(&backends, step); }
 
 static bool is_half(const struct pl_device_weight *w) { return w->dtype == PL_BF16 || w->dtype == PL_F16; }
 
+enum { MATRICES = 4 + PL_STREAM_MATRICES_MAX };
+
 struct layout {
     uint32_t together, unit, fixed, depth;
 };
+/* Teams of warps that take outputs of their own. */
+static uint32_t teams_of(const struct pl_device_weight *w) { return w->strips ? 2 : 1; }
+static uint32_t group_of(const struct pl_device_weight *w) { return TEAM * teams_of(w) + 32; }
 static uint32_t together_of(const struct pl_device_weight *w) { return is_half(w) ? 4 : w->strips ? 16 : 8; }
+static uint32_t unit_of(const struct pl_device_weight *w) {
+    if (is_half(w)) return 16384;
+    if (w->strips) return 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
+    return 8 * (64 * (uint32_t)pl_dtype_info(w->dtype)->block_bytes + 48);
+}
+/* Matrices in the order of the kernel's arguments. */
+static size_t matrices_of(const struct pl_launch_chain *l, const struct pl_device_weight **all) {
+    const struct pl_device_weight *first[] = {l->o, l->gate, l->up, l->down};
+    for (size_t i = 0; i < 4; i++) all[i] = first[i];
+    for (size_t i = 0; i < l->count; i++) all[4 + i] = l->next[i];
+    return 4 + l->count;
+}
 static struct layout layout_of(const struct pl_kernels *ks, const struct pl_launch_chain *l) {
-    const struct pl_device_weight *w = l->o;
+    const struct pl_device_weight *w = l->o, *all[MATRICES];
+    size_t count = matrices_of(l, all);
     struct layout at = {.together = together_of(w)};
     uint64_t widest = PL_MAX(PL_MAX(l->o->cols, l->o->rows), l->down->cols), input = is_half(w) ? 8192 : 4608;
     uint32_t most = pl_device_info(ks->device)->shared_optin_bytes - APART;
-    at.unit = is_half(w) ? 16384 : 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
-    if (!is_half(w) && !w->strips) at.unit = 8 * (64 * (uint32_t)pl_dtype_info(w->dtype)->block_bytes + 48);
+    for (size_t i = 0; i < count; i++) at.unit = PL_MAX(at.unit, unit_of(all[i]));
     uint64_t fixed = (widest + CHUNK - 1) / CHUNK * input + HOLD * WARPS * at.together * sizeof(float) + 4 * STAGE +
-                     WARPS * sizeof(float);
+                     WARPS * teams_of(w) * sizeof(float);
     uint32_t stage = at.unit + 2 * (uint32_t)sizeof(uint64_t);
     if (fixed + DEPTH_LEAST * stage > most) return at;
     at.fixed = (uint32_t)fixed;
@@ -31,14 +48,23 @@ static struct layout layout_of(const struct pl_kernels *ks, const struct pl_laun
     return at;
 }
 
+/* Strips meet inputs of one form, whatever they are made of. */
 static bool alike(const struct pl_device_weight *a, const struct pl_device_weight *b) {
-    return a->dtype == b->dtype && a->strips == b->strips;
+    return a->strips == b->strips && (a->strips || a->dtype == b->dtype);
+}
+bool pl_chain_mixed(const struct pl_launch_chain *l) {
+    const struct pl_device_weight *all[MATRICES];
+    size_t count = matrices_of(l, all);
+    for (size_t i = 1; i < count; i++)
+        if (all[i]->dtype != all[0]->dtype) return true;
+    return false;
 }
 
 const char *pl_chain_declines(const struct pl_kernels *ks, const struct pl_launch_chain *l) {
-    const struct pl_device_weight *all[] = {l->o, l->gate, l->up, l->down, l->next[0], l->next[1], l->next[2]};
+    const struct pl_device_weight *all[MATRICES];
+    size_t count = matrices_of(l, all);
     if (atomic_load(&backends) > 1) return "another CUDA backend of this process may run beside it";
-    for (size_t i = 0; i < 4 + l->count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const char *why = pl_stream_declines(ks, all[i], 1);
         if (why != NULL) return why;
         if (!alike(all[i], l->o)) return "weights of several types";
@@ -52,34 +78,32 @@ const char *pl_chain_declines(const struct pl_kernels *ks, const struct pl_launc
     return layout_of(ks, l).depth == 0 ? "input too wide for shared memory" : NULL;
 }
 
-static void short_name(const struct pl_device_weight *w, bool gelu, char *out, size_t size) {
-    snprintf(out, size, "chain/%s/%s", pl_dtype_name(w->dtype), gelu ? "gelu_tanh" : "silu");
-}
-void pl_kernel_chain_name(const struct pl_device_weight *w, bool gelu, char out[48]) {
-    char name[40];
-    short_name(w, gelu, name, sizeof name);
-    snprintf(out, 48, "cuda/%s", name);
-}
-
-enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_weight *w, bool gelu, struct pl_kernel *out,
-                               struct pl_err *err) {
+enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_chain_kind kind,
+                               struct pl_kernel *out, struct pl_err *err) {
     char name[40];
     struct pl_jit_spec s = {.file = "cuda/chain.k.c", .entry = "pk_chain"};
-    pl_jit_set_u32(&s, "GROUP", GROUP);
-    if (gelu) pl_jit_set(&s, "ACT_GELU_TANH", "1");
-    pl_jit_set_weight(&s, w);
-    short_name(w, gelu, name, sizeof name);
-    return pl_kernel_make(ks, &s, GROUP, name, out, err);
+    pl_jit_set_u32(&s, "GROUP", group_of(w));
+    if (kind.gelu) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    if (kind.mixed) {
+        pl_jit_set(&s, "WTYPE_STRIPS", "1");
+    } else {
+        pl_jit_set_weight(&s, w);
+    }
+    snprintf(name, sizeof name, "chain/%s/%s", kind.mixed ? "q4_k_q6_k" : pl_dtype_name(w->dtype),
+             kind.gelu ? "gelu_tanh" : "silu");
+    return pl_kernel_make(ks, &s, group_of(w), name, out, err);
 }
 
 enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_chain *l) {
     static const struct pl_device_buffer none;
-    const struct pl_device_weight *first[] = {l->o, l->gate, l->up, l->down};
+    const struct pl_device_weight *all[MATRICES];
+    size_t count = matrices_of(l, all);
     struct layout at = layout_of(ks, l);
     struct pl_device_arg args[22];
-    uint32_t out[PL_STREAM_MATRICES_MAX] = {0};
+    uint32_t out[PL_STREAM_MATRICES_MAX] = {0}, six = 0;
     PL_ASSERT(at.depth > 0 && l->count <= PL_STREAM_MATRICES_MAX);
-    for (size_t i = 0; i < PL_COUNT_OF(first); i++) args[i] = PL_ARG_BUFFER(&first[i]->data);
+    for (size_t i = 0; i < 4; i++) args[i] = PL_ARG_BUFFER(&all[i]->data);
+    for (size_t i = 0; i < count; i++) six |= (all[i]->dtype == PL_Q6_K ? 1u : 0u) << i;
     for (size_t i = 0; i < PL_STREAM_MATRICES_MAX; i++) {
         bool here = i < l->count;
         args[4 + i] = PL_ARG_BUFFER(here ? &l->next[i]->data : &none);
@@ -99,7 +123,8 @@ enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const
                               .value0 = l->eps,
                               .offset0 = l->offset,
                               .value1 = l->next_eps,
-                              .offset1 = l->next_offset};
+                              .offset1 = l->next_offset,
+                              .six = six};
     args[10] = PL_ARG_BUFFER(l->norm);
     args[11] = PL_ARG_BUFFER(l->count > 0 ? l->next_norm : &none);
     args[12] = PL_ARG_BUFFER(l->from);

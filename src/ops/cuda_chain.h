@@ -12,10 +12,11 @@ enum { PL_CHAIN_DEFAULT = true };
 void pl_chain_backend(int step);
 
 struct pl_launch_chain {
-    const struct pl_device_weight *o, *gate, *up, *down, *next[PL_STREAM_MATRICES_MAX]; /* of one format */
-    size_t count;                                                                       /* of next; 0: nothing follows */
-    pl_buffer_in *bias[PL_STREAM_MATRICES_MAX], *y[PL_STREAM_MATRICES_MAX];             /* of next */
-    pl_buffer_in *from, *x, *h, *g; /* h: where both norms leave their result */
+    /* Of one format, or strips of either type. */
+    const struct pl_device_weight *o, *gate, *up, *down, *next[PL_STREAM_MATRICES_MAX];
+    size_t count;                                                           /* of next; 0: nothing follows */
+    pl_buffer_in *bias[PL_STREAM_MATRICES_MAX], *y[PL_STREAM_MATRICES_MAX]; /* of next */
+    pl_buffer_in *from, *x, *h, *g;                                         /* h: where both norms leave their result */
     pl_buffer_in *norm, *next_norm;
     float eps, offset, next_eps, next_offset;
     pl_buffer_in *meet; /* PL_CHAIN_MEET_BYTES, zeros when it was made, for chains of one stream only */
@@ -23,9 +24,14 @@ struct pl_launch_chain {
 enum { PL_CHAIN_MEET_BYTES = 256 };
 /* Whether three products of these shapes (and what is next, may be NULL) can be one launch; NULL or why not. */
 const char *pl_chain_declines(const struct pl_kernels *ks, const struct pl_launch_chain *l);
-void pl_kernel_chain_name(const struct pl_device_weight *w, bool gelu, char out[48]);
-enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_weight *w, bool gelu, struct pl_kernel *out,
-                               struct pl_err *err) PL_MUST_CHECK;
+struct pl_chain_kind {
+    bool gelu;  /* by its tanh form, else silu */
+    bool mixed; /* strips of several types: what pl_chain_mixed says */
+};
+enum { PL_CHAIN_KINDS = 4 };
+bool pl_chain_mixed(const struct pl_launch_chain *l);
+enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_chain_kind kind,
+                               struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_chain *l) PL_MUST_CHECK;
 
 #endif

@@ -70,9 +70,13 @@ static void launch_of(const struct dev_chain *c, struct pl_launch_chain *l) {
     }
 }
 
+/* Whether what follows o may be of these formats; the rest pl_chain_declines says when all is known. */
 static bool formats_agree(const struct dev_chain *c, size_t count, const struct pl_weight *const *w) {
-    for (size_t i = 0; i < count; i++)
-        if (weight_of(w[i])->format != weight_of(c->o)->format) return false;
+    const struct dev_weight *o = weight_of(c->o);
+    for (size_t i = 0; i < count; i++) {
+        const struct dev_weight *next = weight_of(w[i]);
+        if (next->format != o->format && !(next->w.strips && o->w.strips)) return false;
+    }
     return true;
 }
 
@@ -124,15 +128,16 @@ static enum pl_status launch(struct pl_ops *o) {
     struct dev_ops *d = dev_of(o);
     struct dev_chain *c = &d->chain;
     struct dev_format *f = weight_of(c->o)->format;
-    struct pl_kernel *k = &f->chain[c->gelu];
     struct pl_launch_chain l;
     uint64_t added = weight_of(c->o)->bytes + weight_of(c->down)->bytes;
     uint64_t others = weight_of(c->gate_up[0])->bytes + weight_of(c->gate_up[1])->bytes;
     launch_of(c, &l);
+    const struct pl_chain_kind kind = {.gelu = c->gelu, .mixed = pl_chain_mixed(&l)};
+    struct pl_kernel *k = &f->chain[(kind.mixed ? 2 : 0) + (kind.gelu ? 1 : 0)];
     c->at = DEV_CHAIN_EMPTY;
     d->prepared = NULL;
     for (size_t i = 0; i < c->count; i++) others += weight_of(c->next[i])->bytes;
-    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_chain(&d->ks, &f->w, c->gelu, k, &d->ks.err);
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_chain(&d->ks, &weight_of(c->o)->w, kind, k, &d->ks.err);
     if (st == PL_OK) st = pl_launch_chain(&d->ks, k, &l);
     if (st != PL_OK) return dev_report(d, st);
     pl_ops_count(o, PL_OP_linear_add, k->name, 1, added); /* one launch, counted under all that it does */

@@ -897,7 +897,7 @@ static void destroy(struct pl_ops *o) {
             for (int i = 0; i < PL_MMA_SIZES; i++) pl_kernel_free(&d->ks, &f->mma[i]);
             for (int i = 0; i < PL_STREAM_CHUNKS * PL_STREAM_KINDS; i++)
                 pl_kernel_free(&d->ks, &f->stream[i / PL_STREAM_KINDS][i % PL_STREAM_KINDS]);
-            for (int i = 0; i < 2; i++) pl_kernel_free(&d->ks, &f->chain[i]);
+            for (int i = 0; i < PL_CHAIN_KINDS; i++) pl_kernel_free(&d->ks, &f->chain[i]);
             pl_free(f);
         }
         pl_kernels_close(&d->ks);

@@ -33,13 +33,13 @@ static void rearrange(struct pl_device_weight *w) {
     pl_kernel_free(&ks, &retile);
 }
 
-static void chain_make(struct chain *c, enum pl_dtype dtype, const struct shape *s) {
+static void chain_make(struct chain *c, const enum pl_dtype *types, const struct shape *s) {
     const size_t in[WEIGHTS] = {s->heads, s->in, s->in, s->mid, s->in, s->in, s->in};
     const size_t out[WEIGHTS] = {s->in, s->mid, s->mid, s->in, s->out[0], s->out[1], s->out[2]};
     for (int i = 0; i < WEIGHTS; i++) {
-        c->m[i] = make_tensor(dtype, out[i], in[i], 0, 0, PL_F32);
+        c->m[i] = make_tensor(types[i], out[i], in[i], 0, 0, PL_F32);
         c->w[i] = upload(&c->m[i]);
-        if (dtype == PL_Q4_K || dtype == PL_Q6_K) rearrange(&c->w[i]);
+        if (types[i] == PL_Q4_K || types[i] == PL_Q6_K) rearrange(&c->w[i]);
     }
     c->from = kit_random(s->heads, 1);
     c->x = kit_random(s->in, 1);
@@ -119,12 +119,18 @@ static double *normed(const double *x, const float *w, size_t n) {
 static double act(double v, bool gelu) {
     return gelu ? 0.5 * v * (1 + tanh(0.7978845608028654 * v * (1 + 0.044715 * v * v))) : v / (1 + exp(-v));
 }
-static void near(const char *what, const float *got, const double *want, const double *size, size_t n) {
+/* How many elements are off; the first one is told unless that is wanted. */
+static size_t far(const char *what, const float *got, const double *want, const double *size, size_t n) {
+    size_t off = 0;
     for (size_t i = 0; i < n; i++) {
         if (fabs((double)got[i] - want[i]) <= 1e-4 * (size[i] + fabs(want[i]) + 1e-9)) continue;
+        if (off++ > 0 || what == NULL) continue;
         print_message("# %s: element %zu of %zu is %.9g, expected %.9g\n", what, i, n, (double)got[i], want[i]);
-        fail();
     }
+    return off;
+}
+static void near(const char *what, const float *got, const double *want, const double *size, size_t n) {
+    assert_int_equal(far(what, got, want, size, n), 0);
 }
 
 /* g and x of the results are what the products after them are held to: errors do not add up in the comparison. */
@@ -168,18 +174,41 @@ static void results_free(struct results *r) {
     for (int i = 0; i < 3; i++) free(r->y[i]);
 }
 
-static void one(enum pl_dtype dtype, const struct shape *s, const struct pl_device_buffer *meet) {
+/* down, a matrix of Q6_K, taken for Q4_K: nearly all of what it makes is wrong then, and the comparison sees it. */
+static void mistaken(struct chain *c, const struct shape *s, struct pl_kernel *k, const struct pl_device_buffer *meet) {
+    struct results r;
+    size_t off = 0;
+    c->w[3].dtype = PL_Q4_K;
+    run(c, s, k, meet, &r);
+    c->w[3].dtype = PL_Q6_K;
+    double *from = wide(c->from, s->heads), *g = wide(r.g, s->mid);
+    struct product o = multiply(&c->m[0], from), down = multiply(&c->m[3], g);
+    for (size_t i = 0; i < s->in; i++) {
+        double x = o.v[i] + (double)c->x[i] + down.v[i], size = o.size[i] + fabs((double)c->x[i]) + down.size[i];
+        off += far(NULL, &r.x[i], &x, &size, 1);
+    }
+    assert_true(off > s->in / 2);
+    product_free(&o), product_free(&down);
+    free(from), free(g);
+    results_free(&r);
+}
+
+static void one(const enum pl_dtype *types, const struct shape *s, const struct pl_device_buffer *meet) {
     struct chain c;
     struct pl_kernel k = {0};
     struct results first, again;
-    chain_make(&c, dtype, s);
-    CHECK(pl_kernel_chain(&ks, &c.w[0], s->gelu, &k, &err));
+    bool mixed = false;
+    for (int i = 1; i < WEIGHTS; i++) mixed = mixed || types[i] != types[0];
+    chain_make(&c, types, s);
+    CHECK(pl_kernel_chain(&ks, &c.w[0], (struct pl_chain_kind){.gelu = s->gelu, .mixed = mixed}, &k, &err));
     print_message("# %s %zu -> %zu -> %zu\n", k.name, s->heads, s->in, s->mid);
+    assert_true((strstr(k.name, "q4_k_q6_k") != NULL) == mixed);
     run(&c, s, &k, meet, &first);
     compare(&c, s, &first);
     run(&c, s, &k, meet, &again);
     same(&first, &again, s);
     results_free(&first), results_free(&again);
+    if (mixed && types[3] == PL_Q6_K) mistaken(&c, s, &k, meet);
     pl_kernel_free(&ks, &k);
     chain_drop(&c);
 }
@@ -191,6 +220,9 @@ static void chains(void) {
                                           {1024, 4096, 768, {48, 16, 16}, false, false},
                                           {4096, 4096, 6144, {4096, 1024, 1024}, false, true},
                                           {256, 2304, 14336, {1024, 256, 256}, true, true}};
+    static const enum pl_dtype mixes[][WEIGHTS] = {{PL_Q4_K, PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q4_K, PL_Q4_K, PL_Q6_K},
+                                                   {PL_Q6_K, PL_Q4_K, PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q4_K, PL_Q4_K},
+                                                   {PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q6_K, PL_Q4_K, PL_Q6_K, PL_Q4_K}};
     struct pl_device_weight probe = {.dtype = PL_BF16, .rows = 48, .cols = 512, .row_bytes = 1024};
     if (pl_stream_declines(&ks, &probe, 1) != NULL) return;
     struct pl_device_buffer meet;
@@ -199,7 +231,12 @@ static void chains(void) {
     CHECK(pl_device_fill(ks.device, ks.stream, &meet, 0, &err));
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
         for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
-            if (test_small() ? i < 2 && t < 3 : i < 3 || t < 2) one(types[t], &shapes[i], &meet);
+            enum pl_dtype all[WEIGHTS];
+            for (size_t w = 0; w < WEIGHTS; w++) all[w] = types[t];
+            if (test_small() ? i < 2 && t < 3 : i < 3 || t < 2) one(all, &shapes[i], &meet);
+        }
+        for (size_t t = 0; t < PL_COUNT_OF(mixes); t++) {
+            if (i < (test_small() ? 2 : t == 0 ? 5 : 3)) one(mixes[t], &shapes[i], &meet);
         }
     }
     pl_device_free(ks.device, &meet);
@@ -225,7 +262,17 @@ static void declined(void) {
     odd = w;
     odd.dtype = PL_F16;
     assert_string_equal(pl_chain_declines(&ks, &l), "weights of several types");
+    struct pl_device_weight four = {.dtype = PL_Q4_K, .rows = 512, .cols = 512, .strips = true}, six = four;
+    six.dtype = PL_Q6_K;
+    l.o = l.gate = l.up = l.down = &four;
+    assert_null(pl_chain_declines(&ks, &l));
+    assert_false(pl_chain_mixed(&l));
+    l.down = &six;
+    assert_null(pl_chain_declines(&ks, &l));
+    assert_true(pl_chain_mixed(&l));
     l.down = &w;
+    assert_string_equal(pl_chain_declines(&ks, &l), "weights of several types");
+    l.o = l.gate = l.up = &w;
     pl_chain_backend(2);
     assert_non_null(strstr(pl_chain_declines(&ks, &l), "another CUDA backend"));
     pl_chain_backend(-2);

@@ -427,20 +427,27 @@ static void cuda_many_rows(struct gate *g) {
     }
 }
 
+static const enum pl_dtype streamed[] = {PL_Q4_K, PL_Q6_K, PL_BF16, PL_F16, PL_Q8_0, PL_Q4_0, PL_Q4_1, PL_Q5_0};
+
+static void cuda_chains(struct gate *g) {
+    for (uint32_t i = 0; i <= PL_COUNT_OF(streamed) && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
+        bool mixed = i == PL_COUNT_OF(streamed);
+        struct pl_device_weight w = {.dtype = streamed[mixed ? 0 : i]};
+        struct pl_jit_spec s = spec("cuda/chain.k.c", "pk_chain", i < 2 || mixed ? 544 : 288);
+        if (i % 2 == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+        if (mixed) pl_jit_set(&s, "WTYPE_STRIPS", "1");
+        if (!mixed) pl_jit_set_weight(&s, &w);
+        compile(g, &s);
+    }
+}
+
 static void cuda_inputs_and_attention(struct gate *g) {
-    static const enum pl_dtype streamed[] = {PL_Q4_K, PL_Q6_K, PL_BF16, PL_F16, PL_Q8_0, PL_Q4_0, PL_Q4_1, PL_Q5_0};
+    cuda_chains(g);
     for (uint32_t i = 0; i < 2 * PL_COUNT_OF(streamed) && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
         struct pl_device_weight w = {.dtype = streamed[i / 2]};
         struct pl_jit_spec s = spec("cuda/stream.k.c", "pk_stream", 288);
         if (i % 2 == 0) pl_jit_set(&s, "HAS_NORM", "1"), pl_jit_set(&s, "HAS_GLU", "1");
         if (i % 4 == 0) pl_jit_set(&s, "ACT_GELU_TANH", "1");
-        pl_jit_set_weight(&s, &w);
-        compile(g, &s);
-    }
-    for (uint32_t i = 0; i < PL_COUNT_OF(streamed) && strcmp(g->target, "sm_80") != 0; i++) {
-        struct pl_device_weight w = {.dtype = streamed[i]};
-        struct pl_jit_spec s = spec("cuda/chain.k.c", "pk_chain", 288);
-        if (i % 2 == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
         pl_jit_set_weight(&s, &w);
         compile(g, &s);
     }
