@@ -8,11 +8,8 @@
 #include "tensor/kv8.h"
 
 enum { PACK_GROUP = 256, NORM_GROUP = 512, WIDEN_GROUP = 1024, TILES_GROUP = 128, TILE_ROWS = 64 };
-#ifndef WIDE_BLOCK_IS
-#define WIDE_BLOCK_IS 64
-#endif
 /* Of attention_wide: threads, rows, tokens of a tile, tiles of its ring. */
-enum { WIDE_GROUP = 384, WIDE_ROWS = 128, WIDE_BLOCK = WIDE_BLOCK_IS, WIDE_RING = 384 / WIDE_BLOCK };
+enum { WIDE_GROUP = 384, WIDE_ROWS = 128, WIDE_BLOCK = 64, WIDE_RING = 384 / WIDE_BLOCK };
 
 /* bf16 matrix units and asynchronous copies came with sm_80. */
 /* "sm_90", or "compute_80" when code is made ahead of time. */
