@@ -220,7 +220,7 @@ enum { PL_ORDER_TILES, PL_ORDER_HEADER_WORDS = 4, PL_TILE_WORDS = 4 };
 struct pl_args_moe {
     u32 rows, used, in, out, stride, flags; /* PL_LINEAR_BIAS: one of each expert */
     u64 row_bytes;
-    u32 pieces, pad; /* of inputs made ready */
+    u32 pieces, grid; /* of inputs made ready; groups of threads that take their work in turn */
 };
 #define PL_MOE_BY_PLACE 4u
 #define PL_MOE_GATED    8u

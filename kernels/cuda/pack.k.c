@@ -1,7 +1,7 @@
 /* pack - what stands around dense products in bf16 on NVIDIA GPUs: activations from f32 and back, weights from every format.
  *
  * pk_pack: y[i] = bf16(x[i]), eight elements a thread; n % 8 == 0. PACK_WIDEN: f32 from bf16, in place. PACK_GLU: y = act(x) * up, all in bf16;
- * y may be x. PACK_NORM: a group a row of f32, y = bf16(norm(x)), contract of norm.k.c but for that; cols % 8 == 0. pk_unpack: rows of packed weights to bf16 [rows, in];
+ * y may be x. IN_ORDER: the elements of each 256 in the order of moe_order.h; n % 256 == 0. PACK_NORM: a group a row of f32, y = bf16(norm(x)), contract of norm.k.c but for that; cols % 8 == 0. pk_unpack: rows of packed weights to bf16 [rows, in];
  * in % 32 == 0. Rounding is to nearest even; NaN stays NaN. */
 #include "dialect.h"
 #include "args/args.h"
@@ -75,11 +75,22 @@ KERNEL(pack)(const f32 *__restrict__ x, const f32 *__restrict__ w, u16 *__restri
     }
 }
 #elif !defined(UNPACK)
+#ifdef IN_ORDER
+#include "cuda/moe_order.h"
+#endif
 KERNEL(pack)(const f32 *__restrict__ x, u16 *__restrict__ y, u32 *witness, const u64 n) {
     count_launch(witness);
     u64 i = ((u64)GROUP_X * GROUP + LOCAL_X) * 8u;
     if (i >= n) return;
+#ifdef IN_ORDER
+    f32 v[8];
+    x += i - (i & 255u);
+#pragma unroll
+    for (u32 e = 0; e < 8u; e++) v[e] = x[input_at((u32)(i & 255u) + e)];
+    float4 a = make_float4(v[0], v[1], v[2], v[3]), b = make_float4(v[4], v[5], v[6], v[7]);
+#else
     float4 a = *(const float4 *)(x + i), b = *(const float4 *)(x + i + 4u);
+#endif
     *(uint4 *)(y + i) = make_uint4(two_bf16(a.x, a.y), two_bf16(a.z, a.w), two_bf16(b.x, b.y), two_bf16(b.z, b.w));
 }
 #else

@@ -96,13 +96,13 @@ FN void mma8(f32 *c, const u32 *a, u32 b) {
         : "r"(a[0]), "r"(a[1]), "r"(b), "f"(0.0f));
 }
 
-#ifdef BULK
-/* Copies by the engine of sm_90: a barrier in shared memory turns its phase when what was announced has come. */
 FN u32 shared_at(const void *p) {
     u64 a;
     asm("cvta.to.shared.u64 %0, %1;" : "=l"(a) : "l"(p));
     return (u32)a;
 }
+#ifdef BULK
+/* Copies by the engine of sm_90: a barrier in shared memory turns its phase when what was announced has come. */
 FN void barrier_init(u64 *b, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory");
 }

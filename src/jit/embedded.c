@@ -39,6 +39,9 @@
     X(cuda_moe_router, "cuda/moe_router.k.c")           \
     X(cuda_moe_math, "cuda/moe_math.h")                 \
     X(cuda_moe_wide, "cuda/moe_wide.k.c")               \
+    X(cuda_moe_order, "cuda/moe_order.h")               \
+    X(cuda_moe_tall, "cuda/moe_tall.k.c")               \
+    X(cuda_moe_combine, "cuda/moe_combine.k.c")         \
     X(cuda_moe_sort, "cuda/moe_sort.k.c")               \
     X(cuda_norm_rows, "cuda/norm_rows.k.c")             \
     X(cuda_tf32x3_math, "cuda/tf32x3.h")                \

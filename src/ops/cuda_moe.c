@@ -15,6 +15,9 @@ enum {
     DENSE_STAGE_BYTES = 32768,
     WIDE_GROUP = 256,
     WIDE_SHARED = 4 * 49152,
+    TALL_STAGES = 8 * 16384,
+    TALL_KNOWN = 4 * 528,
+    SUM_GROUP = 128,
     FMA_GROUP = 256,
     FMA_GROUP_FEW = 64,
     FMA_TILE = 64,
@@ -300,6 +303,8 @@ enum pl_status pl_moe_dense_ready(struct pl_kernels *ks, struct pl_moe_dense *d,
         struct pl_jit_spec s = {.file = "cuda/pack.k.c", .entry = "pk_pack"};
         pl_jit_set_u32(&s, "GROUP", PACK_GROUP);
         PL_TRY(pl_kernel_make(ks, &s, PACK_GROUP, "pack/bf16", &d->pack, err));
+        pl_jit_set(&s, "IN_ORDER", "1");
+        PL_TRY(pl_kernel_make(ks, &s, PACK_GROUP, "pack/bf16/order", &d->pack_in_order, err));
     }
     PL_TRY(room_for(ks, &d->x, 2ull * rows * width, err));
     PL_TRY(room_for(ks, &d->h, 2ull * rows * used * inner, err));
@@ -308,6 +313,7 @@ enum pl_status pl_moe_dense_ready(struct pl_kernels *ks, struct pl_moe_dense *d,
 }
 void pl_moe_dense_deinit(struct pl_kernels *ks, struct pl_moe_dense *d) {
     pl_kernel_free(ks, &d->pack);
+    pl_kernel_free(ks, &d->pack_in_order);
     pl_device_free(ks->device, &d->x);
     pl_device_free(ks->device, &d->h);
     pl_device_free(ks->device, &d->w[0]);
@@ -341,11 +347,13 @@ enum pl_status pl_launch_moe_unpack(struct pl_kernels *ks, struct pl_moe_dense *
     return pl_kernel_launch(ks, k, groups(threads, PACK_GROUP), 1, 0, args, PL_COUNT_OF(args));
 }
 
-enum pl_status pl_launch_moe_pack(struct pl_kernels *ks, struct pl_moe_dense *d, pl_buffer_in *x, uint64_t count) {
-    PL_ASSERT(d->x.bytes >= 2 * count && count % 8 == 0);
+enum pl_status pl_launch_moe_pack(struct pl_kernels *ks, struct pl_moe_dense *d, bool in_order, pl_buffer_in *x,
+                                  uint64_t count) {
+    struct pl_kernel *k = in_order ? &d->pack_in_order : &d->pack;
+    PL_ASSERT(d->x.bytes >= 2 * count && count % (in_order ? 256 : 8) == 0);
     u64 n = count;
-    struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(&d->x), PL_ARG_BUFFER(&d->pack.counter), PL_ARG_VALUE(n)};
-    return pl_kernel_launch(ks, &d->pack, groups(count / 8, PACK_GROUP), 1, 0, args, PL_COUNT_OF(args));
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(x), PL_ARG_BUFFER(&d->x), PL_ARG_BUFFER(&k->counter), PL_ARG_VALUE(n)};
+    return pl_kernel_launch(ks, k, groups(count / 8, PACK_GROUP), 1, 0, args, PL_COUNT_OF(args));
 }
 
 bool pl_moe_dense_wide(const struct pl_kernels *ks) { return pl_mma_wide(ks, PL_MMA_WIDE_ROWS); }
@@ -384,6 +392,60 @@ enum pl_status pl_launch_moe_dense(struct pl_kernels *ks, struct pl_moe_dense *d
     bool wide = k->group == WIDE_GROUP;
     uint32_t outs = (wide ? 256 : 128) / (m->pair ? 2 : 1), shared = wide ? WIDE_SHARED : DENSE_STAGES * DENSE_STAGE_BYTES;
     return pl_kernel_launch(ks, k, groups(m->out, outs), tiles, shared, args, PL_COUNT_OF(args));
+}
+
+const char *pl_moe_tall_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t experts) {
+    if (!w->strips) return "layout of the file";
+    if (!pl_moe_dense_wide(ks)) return "no products of four warps (sm_90a), or no compiler";
+    return w->rows / experts % 16 != 0 || w->cols % 256 != 0 || w->cols < 512 ? "width" : NULL;
+}
+enum pl_status pl_kernel_moe_tall(struct pl_kernels *ks, const struct pl_device_weight *w, bool pair, int act,
+                                  struct pl_kernel *out, struct pl_err *err) {
+    static const char *const acts[PL_MOE_ACTS] = {"silu", "gelu_tanh", "clamped", "relu2"};
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/moe_tall.k.c", .entry = "pk_moe_tall"};
+    PL_ASSERT(act < 2);
+    pl_jit_set_u32(&s, "GROUP", WIDE_GROUP);
+    if (pair) pl_jit_set(&s, "MOE_PAIR", "1");
+    if (act == 1) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+    pl_jit_set_weight(&s, w);
+    snprintf(name, sizeof name, "moe_tall/%s%s%s", pl_dtype_name(w->dtype), pair ? "/" : "", pair ? acts[act] : "");
+    return pl_kernel_make(ks, &s, WIDE_GROUP, name, out, err);
+}
+enum pl_status pl_launch_moe_tall(struct pl_kernels *ks, struct pl_moe_dense *d, struct pl_kernel *k,
+                                  const struct pl_moe_room *room, const struct pl_launch_moe_tall *m) {
+    bool pair = m->up != NULL;
+    struct pl_args_moe a = args_of(m->w, m->experts, m->rows, m->used, room);
+    PL_ASSERT(!pair || a.out % 256 == 0); /* h stands in order by 256 */
+    uint32_t outs = pair ? 128 : 256, tiles = pl_moe_tiles(m->rows * m->used, m->experts, PL_MOE_DENSE_TILE);
+    a.grid = PL_MIN(pl_device_info(ks->device)->units, tiles * groups(a.out, outs));
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(pair ? &d->x : &d->h),
+                                   PL_ARG_BUFFER(&m->w->data),
+                                   PL_ARG_BUFFER(pair ? &m->up->data : &m->w->data),
+                                   PL_ARG_BUFFER(&room->order),
+                                   PL_ARG_BUFFER(pair ? &d->h : &room->made),
+                                   PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, a.grid, 1, TALL_STAGES + PL_MOE_DENSE_TILE * 2 * (outs + 8) + TALL_KNOWN, args,
+                            PL_COUNT_OF(args));
+}
+
+enum pl_status pl_kernel_moe_sum(struct pl_kernels *ks, uint32_t used, struct pl_kernel *out, struct pl_err *err) {
+    char name[40];
+    struct pl_jit_spec s = {.file = "cuda/moe_combine.k.c", .entry = "pk_moe_combine"};
+    pl_jit_set_u32(&s, "GROUP", SUM_GROUP);
+    pl_jit_set_u32(&s, "USED", used);
+    snprintf(name, sizeof name, "moe_combine/bf16/k%u", used);
+    return pl_kernel_make(ks, &s, SUM_GROUP, name, out, err);
+}
+enum pl_status pl_launch_moe_sum(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room, size_t rows,
+                                 size_t cols, pl_buffer_in *y) {
+    struct pl_args_rows a = {(u32)rows, (u32)cols, 0, 0};
+    u32 stride = (u32)room->slots;
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(&room->made), PL_ARG_BUFFER(&room->order), PL_ARG_BUFFER(&room->weights),
+                                   PL_ARG_BUFFER(y),           PL_ARG_BUFFER(&k->counter),  PL_ARG_VALUE(a),
+                                   PL_ARG_VALUE(stride)};
+    return pl_kernel_launch(ks, k, groups(cols / 8, SUM_GROUP), (uint32_t)rows, 0, args, PL_COUNT_OF(args));
 }
 
 /* --- f32 --- */

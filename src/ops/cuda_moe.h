@@ -75,7 +75,7 @@ enum pl_status pl_launch_router(struct pl_kernels *ks, struct pl_kernel *k, cons
 
 /* --- many rows --- */
 struct pl_moe_dense {
-    struct pl_kernel pack;
+    struct pl_kernel pack, pack_in_order;
     struct pl_device_buffer x, w[2], h; /* scratch in bf16 */
 };
 const char *pl_moe_dense_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t experts);
@@ -88,7 +88,8 @@ enum pl_status pl_kernel_moe_unpack(struct pl_kernels *ks, const struct pl_devic
 enum pl_status pl_launch_moe_unpack(struct pl_kernels *ks, struct pl_moe_dense *d, struct pl_kernel *k,
                                     const struct pl_device_weight *w, size_t experts, const struct pl_moe_room *room,
                                     size_t to) PL_MUST_CHECK;
-enum pl_status pl_launch_moe_pack(struct pl_kernels *ks, struct pl_moe_dense *d, pl_buffer_in *x,
+/* in_order: as pl_launch_moe_tall takes it. */
+enum pl_status pl_launch_moe_pack(struct pl_kernels *ks, struct pl_moe_dense *d, bool in_order, pl_buffer_in *x,
                                   uint64_t count) PL_MUST_CHECK;
 /* wide: by four warps together (kernels/cuda/moe_wide.k.c), where the second says so. */
 enum pl_status pl_kernel_moe_dense(struct pl_kernels *ks, bool pair, int act, bool wide, struct pl_kernel *out,
@@ -102,6 +103,23 @@ struct pl_launch_moe_dense {
 /* d->x to d->h, or d->h to room->made. */
 enum pl_status pl_launch_moe_dense(struct pl_kernels *ks, struct pl_moe_dense *d, struct pl_kernel *k,
                                    const struct pl_moe_room *room, const struct pl_launch_moe_dense *m) PL_MUST_CHECK;
+
+/* Rearranged weights unpacked on their way into the matrix units (kernels/cuda/moe_tall.k.c); h is left in their order. */
+const char *pl_moe_tall_declines(const struct pl_kernels *ks, const struct pl_device_weight *w, size_t experts);
+enum pl_status pl_kernel_moe_tall(struct pl_kernels *ks, const struct pl_device_weight *w, bool pair, int act,
+                                  struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+struct pl_launch_moe_tall {
+    const struct pl_device_weight *w, *up; /* up: with the gate, from d->x to d->h; NULL: d->h to room->made, in bf16 */
+    size_t experts, rows, used;
+};
+enum pl_status pl_launch_moe_tall(struct pl_kernels *ks, struct pl_moe_dense *d, struct pl_kernel *k,
+                                  const struct pl_moe_room *room, const struct pl_launch_moe_tall *m) PL_MUST_CHECK;
+
+/* y += the weighted sums of room->made in bf16. */
+enum pl_status pl_kernel_moe_sum(struct pl_kernels *ks, uint32_t used, struct pl_kernel *out,
+                                 struct pl_err *err) PL_MUST_CHECK;
+enum pl_status pl_launch_moe_sum(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_moe_room *room, size_t rows,
+                                 size_t cols, pl_buffer_in *y) PL_MUST_CHECK;
 
 /* --- f32 weights, nothing rounded: routers (kernels/cuda/fma.k.c; from two rows on and with few outputs tf32x3.k.c and
  * tf32x3_few.k.c) --- */

@@ -8,6 +8,7 @@ enum {
     GRID_MAX = 65535,
     MMA_ROWS_MAX = 1024,                  /* made ready at once */
     DENSE_ROWS_STRIPS = MMA_ROWS_MAX + 1, /* from so many rows on unpacking pays: rearranged weights, */
+    DENSE_ROWS_TALL = 225,                /* those on sm_90a, which are unpacked on their way, */
     DENSE_ROWS = 9                        /* and others, which the portable kernel takes up to then */
 };
 
@@ -90,15 +91,25 @@ static const char *dense_declines(const struct dev_ops *d, const struct pl_moe *
     }
     return d->exact ? "exact products were asked for" : NULL;
 }
-static size_t dense_from(const struct pl_moe *p) { return is_strips(p->up) ? DENSE_ROWS_STRIPS : DENSE_ROWS; }
+/* Many rows meet strips as they are: nothing is unpacked. */
+static bool takes_tall(const struct dev_ops *d, const struct pl_moe *p) {
+    const struct pl_weight *all[] = {p->gate, p->up, p->down};
+    for (size_t i = 0; i < PL_COUNT_OF(all); i++)
+        if (pl_moe_tall_declines(&d->ks, &weight_of(all[i])->w, all[i]->experts) != NULL) return false;
+    return true;
+}
+static size_t dense_from(const struct dev_ops *d, const struct pl_moe *p) {
+    return !is_strips(p->up) ? DENSE_ROWS : takes_tall(d, p) ? DENSE_ROWS_TALL : DENSE_ROWS_STRIPS;
+}
 
 enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, size_t rows, struct pl_err *err) {
     if (is_strips(p->up))
         PL_TRY(pl_moe_ready_room(&d->ks, &d->moe.ready, PL_MIN(rows, rows_max(d)), (size_t)p->up->cols, err));
     bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_DENSE;
-    if (dense_declines(d, p) != NULL || (rows < dense_from(p) && !forced)) return PL_OK;
+    if (dense_declines(d, p) != NULL || (rows < dense_from(d, p) && !forced)) return PL_OK;
     struct pl_err why = {0};
     uint64_t bytes = PL_MAX(PL_MAX(unpacked_bytes(p->gate), unpacked_bytes(p->up)), unpacked_bytes(p->down));
+    if (takes_tall(d, p)) bytes = 0;
     enum pl_status st =
         pl_moe_dense_ready(&d->ks, &d->moe.dense, rows, p->used, (size_t)p->gate->cols, (size_t)p->gate->rows, bytes, &why);
     if (st == PL_OK) {
@@ -113,11 +124,11 @@ size_t dev_moe_cuda_candidates(const struct dev_ops *d, const struct pl_moe *p, 
     bool forced = d->base.choice.forced[PL_OP_moe] == PL_IMPL_DENSE;
     const char *dense = dense_declines(d, p), *mma = is_strips(p->up) ? NULL : "layout of the file";
     if (dense == NULL && rows > d->moe.dense_rows) dense = "no memory for unpacked weights";
-    if (dense == NULL && rows < dense_from(p) && !forced) dense = "few rows";
+    if (dense == NULL && rows < dense_from(d, p) && !forced) dense = "few rows";
     if (mma == NULL && rows > rows_max(d)) mma = "many rows";
     if (mma == NULL && pl_moe_tiles(rows * p->used, p->up->experts, PL_MOE_TILE) > GRID_MAX)
         mma = "too many rows for one grid";
-    bool planned = !d->exact && rows >= dense_from(p) && d->moe.dense_rows > 0 && dense_declines(d, p) == NULL;
+    bool planned = !d->exact && rows >= dense_from(d, p) && d->moe.dense_rows > 0 && dense_declines(d, p) == NULL;
     out[0] = (struct pl_candidate){PL_IMPL_DENSE, planned, dense};
     out[1] = (struct pl_candidate){PL_IMPL_MMA, is_strips(p->up), mma};
     return 2;
@@ -365,12 +376,40 @@ static enum pl_status grouped(struct pl_ops *o, struct pl_kernel *k, int act, st
     return dev_done(o, PL_OP_moe, k, 0, pl_launch_moe_dense(&d->ks, &d->moe.dense, k, &d->moe.room, m));
 }
 
+static enum pl_status tall(struct pl_ops *o, const struct pl_weight *w, const struct pl_weight *up, int act, size_t rows,
+                           size_t used) {
+    struct dev_ops *d = dev_of(o);
+    const struct dev_weight *dw = weight_of(w);
+    struct pl_kernel *k = &dw->format->moe_tall[up != NULL ? act : 2];
+    const struct pl_launch_moe_tall m = {&dw->w, up != NULL ? &weight_of(up)->w : NULL, w->experts, rows, used};
+    enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_moe_tall(&d->ks, &dw->w, up != NULL, act, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    uint64_t bytes = PL_MIN((uint64_t)(rows * used), (uint64_t)w->experts) * dw->bytes * (up != NULL ? 2 : 1);
+    return dev_done(o, PL_OP_moe, k, bytes, pl_launch_moe_tall(&d->ks, &d->moe.dense, k, &d->moe.room, &m));
+}
+
+static enum pl_status sum_of_tall(struct pl_ops *o, uint32_t used, struct pl_activation *y) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = &d->moe.sum;
+    bool made = k->jit != NULL && d->moe.sum_used == used;
+    enum pl_status st = made ? PL_OK : pl_kernel_moe_sum(&d->ks, used, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    d->moe.sum_used = used;
+    return dev_done(o, PL_OP_moe, k, 0, pl_launch_moe_sum(&d->ks, k, &d->moe.room, y->rows, y->cols, data_of(y)));
+}
+
 enum pl_status dev_moe_dense(struct pl_ops *o, struct pl_moe_route *k, const struct pl_moe *p, const struct pl_activation *x,
                              struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
     struct pl_moe_dense *dense = &d->moe.dense;
-    enum pl_status st = pl_launch_moe_pack(&d->ks, dense, data_of(x), (uint64_t)x->rows * x->cols);
-    PL_TRY(dev_done(o, PL_OP_moe, &dense->pack, 0, st));
+    bool is_tall = takes_tall(d, p);
+    enum pl_status st = pl_launch_moe_pack(&d->ks, dense, is_tall, data_of(x), (uint64_t)x->rows * x->cols);
+    PL_TRY(dev_done(o, PL_OP_moe, is_tall ? &dense->pack_in_order : &dense->pack, 0, st));
+    if (is_tall) {
+        PL_TRY(tall(o, p->gate, p->up, (int)p->act, x->rows, p->used));
+        PL_TRY(tall(o, p->down, NULL, 0, x->rows, p->used));
+        return sum_of_tall(o, (uint32_t)p->used, y);
+    }
     struct pl_launch_moe_dense up = {.bias = {bias_of(p->gate_bias), bias_of(p->up_bias)},
                                      .experts = p->gate->experts,
                                      .rows = x->rows,

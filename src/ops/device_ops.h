@@ -28,7 +28,7 @@ struct dev_format {
         stream[PL_STREAM_CHUNKS][PL_STREAM_KINDS], chain[PL_CHAIN_KINDS];
     struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2];       /* in order, by slot */
     struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][3]; /* in order, by slot, in order by bulk copies */
-    struct pl_kernel moe_unpack, moe_routed, moe_one[PL_MOE_ONE_COUNT];
+    struct pl_kernel moe_unpack, moe_routed, moe_one[PL_MOE_ONE_COUNT], moe_tall[3]; /* with silu, with gelu, down */
     struct pl_kernel heads[PL_TILE_COUNT];
     uint32_t routed_experts, routed_used; /* of moe_routed */
     uint32_t one_experts[PL_MOE_ONE_COUNT], one_used[PL_MOE_ONE_COUNT];
@@ -174,7 +174,8 @@ struct dev_ops {
         struct pl_moe_route route, route_dense; /* the second: its tiles are larger */
         struct pl_mma_room ready;               /* inputs that nobody else made ready */
         struct pl_moe_dense dense;
-        struct pl_kernel pair[PL_MOE_ACTS], down;
+        struct pl_kernel pair[PL_MOE_ACTS], down, sum;
+        uint32_t sum_used;        /* of sum */
         struct pl_kernel sort[2]; /* by tiles: few rows, many */
         uint32_t sort_experts[2];
         struct dev_moe_choice {

@@ -406,8 +406,23 @@ static void only_cuda(struct gate *g) {
     compile(g, &fma);
 }
 
-/* Norms, routers and orders of many rows. */
+/* Norms, routers and experts of many rows. */
 static void cuda_many_rows(struct gate *g) {
+    static const enum pl_dtype strips[] = {PL_Q4_K, PL_Q6_K};
+    for (size_t i = 0; i < 2 * PL_COUNT_OF(strips) && strcmp(g->target, "sm_90a") == 0; i++) {
+        struct pl_device_weight w = {.dtype = strips[i / 2]};
+        struct pl_jit_spec s = spec("cuda/moe_tall.k.c", "pk_moe_tall", 256);
+        if (i % 2 == 0) pl_jit_set(&s, "MOE_PAIR", "1");
+        if (i == 2) pl_jit_set(&s, "ACT_GELU_TANH", "1");
+        pl_jit_set_weight(&s, &w);
+        compile(g, &s);
+    }
+    struct pl_jit_spec pack = spec("cuda/pack.k.c", "pk_pack", 256);
+    pl_jit_set(&pack, "IN_ORDER", "1");
+    compile(g, &pack);
+    struct pl_jit_spec sum = spec("cuda/moe_combine.k.c", "pk_moe_combine", 128);
+    pl_jit_set_u32(&sum, "USED", 8);
+    compile(g, &sum);
     struct pl_jit_spec sort = spec("cuda/moe_sort.k.c", "pk_moe_sort", 1024);
     pl_jit_set_u32(&sort, "EXPERTS", 60);
     pl_jit_set_u32(&sort, "TILE", 128);

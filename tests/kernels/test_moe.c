@@ -3,7 +3,8 @@
  *
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
  * through is sanitized in tests/device, tests/jit and tests/model)
- * test-timeout: 600 */
+ * test-timeout: 600
+ * long file: one oracle of a mixture's products, and every form of them held to it */
 #include "made.h"
 
 #include "ops/cuda_moe.h"
@@ -410,7 +411,7 @@ static void test_lone(void **state) {
 
 /* --- NVIDIA's tensor cores: inputs of f16 or bf16 --- */
 
-enum cuda_form { MMA, BULK, DENSE, TOGETHER };
+enum cuda_form { MMA, BULK, DENSE, TOGETHER, TALL };
 static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, bool biases, enum cuda_form form, bool wrong) {
     struct pl_moe_route route = {0};
     bool direct = form == MMA && rows == 1, bulk = form == BULK;
@@ -436,13 +437,27 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
         CHECK(pl_launch_moe_mma(&ks, &up, PL_MOE_MMA_UP, &room, &a));
         CHECK(pl_launch_moe_mma(&ks, &down, second, &room, &b));
         pl_mma_deinit(&ks, &ready);
+    } else if (form == TALL) {
+        struct pl_moe_dense d = {0};
+        struct pl_kernel pair = {0}, down = {0}, sum = {0};
+        const struct pl_launch_moe_tall a = {&k->w[0], &k->w[1], X, rows, USED}, b = {&k->w[2], NULL, X, rows, USED};
+        CHECK(pl_moe_dense_ready(&ks, &d, rows, USED, k->in, k->inner, 0, &err));
+        CHECK(pl_device_fill(ks.device, ks.stream, &d.h, 0xFF, &err));
+        CHECK(pl_launch_moe_pack(&ks, &d, true, &t.bx, t.n));
+        CHECK(pl_kernel_moe_tall(&ks, &k->w[0], true, (int)act, &pair, &err));
+        CHECK(pl_kernel_moe_tall(&ks, &k->w[2], false, 0, &down, &err));
+        CHECK(pl_launch_moe_tall(&ks, &d, &pair, &room, &a));
+        CHECK(pl_launch_moe_tall(&ks, &d, &down, &room, &b));
+        CHECK(pl_kernel_moe_sum(&ks, USED, &sum, &err));
+        CHECK(pl_launch_moe_sum(&ks, &sum, &room, rows, k->in, &t.by));
+        pl_moe_dense_deinit(&ks, &d);
     } else {
         struct pl_moe_dense d = {0};
         struct pl_kernel unpack[3] = {0}, pair = {0}, down = {0};
         struct pl_launch_moe_dense m = {
             .experts = X, .rows = rows, .used = USED, .in = k->in, .out = k->inner, .pair = true};
         CHECK(pl_moe_dense_ready(&ks, &d, rows, USED, k->in, k->inner, 2 * X * k->in * k->inner, &err));
-        CHECK(pl_launch_moe_pack(&ks, &d, &t.bx, t.n));
+        CHECK(pl_launch_moe_pack(&ks, &d, false, &t.bx, t.n));
         for (size_t i = 0; i < 3; i++) {
             m.w[i % 2] = k->w[i].dtype == PL_BF16 ? &k->w[i].data : &d.w[i % 2];
             if (k->w[i].dtype != PL_BF16) {
@@ -458,7 +473,7 @@ static double cuda_distance(struct mix *k, size_t rows, enum pl_ops_act act, boo
         }
         pl_moe_dense_deinit(&ks, &d);
     }
-    if (!direct) CHECK(pl_launch_moe_combine(&ks, &route, &room, rows, k->in, &t.by));
+    if (!direct && form != TALL) CHECK(pl_launch_moe_combine(&ks, &route, &room, rows, k->in, &t.by));
     const struct product_case c = {rows, act, biases, direct, false};
     return trial_close(&t, k, &c, wrong);
 }
@@ -478,14 +493,13 @@ static void to_strips(struct mix *k) {
 static bool can_bulk(const struct mix *k) {
     return pl_moe_bulk(&ks, &k->w[0], PL_MOE_MMA_UP, false) && pl_moe_bulk(&ks, &k->w[2], PL_MOE_MMA_DOWN, false);
 }
+static const struct {
+    enum pl_dtype dtype, down;
+    size_t in, inner;
+    bool strips;
+} mixes[] = {{PL_Q4_K, PL_Q4_K, 512, 768, true},  {PL_Q4_K, PL_Q6_K, 2304, 768, true},   {PL_Q6_K, PL_Q4_K, 256, 1536, true},
+             {PL_Q8_0, PL_Q8_0, 128, 192, false}, {PL_MXFP4, PL_MXFP4, 192, 320, false}, {PL_BF16, PL_BF16, 64, 128, false}};
 static void cuda_forms(void) {
-    static const struct {
-        enum pl_dtype dtype, down;
-        size_t in, inner;
-        bool strips;
-    } mixes[] = {{PL_Q4_K, PL_Q4_K, 512, 768, true},    {PL_Q4_K, PL_Q6_K, 2304, 768, true},
-                 {PL_Q6_K, PL_Q4_K, 256, 1536, true},   {PL_Q8_0, PL_Q8_0, 128, 192, false},
-                 {PL_MXFP4, PL_MXFP4, 192, 320, false}, {PL_BF16, PL_BF16, 64, 128, false}};
     static const size_t rows[] = {1, 2, 7, 33, 150};
     static const char *const names[] = {"mma", "bulk", "dense", "wide"};
     if (pl_device_info(ks.device)->kind != PL_DEVICE_CUDA) return;
@@ -515,6 +529,39 @@ static void test_cuda(void **state) {
     (void)state;
     kit_each(cuda_forms);
     if (cuda_ran == 0) SKIP("no CUDA device here");
+}
+
+/* Many rows with strips unpacked in registers, on data of their own, so that the other forms keep theirs. */
+static void tall_forms(void) {
+    static const size_t rows[] = {1, 2, 7, 33, 150, 300};
+    if (!pl_moe_dense_wide(&ks)) return;
+    uint64_t others = rng;
+    rng = 88172645463325252ull;
+    for (size_t i = 0; i < PL_COUNT_OF(mixes); i += test_small() ? 2 : 1) {
+        struct mix k = mix_of(mixes[i].dtype, mixes[i].down, mixes[i].in, mixes[i].inner, 0);
+        if (mixes[i].strips) to_strips(&k);
+        bool can = pl_moe_tall_declines(&ks, &k.w[0], X) == NULL && pl_moe_tall_declines(&ks, &k.w[2], X) == NULL;
+        for (size_t r = 0; r < PL_COUNT_OF(rows) && can; r += test_small() ? 2 : 1) {
+            if (rows[r] > (test_small() ? 33u : mixes[i].in > 512 ? 150u : 300u)) continue; /* the reference is slow */
+            uint64_t before = rng;
+            enum pl_ops_act act = (enum pl_ops_act)(r % 2);
+            double off = cuda_distance(&k, rows[r], act, false, TALL, false);
+            if (!(off <= 8e-3))
+                fail_msg("tall %s %s, %zu rows: off by %.3g", pl_dtype_name(mixes[i].dtype), pl_dtype_name(mixes[i].down),
+                         rows[r], off);
+            assert_true(rows[r] > 33 || cuda_distance(&k, rows[r], act, false, TALL, true) > 2e-2);
+            rng = before;
+            cuda_ran++;
+        }
+        mix_free(&k);
+    }
+    rng = others;
+}
+static void test_tall(void **state) {
+    (void)state;
+    cuda_ran = 0;
+    kit_each(tall_forms);
+    if (cuda_ran == 0) SKIP("no CUDA device with the units here");
 }
 
 /* A warp a row chooses as the portable kernel does, and leaves an order of its own. */
@@ -858,7 +905,7 @@ static void test_router_choices(void **state) {
     (void)state;
     cuda_ran = 0;
     kit_each(router_choices);
-    if (cuda_ran == 0) skip();
+    if (cuda_ran == 0) SKIP("no CUDA device with the units here");
 }
 
 /* The bound sees one slot of many sent to its neighbour. */
@@ -953,11 +1000,13 @@ static void test_far(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),  cmocka_unit_test(test_orders),        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_lone),    cmocka_unit_test(test_packed),        cmocka_unit_test(test_control),
-        cmocka_unit_test(test_repeats), cmocka_unit_test(test_far),           cmocka_unit_test(test_cuda),
-        cmocka_unit_test(test_fma),     cmocka_unit_test(test_routed),        cmocka_unit_test(test_one_row),
-        cmocka_unit_test(test_choose),  cmocka_unit_test(test_router_choices)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_routes),  cmocka_unit_test(test_orders),
+                                 cmocka_unit_test(test_plain),   cmocka_unit_test(test_lone),
+                                 cmocka_unit_test(test_packed),  cmocka_unit_test(test_control),
+                                 cmocka_unit_test(test_repeats), cmocka_unit_test(test_far),
+                                 cmocka_unit_test(test_cuda),    cmocka_unit_test(test_fma),
+                                 cmocka_unit_test(test_routed),  cmocka_unit_test(test_one_row),
+                                 cmocka_unit_test(test_choose),  cmocka_unit_test(test_router_choices),
+                                 cmocka_unit_test(test_tall)};
     return TEST_RUN("experts", tests);
 }
