@@ -97,6 +97,8 @@ uint32_t pl_heads_together(size_t group) {
     return 1;
 }
 
+uint32_t pl_whole_heads(size_t group) { return group % 8 == 0 ? 4 : pl_heads_together(group); }
+
 const char *pl_split_declines(const struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t heads, size_t kv_heads,
                               size_t rows) {
     if (!is_cuda(ks)) return "no port to this backend";
@@ -190,13 +192,13 @@ enum pl_status pl_kernel_whole(struct pl_kernels *ks, enum pl_dtype kv, size_t h
     struct pl_jit_spec s = {.file = "cuda/attention_group.k.c", .entry = "pk_attention_group"};
     char name[40];
     pl_jit_set_u32(&s, "GROUP", SPLIT_GROUP);
-    pl_jit_set_u32(&s, "HEADS", pl_heads_together(group));
+    pl_jit_set_u32(&s, "HEADS", pl_whole_heads(group));
     pl_jit_set(&s, "WHOLE", "1");
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) PL_FAIL(err, PL_UNSUPPORTED, "cache type of split attention");
     if (kind.q_norm) pl_jit_set(&s, "Q_NORM", "1");
     if (kind.k_norm) pl_jit_set(&s, "K_NORM", "1");
     if (kind.rope) pl_jit_set(&s, kind.halves ? "ROPE_HALVES" : "ROPE_PAIRS", "1");
-    snprintf(name, sizeof name, "attention_whole/%s/d%zu/h%u", pl_dtype_name(kv), head_dim, pl_heads_together(group));
+    snprintf(name, sizeof name, "attention_whole/%s/d%zu/h%u", pl_dtype_name(kv), head_dim, pl_whole_heads(group));
     return pl_kernel_make(ks, &s, SPLIT_GROUP, name, out, err);
 }
 
@@ -221,6 +223,6 @@ enum pl_status pl_launch_whole(struct pl_kernels *ks, struct pl_kernel *k, const
                                    PL_ARG_BUFFER(p->out),
                                    PL_ARG_BUFFER(l->splits > 1 && l->arrived != NULL ? l->arrived : &none),
                                    PL_ARG_VALUE(a)};
-    uint32_t together = pl_heads_together(p->heads / p->kv_heads);
+    uint32_t together = pl_whole_heads(p->heads / p->kv_heads);
     return pl_kernel_launch(ks, k, l->splits, p->rows * (p->heads / together), 0, args, PL_COUNT_OF(args));
 }

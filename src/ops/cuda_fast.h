@@ -62,5 +62,7 @@ struct pl_launch_whole {
 };
 enum pl_status pl_launch_whole(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_whole *l) PL_MUST_CHECK;
 uint32_t pl_heads_together(size_t group); /* of a KV head, by one group of threads */
+/* The same where rotation, append and merge are in the launch: four of eight, done sooner (docs/perf/h200.md). */
+uint32_t pl_whole_heads(size_t group);
 
 #endif

@@ -49,7 +49,7 @@ static enum pl_status whole_attention(struct pl_ops *o, const struct pl_launch_a
     if (k->jit == NULL) st = pl_kernel_whole(&d->ks, s->dtype, s->head_dim, s->page_tokens, group, w.kind, k, &d->ks.err);
     if (st != PL_OK) return dev_report(d, st);
     uint32_t visible = a->window > 0 ? PL_MIN(a->window, d->longest) : d->longest;
-    uint32_t splits = pl_split_count(&d->ks, a->rows, a->heads / pl_heads_together(group), visible);
+    uint32_t splits = pl_split_count(&d->ks, a->rows, a->heads / pl_whole_heads(group), visible);
     uint64_t parts = (uint64_t)PL_SPLITS_MAX * a->rows * a->heads, words = (uint64_t)d->stride * a->heads;
     bool joined = (a->rows == 1 && dev_streams_strips(d)) || !dev_prepares(d, a->rows, a->heads * s->head_dim);
     struct pl_launch_whole l = {a, &w.r, splits, &d->parts, &d->lse, joined ? &d->arrived : NULL};

@@ -327,7 +327,8 @@ static void one_token_each(void) {
         {8, 2, 128, 32, PL_F16, 0, 0, false, false, true, 128},  {32, 8, 128, 32, PL_F16, 0, 0, false, false, false, 128},
         {16, 8, 128, 16, PL_BF16, 0, 0, true, true, true, 128},  {9, 3, 64, 32, PL_F16, 0, 0, false, true, true, 64},
         {16, 1, 64, 32, PL_BF16, 20, 0, true, false, false, 64}, {4, 1, 256, 32, PL_F16, 16, 30, true, true, true, 256},
-        {4, 2, 256, 64, PL_F16, 0, 0, false, false, false, 256}, {14, 2, 128, 32, PL_F16, 1, 0, false, false, true, 0}};
+        {4, 2, 256, 64, PL_F16, 0, 0, false, false, false, 256}, {14, 2, 128, 32, PL_F16, 1, 0, false, false, true, 0},
+        {16, 2, 128, 32, PL_F16, 0, 0, true, true, true, 128}};
     uint32_t past1[SEQS], length1[SEQS];
     memcpy(past1, pasts, sizeof pasts);
     memcpy(length1, lengths, sizeof lengths);
