@@ -18,7 +18,7 @@
  *   EXACT MUL ADD                 after EXACT at the head of a block each MUL and ADD in it is rounded on its own
  *   DOT4(a, b, c)                 c + the products of four bytes of a and b, all signed
  *   LOCAL_COUNT                   adds one to a u32 in local memory, gives what it was
- *   LOCAL_ADD(p, n)               adds n to a u32 in local memory, gives what it was
+ *   LOCAL_MAX(p, n)               a u32 in local memory becomes n if that is larger
  *   count_launch                  the witness: one thread of the launch adds one to a counter. All threads pass it, before
  *                                 they read what another launch wrote: where launches may overlap (sm_90 and up) it is
  *                                 also the wait for the launch before this one
@@ -68,7 +68,7 @@ typedef uint4 v4u;
 #define MUL(x, y)      ((f32)(x) * (f32)(y))
 #define ADD(x, y)      ((f32)(x) + (f32)(y))
 #define LOCAL_COUNT(p) atomic_inc(p)
-#define LOCAL_ADD(p, n) atomic_add(p, n)
+#define LOCAL_MAX(p, n) ((void)atomic_max(p, n))
 #define NEG_INF        (-INFINITY)
 #define ROLLED         _Pragma("unroll 1")
 #define UNROLLED
@@ -140,7 +140,7 @@ typedef uint4 v4u;
 #define RINT(x)      rintf(x)
 #define DIV(x, y)    ((x) / (y)) /* both compilers round it, unless told not to */
 #define LOCAL_COUNT(p) atomicAdd(p, 1u)
-#define LOCAL_ADD(p, n) atomicAdd(p, n)
+#define LOCAL_MAX(p, n) ((void)atomicMax(p, n))
 #define NEG_INF      __uint_as_float(0xFF800000u)
 #define ROLLED
 #define UNROLLED _Pragma("unroll")

@@ -1,11 +1,17 @@
 /* draw - a token from each row of logits: argmax(logit / T + Gumbel noise) over what top_k, top_p and min_p leave.
  *
- * Launches. scan: largest and lowest index of it in each part of a row, and the maxima of threads. weigh, where a row has
- * top_p: the mass of each part, and how much of it lies how far below the largest. gather: what can be kept at all lies above
- * a floor (from min_p, from the k-th largest of the threads' maxima, from the mass that top_p gives away, from what weigh
- * found); of the tokens that are kept for sure the best score, of the others a list. choose: the best is taken if it passes
- * the filters; else it is refused, with all that is no larger, and the next best is tried: two pivots a round, the second
- * halfway between it and what is known to pass, at most 32 rounds.
+ * Rows without top_k climb, in one reading of all logits and one more where there is top_p. What the filters leave is the upper
+ * end of a row, wherever it is cut: a token that another with no smaller logit beats cannot be the choice. climb: of each part
+ * those that are left, its stairs (few: about the logarithm of its length), by the noise of every token but the logarithms of
+ * few, and its masses, in floats. weigh: the mass above each of the row's last stairs. choose: the best stair whose mass
+ * above fits top_p. Floats decide where they are further from the edge than DOUBT; else, and where a list was too short, the row is
+ * read again, with exact masses.
+ *
+ * Other rows. scan: largest and lowest index of it in each part of a row, and the maxima of threads. gather: what can be kept at
+ * all lies above a floor (from min_p, from the k-th largest of the threads' maxima, from the mass that top_p gives away); of the
+ * tokens that are kept for sure the best score, of the others a list. choose: the best is taken if it passes the filters; else
+ * it is refused, with all that is no larger, and the next best is tried: two pivots a round, the second halfway between it and
+ * what is known to pass, at most 32 rounds.
  *
  * Same tokens as src/sample for the same seed and position: masses are integers (2^-34), exponential and logarithm the same
  * polynomials, each product and sum rounded on its own (EXACT, MUL, ADD). What a bound passes over could not have won.
@@ -28,6 +34,8 @@ FN f32 load_logit(GLOBAL const logit_t *p) { return bf16_load(p); }
 #define QUADS    4u /* of neighbouring logits, loaded at once by a thread */
 #define POS_INF  bits_f32(0x7F800000u)
 #define NO_SCORE NEG_INF
+/* Around what has barriers: behind a condition PoCL compiles all that follows twice. */
+#define ALWAYS(condition) (((condition) | (PL_SHUFFLE == 0)) != 0u)
 
 /* Four neighbouring logits of a row, k a multiple of four; -inf from `end` on. aligned: rows begin at multiples of four. */
 FN void load4(GLOBAL const logit_t *p, u32 k, u32 end, u32 aligned, f32 *e) {
@@ -147,11 +155,21 @@ FN f32 score_of(GLOBAL const struct pl_args_draw *d, f32 logit, f32 max, u32 id)
     EXACT
     return ADD(tempered(d, logit, max), noise(d, id));
 }
+/* 2^x, below 2^-126 perhaps 0. */
+FN f32 power_of_two(f32 x) {
+#ifdef PL_TARGET_CUDA
+    f32 y; /* without what exp2f does for the smallest numbers */
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return EXP2(x);
+#endif
+}
 /* True when a token cannot reach a score, without logarithms: for that its noise must be t or more, which needs -log u <= e^-t,
  * and 1 - u is less than -log u. scaled <= 0; the margin is larger than all that is rounded. word: 23 bits of it are u. */
 FN u32 is_beaten(f32 scaled, u32 word, f32 bound) {
     f32 rest = (2.0f - bits_f32(0x3F800000u | word >> 9)) - 5.9604645e-8f; /* 1 - u */
-    return rest > EXP2(FMA(scaled, 1.4426936f, 0.0144269504f - bound * 1.44269504f));
+    return rest > power_of_two(FMA(scaled, 1.4426936f, 0.0144269504f - bound * 1.44269504f));
 }
 
 FN u64 reduce_sum(u64 v, LOCAL_PTR u64 *s) {
@@ -172,14 +190,20 @@ FN u32 part_begin(const struct pl_args_draws a, u32 part) {
 }
 FN u32 is_aligned(const struct pl_args_draws a) { return a.cols % 4u == 0u; }
 
+/* Whether a row goes by its stairs. */
+FN u32 climbs(GLOBAL const struct pl_args_draw *d, const struct pl_args_draws a) {
+    return a.climbs != 0u && d->inverse_t != 0.0f && d->top_k == 0u;
+}
+
 #ifdef DRAW_SCAN
 /* grid: parts, rows. part_max, part_id [rows, parts]; maxima [rows, parts * a.maxima]. */
-KERNEL(draw_scan)(GLOBAL const logit_t *x, GLOBAL f32 *part_max, GLOBAL u32 *part_id, GLOBAL f32 *maxima, GLOBAL u32 *witness,
+KERNEL(draw_scan)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL f32 *part_max, GLOBAL u32 *part_id, GLOBAL f32 *maxima, GLOBAL u32 *witness,
                   const struct pl_args_draws a) {
     LOCAL f32 value[GROUP];
     LOCAL u32 index[GROUP];
     count_launch(witness);
     u32 row = GROUP_Y, part = GROUP_X, end = part_begin(a, part + 1u), at = PL_PICK_NONE;
+    if (climbs(draws + row, a)) return; /* the same for all threads */
     GLOBAL const logit_t *p = x + (u64)row * a.cols;
     f32 v = NEG_INF;
     for (u32 base = part_begin(a, part); base < end; base += 4u * QUADS * GROUP) { /* loads first: they do not wait */
@@ -225,66 +249,286 @@ FN struct best top_of(GLOBAL const f32 *part_max, GLOBAL const u32 *part_id, u32
     return b;
 }
 
-#define BINS 256u /* of an eighth each, by the distance to the largest; the last holds all that is further */
-FN u32 bin_of(f32 logit, f32 max) {
-    EXACT
-    return (u32)FMIN(MUL(ADD(max, -logit), 8.0f), (f32)(BINS - 1u));
-}
-/* Bins hold whole multiples of this power of two of a mass, so that a part's sum fits 32 bits. */
-FN u32 coarse(const struct pl_args_draws a) {
-    u32 span = part_begin(a, 1u), bits = 0u;
-    while (span >> bits != 0u) bits++;
-    return bits + 3u;
-}
 FN u64 budget_of(u64 total, GLOBAL const struct pl_args_draw *d) {
     return (total >> 32) * d->top_p + (((total & 0xFFFFFFFFu) * d->top_p) >> 32);
 }
 
-#ifdef DRAW_WEIGH
-#define COPIES 8u /* neighbours add to different places */
-/* grid: parts, rows. weights [rows, parts] u64, bins [rows, parts, BINS]. */
-KERNEL(draw_weigh)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL const f32 *part_max,
-                   GLOBAL const u32 *part_id, GLOBAL u64 *weights, GLOBAL u32 *bins, GLOBAL u32 *witness,
-                   const struct pl_args_draws a) {
-    LOCAL u32 sums[BINS * COPIES];
-    LOCAL u64 all[GROUP];
-    count_launch(witness);
-    u32 row = GROUP_Y, part = GROUP_X, end = part_begin(a, part + 1u), shift = coarse(a);
-    GLOBAL const struct pl_args_draw *d = draws + row;
-    struct best top = top_of(part_max, part_id, row, a.parts);
-    if (d->inverse_t == 0.0f || d->top_p == 0u || top.id >= PL_PICK_NONE) return; /* the same for all threads */
-    f32 max = top.logit;
-    for (u32 i = LOCAL_X; i < BINS * COPIES; i += GROUP) sums[i] = 0u;
+/* Below it min_p and top_p keep nothing. */
+FN f32 floor_of(GLOBAL const struct pl_args_draw *d, f32 max) {
+    EXACT
+    f32 floor = NEG_INF;
+    if (d->min_floor > NEG_INF) floor = ADD(max, d->min_floor);
+    if (d->top_p > 0u) floor = FMAX(floor, ADD(max, d->mass_floor));
+    return floor;
+}
+/* e^x in floats. */
+FN f32 rough_mass(f32 x) { return power_of_two(x * 1.44269504f); }
+/* Scores that are made of other differences are this much apart at most, and half of it again. */
+FN f32 slack_of(f32 scaled) { return 1e-3f + 1e-6f * FABS(scaled); }
+
+#ifdef DRAW_CLIMB
+#define LEDGES 32u  /* by the distance to a large logit; the last holds all that is further */
+#define HELD   512u /* stairs and what might have been some */
+struct climb {
+    v4u held[HELD], few[HELD]; /* logit, noise, score, id */
+    u32 best[LEDGES];          /* score found on each, ordered */
+    f32 bound[LEDGES];         /* the best of all above a ledge */
+    u32 listed, left, stays[HELD];
+    f32 scratch[GROUP];
+};
+FN u32 ledge_of(f32 v, f32 from, f32 per) { return (u32)FMIN(FMAX((from - v) * per, 0.0f), (f32)(LEDGES - 1u)); }
+/* Loads what a thread looks at together; the largest of it. */
+FN f32 load_all(GLOBAL const logit_t *p, u32 base, u32 end, u32 aligned, f32 (*e)[4]) {
+    f32 most = NEG_INF;
+    for (u32 i = 0; i < QUADS; i++) load4(p, base + 4u * (i * GROUP + LOCAL_X), end, aligned, e[i]);
+    ROLLED UNROLLED for (u32 i = 0; i < 4u * QUADS; i++) most = FMAX(most, e[i / 4u][i % 4u]);
+    return most;
+}
+/* All that was found becomes known to all. */
+FN void raise(LOCAL_PTR struct climb *s, f32 least) {
     BARRIER();
-    GLOBAL const logit_t *p = x + (u64)row * a.cols;
-    u64 mass = 0;
-    for (u32 base = part_begin(a, part); base < end; base += 4u * QUADS * GROUP) {
-        f32 e[QUADS][4];
-        for (u32 i = 0; i < QUADS; i++) load4(p, base + 4u * (i * GROUP + LOCAL_X), end, is_aligned(a), e[i]);
-        ROLLED for (u32 i = 0; i < 4u * QUADS; i++) {
-            EXACT
-            f32 v = e[i / 4u][i % 4u];
-            u64 m = mass_of(ADD(v, -max));
-            u32 add = (u32)(m >> shift);
-            mass += m;
-            if (add != 0u) (void)LOCAL_ADD(&sums[bin_of(v, max) * COPIES + LOCAL_X % COPIES], add);
+    for (u32 i = LOCAL_X; i < LEDGES; i += GROUP) {
+        u32 most = ordered(least);
+        ROLLED UNROLLED for (u32 j = 0; j + 1u < LEDGES; j++) most = j < i && s->best[j] > most ? s->best[j] : most;
+        s->bound[i] = unordered(most);
+    }
+    BARRIER();
+}
+/* Which of n stay, and the best of those, in order, to `to`; how many there were of this thread's. */
+FN f32 keep_stairs(LOCAL_PTR struct climb *s, u32 n, f32 from, f32 per, f32 inverse_t, GLOBAL struct pl_draw_stair *to) {
+    f32 mine = 0.0f;
+    for (u32 i = LOCAL_X; i < n; i += GROUP) { /* most were found before better ones */
+        v4u q = s->held[i];
+        f32 v = bits_f32(q.x), slack = slack_of((v - from) * inverse_t);
+        if (v <= from && bits_f32(q.z) + slack < s->bound[ledge_of(v, from, per)]) continue;
+        u32 place = LOCAL_COUNT(&s->left);
+        s->few[place] = q;
+    }
+    BARRIER();
+    u32 m = s->left;
+    for (u32 i = LOCAL_X; i < m; i += GROUP) {
+        f32 v = bits_f32(s->few[i].x), beats = bits_f32(s->few[i].z) + slack_of((v - from) * inverse_t);
+        u32 stays = 1u;
+        ROLLED for (u32 j = 0; j < m; j++) {
+            v4u o = s->few[j];
+            if (bits_f32(o.x) >= v && bits_f32(o.z) > beats) stays = 0u;
+        }
+        s->stays[i] = stays;
+        mine += (f32)stays;
+    }
+    BARRIER();
+    for (u32 i = LOCAL_X; i < m; i += GROUP) {
+        v4u q = s->few[i];
+        u32 rank = s->stays[i] != 0u ? 0u : PL_DRAW_STAIRS;
+        ROLLED for (u32 j = 0; j < m; j++) {
+            f32 other = bits_f32(s->few[j].z);
+            u32 before = other > bits_f32(q.z) || (other == bits_f32(q.z) && j < i);
+            rank += s->stays[j] & before;
+        }
+        if (rank < PL_DRAW_STAIRS) {
+            to[rank].logit = bits_f32(q.x);
+            to[rank].noise = bits_f32(q.y);
+            to[rank].id = q.w;
         }
     }
-    mass = reduce_sum(mass, all);
-    for (u32 i = LOCAL_X; i < BINS; i += GROUP) {
-        u32 sum = 0u;
-        for (u32 c = 0; c < COPIES; c++) sum += sums[i * COPIES + c];
-        bins[((u64)row * a.parts + part) * BINS + i] = sum;
+    return mine;
+}
+
+/* grid: parts, rows. rises [rows, parts], stairs [rows, parts, PL_DRAW_STAIRS] from the best score on. */
+KERNEL(draw_climb)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL struct pl_draw_rise *rises,
+                   GLOBAL struct pl_draw_stair *stairs, GLOBAL u32 *witness, const struct pl_args_draws a) {
+    LOCAL struct climb s;
+    count_launch(witness);
+    u32 row = GROUP_Y, part = GROUP_X, first = part_begin(a, part), end = part_begin(a, part + 1u), broken = 0u;
+    GLOBAL const struct pl_args_draw *d = draws + row;
+    if (!climbs(d, a)) return; /* the same for all threads */
+    GLOBAL const logit_t *p = x + (u64)row * a.cols;
+    f32 inverse_t = d->inverse_t, from = 0.0f, per = 0.0f, least = NEG_INF, floor = -3.402823466e38f, max = NEG_INF, sum = 0.0f;
+    u32 room = PL_MIN(a.list, HELD);
+    for (u32 i = LOCAL_X; i < LEDGES; i += GROUP) s.best[i] = ordered(NEG_INF);
+    if (LOCAL_X == 0u) s.listed = 0u, s.left = 0u;
+    f32 e[QUADS][4], most = load_all(p, first, end, is_aligned(a), e);
+    /* The largest of what is loaded first is what distances are from, and the best token of each thread there a first bound. */
+    from = group_max(most, s.scratch);
+    f32 low = -group_max(most > NEG_INF ? -most : -from, s.scratch);
+    u32 real = from > NEG_INF; /* the same for all threads */
+    if (real && from > low) per = 12.0f / (from - low);
+    if (real) least = -2.83f; /* the least noise, for `from` itself */
+    if (!real) from = 0.0f;   /* nothing is passed over */
+    if (d->min_floor > NEG_INF && real) floor = FMAX(floor, from + d->min_floor - 1e-3f);
+    if (d->top_p > 0u && real) floor = FMAX(floor, from + d->mass_floor - 1e-3f);
+    if (most > NEG_INF) {
+        u32 at = 0u;
+        ROLLED for (u32 i = 0; i < 4u * QUADS; i++) at = e[i / 4u][i % 4u] == most ? i : at;
+        f32 score = score_of(d, most, from, first + 4u * (at / 4u * GROUP + LOCAL_X) + at % 4u);
+        LOCAL_MAX(&s.best[ledge_of(most, from, per)], ordered(score));
     }
-    if (LOCAL_X == 0u) weights[row * a.parts + part] = mass;
+    raise(&s, least);
+    for (u32 base = first; base < end; base += 4u * QUADS * GROUP) {
+        u32 hits = 0u; /* what might be a stair: few, so looked at one by one */
+        if (base != first) most = load_all(p, base, end, is_aligned(a), e);
+        max = FMAX(max, most);
+        ROLLED UNROLLED for (u32 i = 0; i < QUADS; i++) {
+            u32 word[4];
+            ROLLED UNROLLED for (u32 j = 0; j < 4u; j++) broken |= is_bad(e[i][j]);
+            if (d->top_p > 0u) {
+                ROLLED UNROLLED for (u32 j = 0; j < 4u; j++) sum += rough_mass(e[i][j] - from);
+            }
+            words_of(d, base / 4u + i * GROUP + LOCAL_X, word);
+            ROLLED UNROLLED for (u32 j = 0; j < 4u; j++) {
+                f32 v = e[i][j], scaled = (v - from) * inverse_t;
+                u32 beaten = is_beaten(scaled, word[j], s.bound[ledge_of(v, from, per)]), above = v > from, kept = v >= floor;
+                hits |= (kept & (above | (beaten ^ 1u))) << (4u * i + j);
+            }
+        }
+        ROLLED while (hits != 0u) {
+            u32 k = (f32_bits((f32)(hits & (0u - hits))) >> 23) - 127u; /* the lowest one */
+            u32 id = base + 4u * (k / 4u * GROUP + LOCAL_X) + k % 4u;
+            f32 v = load_logit(p + id), of = noise(d, id), scaled = tempered(d, v, from), score = scaled + of;
+            hits &= hits - 1u;
+            if (v <= from && score + slack_of(scaled) < s.bound[ledge_of(v, from, per)]) continue;
+            LOCAL_MAX(&s.best[ledge_of(v, from, per)], ordered(score));
+            u32 n = LOCAL_COUNT(&s.listed);
+            v4u q;
+            q.x = f32_bits(v), q.y = f32_bits(of), q.z = f32_bits(score), q.w = id;
+            if (n < room) s.held[n] = q;
+        }
+        raise(&s, least);
+    }
+    u64 place = (u64)row * a.parts + part;
+    BARRIER();
+    u32 n = PL_MIN(s.listed, room);
+    f32 count = keep_stairs(&s, n, from, per, inverse_t, stairs + place * PL_DRAW_STAIRS);
+    count = group_sum(count, s.scratch);
+    max = group_max(max, s.scratch);
+    sum = group_sum(sum, s.scratch);
+    f32 bad = group_max((f32)broken, s.scratch);
+    if (LOCAL_X == 0u) {
+        GLOBAL struct pl_draw_rise *r = rises + place;
+        r->max = max;
+        r->from = from;
+        r->sum = sum;
+        r->count = (u32)count;
+        r->lost = s.listed > room || (!real && FABS(max) < POS_INF && FABS(max) > 60.0f); /* its masses might be none, or too many */
+        r->broken = bad != 0.0f;
+    }
 }
 #endif
 
-FN u64 total_of(GLOBAL const u64 *weights, u32 row, u32 parts) {
-    u64 total = 0;
-    for (u32 i = 0; i < parts; i++) total += weights[row * parts + i];
-    return total;
+#if defined(DRAW_WEIGH) || defined(DRAW_CHOOSE)
+#define STAIRS_MAX (PL_DRAW_PARTS_MAX * PL_DRAW_STAIRS)
+/* A row's parts, and its stairs from the best score on. */
+struct flight {
+    v4u all[STAIRS_MAX];                 /* logit, score, id; id PL_PICK_NONE: none */
+    v4u stair[PL_DRAW_STAIRS];           /* likewise: the row's */
+    u32 left[STAIRS_MAX], count;         /* places in `all` that no other beats */
+    f32 max[PL_DRAW_PARTS_MAX], from[PL_DRAW_PARTS_MAX], sum[PL_DRAW_PARTS_MAX];
+    u32 stairs[PL_DRAW_PARTS_MAX], lost[PL_DRAW_PARTS_MAX], broken[PL_DRAW_PARTS_MAX];
+};
+/* What is known of a row together. */
+struct summit {
+    f32 max, sum; /* sum: of its masses, 1 is the largest's */
+    u32 broken, lost;
+};
+FN struct summit summit_of(LOCAL_PTR struct flight *s, GLOBAL const struct pl_draw_rise *rises, u32 row, u32 parts) {
+    struct summit m;
+    for (u32 i = LOCAL_X; i < parts; i += GROUP) {
+        GLOBAL const struct pl_draw_rise *r = rises + row * parts + i;
+        s->max[i] = r->max;
+        s->from[i] = r->from;
+        s->sum[i] = r->sum;
+        s->stairs[i] = r->count;
+        s->lost[i] = r->lost;
+        s->broken[i] = r->broken;
+    }
+    if (LOCAL_X == 0u) s->count = 0u;
+    BARRIER();
+    m.max = NEG_INF, m.sum = 0.0f, m.broken = 0u, m.lost = 0u;
+    for (u32 i = 0; i < parts; i++) {
+        m.max = FMAX(m.max, s->max[i]);
+        m.broken |= s->broken[i];
+        m.lost |= s->lost[i];
+    }
+    for (u32 i = 0; i < parts; i++) m.sum += s->sum[i] > 0.0f ? s->sum[i] * rough_mass(s->from[i] - m.max) : 0.0f;
+    return m;
 }
+FN u32 is_better(v4u a, v4u b) {
+    return bits_f32(a.y) > bits_f32(b.y) || (bits_f32(a.y) == bits_f32(b.y) && a.z < b.z);
+}
+FN void order_stairs(LOCAL_PTR struct flight *s, GLOBAL const struct pl_args_draw *d, GLOBAL const struct pl_draw_stair *stairs, u32 row,
+                     f32 max, u32 parts) {
+    f32 floor = floor_of(d, max);
+    u32 all = parts * PL_DRAW_STAIRS;
+    v4u none;
+    none.x = none.y = f32_bits(NEG_INF), none.z = none.w = PL_PICK_NONE;
+    for (u32 i = LOCAL_X; i < all; i += GROUP) {
+        EXACT
+        GLOBAL const struct pl_draw_stair *q = stairs + (u64)row * all + i;
+        u32 here = i % PL_DRAW_STAIRS < s->stairs[i / PL_DRAW_STAIRS];
+        f32 v = here ? q->logit : NEG_INF;
+        v4u e = none;
+        if (v >= floor && here) e.x = f32_bits(v), e.y = f32_bits(ADD(tempered(d, v, max), q->noise)), e.z = q->id;
+        s->all[i] = e;
+    }
+    for (u32 i = LOCAL_X; i < PL_DRAW_STAIRS; i += GROUP) s->stair[i] = none;
+    BARRIER();
+    for (u32 i = LOCAL_X; i < all; i += GROUP) {
+        v4u e = s->all[i];
+        u32 stays = e.z != PL_PICK_NONE;
+        ROLLED for (u32 j = 0; j < all; j++) {
+            v4u o = s->all[j];
+            if (is_better(o, e) && bits_f32(o.x) >= bits_f32(e.x)) stays = 0u;
+        }
+        if (stays == 0u) continue;
+        u32 n = LOCAL_COUNT(&s->count);
+        s->left[n] = i;
+    }
+    BARRIER();
+    u32 left = s->count;
+    for (u32 i = LOCAL_X; i < left; i += GROUP) {
+        v4u e = s->all[s->left[i]];
+        u32 rank = 0u;
+        ROLLED for (u32 j = 0; j < left; j++) rank += is_better(s->all[s->left[j]], e);
+        if (rank < PL_DRAW_STAIRS) s->stair[rank] = e;
+    }
+    BARRIER();
+}
+#endif
+
+#ifdef DRAW_WEIGH
+/* grid: parts, rows. above [rows, parts, PL_DRAW_STAIRS]: the mass of the part's logits above each stair of the row. */
+KERNEL(draw_weigh)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL const struct pl_draw_rise *rises,
+                   GLOBAL const struct pl_draw_stair *stairs, GLOBAL f32 *above, GLOBAL u32 *witness, const struct pl_args_draws a) {
+    LOCAL struct flight s;
+    LOCAL f32 scratch[GROUP];
+    count_launch(witness);
+    u32 row = GROUP_Y, part = GROUP_X, end = part_begin(a, part + 1u);
+    GLOBAL const struct pl_args_draw *d = draws + row;
+    if (!climbs(d, a) || d->top_p == 0u) return; /* the same for all threads */
+    struct summit m = summit_of(&s, rises, row, a.parts);
+    order_stairs(&s, d, stairs, row, m.max, a.parts);
+    f32 stair[PL_DRAW_STAIRS], mass[PL_DRAW_STAIRS];
+    ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) {
+        stair[k] = s.stair[k].z != PL_PICK_NONE ? bits_f32(s.stair[k].x) : POS_INF;
+        mass[k] = 0.0f;
+    }
+    GLOBAL const logit_t *p = x + (u64)row * a.cols;
+    for (u32 base = part_begin(a, part); base < end; base += 4u * QUADS * GROUP) {
+        f32 e[QUADS][4];
+        for (u32 i = 0; i < QUADS; i++) load4(p, base + 4u * (i * GROUP + LOCAL_X), end, is_aligned(a), e[i]);
+        ROLLED UNROLLED for (u32 i = 0; i < 4u * QUADS; i++) {
+            f32 v = e[i / 4u][i % 4u], one = rough_mass(v - m.max);
+            ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) {
+                if (v > stair[k]) mass[k] += one;
+            }
+        }
+    }
+    ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) {
+        f32 sum = group_sum(mass[k], scratch);
+        if (LOCAL_X == 0u) above[((u64)row * a.parts + part) * PL_DRAW_STAIRS + k] = sum;
+    }
+}
+#endif
 
 #ifdef DRAW_GATHER
 /* At least k of the row's logits are no smaller than this: the k-th largest of the maxima, cut to 20 bits. */
@@ -304,38 +548,6 @@ FN f32 kth_floor(GLOBAL const f32 *maxima, u32 count, u32 k, LOCAL_PTR f32 *scra
     }
     f32 floor = unordered(found);
     return is_bad(floor) || floor != floor ? NEG_INF : floor;
-}
-
-/* What top_p does to whole bins: those below `kept` stay, those from `dropped` on go, between them single tokens decide. */
-struct cut {
-    u32 kept, dropped;
-};
-FN struct cut cut_of(GLOBAL const struct pl_args_draw *d, GLOBAL const u64 *weights, GLOBAL const u32 *bins, u32 row,
-                     u32 weighed, LOCAL_PTR u64 *sums, LOCAL_PTR f32 *scratch, const struct pl_args_draws a) {
-    u64 total = weighed ? total_of(weights, row, a.parts) : 0, budget = budget_of(total, d);
-    u32 shift = coarse(a), kept = 0u, within = 0u;
-    for (u32 i = LOCAL_X; i < BINS; i += GROUP) {
-        u64 sum = 0;
-        for (u32 part = weighed ? 0u : a.parts; part < a.parts; part++) sum += bins[((u64)row * a.parts + part) * BINS + i];
-        sums[i] = sum << shift;
-    }
-    ROLLED for (u32 m = 1u; m < BINS; m *= 2u) { /* sums of all bins up to each: all read before any is written */
-        u64 more[(BINS + GROUP - 1u) / GROUP];
-        BARRIER();
-        for (u32 i = LOCAL_X, j = 0; i < BINS; i += GROUP, j++) more[j] = i >= m ? sums[i - m] : 0;
-        BARRIER();
-        for (u32 i = LOCAL_X, j = 0; i < BINS; i += GROUP, j++) sums[i] += more[j];
-    }
-    BARRIER();
-    u64 missing = total - sums[BINS - 1u]; /* by cutting masses: wherever it may be */
-    for (u32 i = LOCAL_X; i < BINS; i += GROUP) {
-        kept += sums[i] + missing <= budget;
-        within += sums[i] <= budget;
-    }
-    struct cut c;
-    c.kept = (u32)group_sum((f32)kept, scratch);
-    c.dropped = (u32)group_sum((f32)within, scratch) + 1u;
-    return c;
 }
 
 /* The best score that threads which run in step have found. */
@@ -388,37 +600,25 @@ FN void reduce(LOCAL_PTR struct harvest *s, struct best sure, struct best open) 
     }
 }
 
-/* grid: parts, rows. Per part: the best of what is kept for sure and its mass (without weights: the mass of all); of what
- * else stands above the floor the best and the list (ids, logits, scores). */
+/* grid: parts, rows. Per part: the best of what is kept for sure and the mass of all; of what else stands
+ * above the floor the best and the list (ids, logits, scores). */
 KERNEL(draw_gather)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL const f32 *part_max,
-                    GLOBAL const u32 *part_id, GLOBAL const f32 *maxima, GLOBAL const u64 *weights, GLOBAL const u32 *bins,
-                    GLOBAL struct pl_draw_part *out, GLOBAL u32 *list_id, GLOBAL f32 *list_logit, GLOBAL f32 *list_score,
+                    GLOBAL const u32 *part_id, GLOBAL const f32 *maxima, GLOBAL struct pl_draw_part *out, GLOBAL u32 *list_id, GLOBAL f32 *list_logit, GLOBAL f32 *list_score,
                     GLOBAL u32 *witness, const struct pl_args_draws a) {
     LOCAL struct harvest found;
-    LOCAL u64 sums[BINS];
     LOCAL u32 listed;
     count_launch(witness);
     u32 row = GROUP_Y, part = GROUP_X, end = part_begin(a, part + 1u);
     GLOBAL const struct pl_args_draw *d = draws + row;
     struct best top = top_of(part_max, part_id, row, a.parts), sure = no_best(), open = no_best();
     f32 max = top.logit, inverse_t = d->inverse_t, floor = NEG_INF, highest = NEG_INF;
-    if (inverse_t == 0.0f || top.id >= PL_PICK_NONE) return; /* the same for all threads */
-    /* How far below the largest a token is kept for sure, and may be kept at all: these distances are -inf for no limit. */
-    f32 sure_from = d->top_k > 0u || d->top_p > 0u ? 1.0f : NEG_INF, open_from = NEG_INF;
-    u32 weighed = a.weighed && d->top_p > 0u;
-    {
-        EXACT
-        if (d->min_floor > NEG_INF) floor = ADD(max, d->min_floor);
-        if (d->top_p > 0) floor = FMAX(floor, ADD(max, d->mass_floor));
-    }
+    if (climbs(d, a) || inverse_t == 0.0f || top.id >= PL_PICK_NONE) return; /* the same for all threads */
+    /* How far below the largest a token is kept for sure. */
+    f32 sure_from = d->top_k > 0u || d->top_p > 0u ? 1.0f : NEG_INF;
+    floor = floor_of(d, max);
     if (d->top_k > 0) {
         u32 n = a.parts * a.maxima;
         floor = FMAX(floor, kth_floor(maxima + (u64)row * n, n, d->top_k, found.score[0]));
-    }
-    if ((weighed | (PL_SHUFFLE == 0)) != 0u) { /* behind a condition PoCL compiles all that follows twice */
-        struct cut c = cut_of(d, weights, bins, row, weighed, sums, found.score[0], a);
-        if (weighed && d->top_k == 0u && c.kept > 0u) sure_from = c.kept < BINS ? (f32)c.kept * -0.125f : NEG_INF;
-        if (weighed && c.dropped < BINS) open_from = (f32)c.dropped * -0.125f;
     }
     if (LOCAL_X == 0) listed = 0;
     BARRIER();
@@ -432,11 +632,10 @@ KERNEL(draw_gather)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *d
         ROLLED UNROLLED for (u32 i = 0; i < QUADS; i++) {
             u32 word[4];
             f32 most = FMAX(FMAX(e[i][0], e[i][1]), FMAX(e[i][2], e[i][3]));
-            if (d->top_p > 0u && (!weighed || most >= floor)) {
+            if (d->top_p > 0u) {
                 ROLLED UNROLLED for (u32 j = 0; j < 4u; j++) {
                     EXACT
-                    f32 below = ADD(e[i][j], -max);
-                    if (!weighed || below > sure_from) mass += mass_of(below);
+                    mass += mass_of(ADD(e[i][j], -max));
                 }
             }
             if (!(most >= floor)) continue;
@@ -445,7 +644,7 @@ KERNEL(draw_gather)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *d
                 EXACT
                 f32 v = e[i][j], below = ADD(v, -max);
                 u32 certain = below > sure_from;
-                if (v >= floor && (certain ? !is_beaten(MUL(below, inverse_t), word[j], bound) : below > open_from))
+                if (v >= floor && (certain ? !is_beaten(MUL(below, inverse_t), word[j], bound) : below > NEG_INF))
                     hits |= 1u << (4u * i + j);
             }
         }
@@ -540,46 +739,117 @@ FN void see(struct seen *s, GLOBAL const struct pl_args_draw *d, f32 logit, f32 
     }
 }
 
+/* The best stair that passes top_p, or PL_DRAW_UNKNOWN where floats do not tell. The same for all threads. mass: above each stair, of
+ * each part. */
+#define DOUBT 6.1e-5f /* of a row's mass: more than sums of floats, their exponentials and exact masses are apart */
+FN u32 best_stair(LOCAL_PTR const struct flight *s, LOCAL_PTR const f32 *mass, GLOBAL const struct pl_args_draw *d,
+                  const struct summit *m, GLOBAL const struct pl_draw_stair *stairs, u32 row, u32 parts) {
+    f32 doubt = DOUBT * m->sum, edge = m->sum * ((f32)d->top_p * 2.3283064365e-10f);
+    u32 k = 0u;
+    if (m->lost || s->stair[0].z == PL_PICK_NONE) return PL_DRAW_UNKNOWN;
+    if (d->top_p > 0u && !(m->sum < 1e30f)) return PL_DRAW_UNKNOWN;
+    for (; d->top_p > 0u; k++) {
+        f32 above = 0.0f;
+        if (k == PL_DRAW_STAIRS || s->stair[k].z == PL_PICK_NONE) return PL_DRAW_UNKNOWN;
+        for (u32 i = 0; i < parts; i++) above += mass[i * PL_DRAW_STAIRS + k];
+        if (!(FABS(above - edge) > doubt)) return PL_DRAW_UNKNOWN;
+        if (above < edge) break;
+    }
+    f32 score = bits_f32(s->stair[k].y);
+    for (u32 i = 0; i < parts; i++) { /* parts that had more stairs than places: those that stand there are known to be better */
+        if (s->stairs[i] <= PL_DRAW_STAIRS) continue;
+        GLOBAL const struct pl_draw_stair *last = stairs + ((u64)row * parts + i + 1u) * PL_DRAW_STAIRS - 1u;
+        f32 scaled = tempered(d, last->logit, m->max);
+        if (scaled + last->noise + slack_of(scaled) > score) return PL_DRAW_UNKNOWN;
+    }
+    return s->stair[k].z;
+}
+/* A row as it is: afterwards places 0 hold the best of what is above the floor, all mass, and the largest. */
+FN void read_whole(LOCAL_PTR struct above *s, GLOBAL const struct pl_args_draw *d, GLOBAL const logit_t *p, u32 cols, f32 max) {
+    struct best b = no_best(), top = no_best();
+    f32 floor = floor_of(d, max);
+    u64 mass = 0;
+    ROLLED for (u32 id = LOCAL_X; id < cols; id += GROUP) {
+        EXACT
+        f32 v = load_logit(p + id);
+        if (d->top_p > 0u) mass += mass_of(ADD(v, -max));
+        take(&top, v, v, id);
+        if (v >= floor && v > NEG_INF) take(&b, score_of(d, v, max, id), v, id);
+    }
+    put_above(s, 0, 0, mass, b);
+    put_above(s, 1, 0, 0, top);
+    for (u32 m = GROUP / 2; m > 0; m >>= 1) {
+        BARRIER();
+        if (LOCAL_X < m) {
+            fold_above(s, 0, m);
+            fold_above(s, 1, m);
+        }
+    }
+    BARRIER();
+}
+
 /* grid: rows. All barriers are passed by all threads: conditions around them depend on the row alone. */
 KERNEL(draw_choose)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL const f32 *part_max,
-                    GLOBAL const u32 *part_id, GLOBAL const u64 *weights, GLOBAL const struct pl_draw_part *found,
-                    GLOBAL const u32 *list_id,
-                    GLOBAL const f32 *list_logit, GLOBAL const f32 *list_score, GLOBAL u32 *out, GLOBAL u32 *witness,
+                    GLOBAL const u32 *part_id, GLOBAL const struct pl_draw_part *found, GLOBAL const u32 *list_id,
+                    GLOBAL const f32 *list_logit, GLOBAL const f32 *list_score,
+                    GLOBAL const struct pl_draw_rise *rises, GLOBAL const struct pl_draw_stair *stairs, GLOBAL const f32 *above,
+                    GLOBAL u32 *out, GLOBAL u32 *witness,
                     const struct pl_args_draws a) {
     LOCAL struct above s;
+    LOCAL struct flight stair;
+    LOCAL f32 mass[STAIRS_MAX];
     count_launch(witness);
     u32 row = GROUP_X, whole = 0, done = 1;
     GLOBAL const struct pl_args_draw *d = draws + row;
     GLOBAL const logit_t *p = x + (u64)row * a.cols;
-    struct best top = top_of(part_max, part_id, row, a.parts), b = top, sure = no_best();
-    f32 max = top.logit, low = 0.0f, high = NEG_INF;
-    u64 total = 0, budget = 0, above = 0; /* above: the mass of what is sure, all of it larger than what is listed */
-    if (d->inverse_t != 0.0f && top.id < PL_PICK_NONE) {
-        struct best open = no_best();
-        for (u32 i = 0; i < a.parts; i++) {
-            GLOBAL const struct pl_draw_part *f = found + row * a.parts + i;
-            total += f->mass;
-            take(&sure, f->score, f->logit, f->id);
-            take(&open, f->open_score, f->open_logit, f->open_id);
-            high = FMAX(high, f->highest);
-            if (f->listed > a.list) whole = 1; /* more than a list holds: the row itself is read again */
-        }
-        if (a.weighed && d->top_p > 0u) {
-            above = total;
-            total = total_of(weights, row, a.parts);
-        }
-        budget = budget_of(total, d);
-        b = sure;
-        take(&b, open.score, open.logit, open.id);
-        done = b.id == sure.id;
+    struct best top = no_best(), b = top, sure = top;
+    f32 max = NEG_INF, low = 0.0f, high = NEG_INF;
+    u64 total = 0, budget = 0;
+    u32 climbing = climbs(d, a), parts = climbing ? a.parts : 0u, taken = PL_DRAW_UNKNOWN;
+    struct summit m = summit_of(&stair, rises, row, parts);
+    if (ALWAYS(climbing)) {
+        order_stairs(&stair, d, stairs, row, m.max, parts);
+        for (u32 i = LOCAL_X; i < parts * PL_DRAW_STAIRS; i += GROUP)
+            mass[i] = d->top_p > 0u ? above[(u64)row * parts * PL_DRAW_STAIRS + i] : 0.0f;
+        BARRIER();
+    }
+    if (climbing) taken = m.broken ? PL_PICK_BROKEN : m.max > NEG_INF ? best_stair(&stair, mass, d, &m, stairs, row, parts) : PL_PICK_NONE;
+    u32 again = climbing && taken == PL_DRAW_UNKNOWN;
+    if (ALWAYS(again)) read_whole(&s, d, p, again ? a.cols : 0u, m.max);
+    if (again) {
+        whole = 1;
+        top = best_above(&s, 1, 0);
+        b = best_above(&s, 0, 0);
+        budget = budget_of(s.mass[0][0], d);
+        done = d->top_p == 0u;
         low = b.logit;
-        if (whole) high = max;
+        max = high = m.max;
+    } else if (!climbing) {
+        b = top = top_of(part_max, part_id, row, a.parts);
+        max = top.logit;
+        if (d->inverse_t != 0.0f && top.id < PL_PICK_NONE) {
+            struct best open = no_best();
+            for (u32 i = 0; i < a.parts; i++) {
+                GLOBAL const struct pl_draw_part *f = found + row * a.parts + i;
+                total += f->mass;
+                take(&sure, f->score, f->logit, f->id);
+                take(&open, f->open_score, f->open_logit, f->open_id);
+                high = FMAX(high, f->highest);
+                if (f->listed > a.list) whole = 1; /* more than a list holds: the row itself is read again */
+            }
+            budget = budget_of(total, d);
+            b = sure;
+            take(&b, open.score, open.logit, open.id);
+            done = b.id == sure.id;
+            low = b.logit;
+            if (whole) high = max;
+        }
     }
     for (u32 round = 0; round < 32u && !done; round++) {
         f32 mid = low < high ? unordered(ordered(low) + (ordered(high) - ordered(low)) / 2u) : low;
         struct seen t;
         t.n0 = t.n1 = 0;
-        t.m0 = t.m1 = LOCAL_X == 0u && !whole ? above : 0;
+        t.m0 = t.m1 = 0;
         t.b0 = t.b1 = LOCAL_X == 0u && !whole ? sure : no_best();
         for (u32 id = whole ? LOCAL_X : a.cols; id < a.cols; id += GROUP) {
             f32 v = load_logit(p + id);
@@ -613,7 +883,7 @@ KERNEL(draw_choose)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *d
         }
     }
     if (LOCAL_X == 0) {
-        out[row] = done ? b.id : top.id;
+        out[row] = taken != PL_DRAW_UNKNOWN ? taken : done ? b.id : top.id;
         out[a.rows + row] = !done;
     }
 }

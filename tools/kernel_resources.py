@@ -92,7 +92,7 @@ def main():
     for most, n, each, split in ((8, 1, 1, 8), (16, 2, 1, 8), (32, 4, 2, 4)):
         v = {"GROUP": "256u", "TERNARY_ROWS": 1, "IN": "2560u", "SPLIT": f"{split}u", "ROWS_8": f"{n}u", "EACH": f"{each}u"}
         rows.append((f"ternary, {most} rows", resources("cuda/ternary.k.c", v, "pk_ternary_rows")))
-    for part in ("scan", "weigh", "gather", "choose"):
+    for part in ("scan", "climb", "weigh", "gather", "choose"):
         v = {"GROUP": "256u", f"DRAW_{part.upper()}": 1, "LOGITS_F32": 1}
         rows.append((f"draw f32 (portable), {part}", resources("draw.k.c", v, f"pk_draw_{part}")))
     for kind in ("COPY", "NORM", "GLU", "MERGE"):

@@ -54,11 +54,27 @@ struct pl_draw_part {
 PL_ARGS_CHECK(pl_draw_part, highest, 36);
 PL_ARGS_SIZE(pl_draw_part, 40);
 
+/* A token that no other of its part beats, and the noise of its score; what is known of a part besides. */
+#define PL_DRAW_STAIRS    8u /* of a part, of a row: more are not kept */
+#define PL_DRAW_PARTS_MAX 32u
+#define PL_DRAW_UNKNOWN   0xFFFFFFFDu
+struct pl_draw_stair {
+    f32 logit, noise;
+    u32 id;
+};
+PL_ARGS_SIZE(pl_draw_stair, 12);
+struct pl_draw_rise {
+    f32 max, from, sum; /* sum of masses: of a logit like `from` it is 1 */
+    u32 count, lost, broken; /* stairs, also those without a place; whether some are not known at all; NaN or +inf */
+};
+PL_ARGS_CHECK(pl_draw_rise, broken, 20);
+PL_ARGS_SIZE(pl_draw_rise, 24);
+
 /* parts of a row; maxima kept of each part, entries of its list; whether draw_weigh ran. */
 struct pl_args_draws {
-    u32 rows, cols, parts, maxima, list, weighed;
+    u32 rows, cols, parts, maxima, list, climbs;
 };
-PL_ARGS_CHECK(pl_args_draws, weighed, 20);
+PL_ARGS_CHECK(pl_args_draws, climbs, 20);
 PL_ARGS_SIZE(pl_args_draws, 24);
 
 /* A product with a weight matrix [out, in]. */

@@ -94,7 +94,7 @@ static void close_bed(struct bed *b) {
 static enum pl_status launch(struct bed *b, const struct pl_bench_op *o, size_t kind) {
     if (kinds[kind].pick) return pl_launch_pick(&b->ks, PL_PICK_ROWS, &b->pick, &b->x, &b->out, o->batch, o->vocab);
     return pl_launch_draw(&b->ks, &b->draw, &b->room, &b->x, &b->draws, &b->out, o->batch, o->vocab,
-                          pl_draw_weighs(&kinds[kind].draw, 1), PL_DRAW_LIST);
+                          pl_draw_ways_of(&kinds[kind].draw, 1), PL_DRAW_LIST);
 }
 
 /* As in a step: replayed as a graph where the device has graphs. */
@@ -173,13 +173,17 @@ static json_t *as_json(const struct bed *b, const struct pl_bench_op *o, const c
 }
 
 /* How often the rows are read, at least. */
-static int passes_of(size_t kind) { return kinds[kind].pick ? 1 : pl_draw_weighs(&kinds[kind].draw, 1) ? 3 : 2; }
+static int passes_of(size_t kind) {
+    struct pl_draw_ways w = pl_draw_ways_of(&kinds[kind].draw, 1);
+    return kinds[kind].pick || !w.lists ? w.weighs ? 2 : 1 : 2;
+}
 static const char *kernels_of(const struct bed *b, size_t kind, char *out, size_t size) {
     const struct pl_draw_kernels *k = &b->draw;
-    bool weighs = pl_draw_weighs(&kinds[kind].draw, 1);
+    struct pl_draw_ways w = pl_draw_ways_of(&kinds[kind].draw, 1);
     if (kinds[kind].pick) return b->pick.name;
-    snprintf(out, size, "%s, %s%s%s, %s", k->scan.name, weighs ? k->weigh.name : "", weighs ? ", " : "", k->gather.name,
-             k->choose.name);
+    const char *first = w.climbs ? k->climb.name : k->scan.name, *second = w.weighs ? k->weigh.name : k->gather.name;
+    bool two = w.lists || w.weighs;
+    snprintf(out, size, "%s, %s%s%s", first, two ? second : "", two ? ", " : "", k->choose.name);
     return out;
 }
 

@@ -103,7 +103,7 @@ enum pl_status dev_draw(struct pl_ops *o, const struct pl_activation *x, size_t 
     struct dev_ops *d = dev_of(o);
     struct dev_choice *c = &d->choice;
     uint64_t bytes = rows * x->cols * sizeof(float); /* of one reading */
-    bool weigh = pl_draw_weighs(draws, rows);
+    struct pl_draw_ways ways = pl_draw_ways_of(draws, rows);
     enum pl_status st = dev_settle(o);
     if (st == PL_OK && c->draw.choose.jit == NULL) st = pl_kernel_draw(&d->ks, PL_F32, &c->draw, &d->ks.err);
     if (st == PL_OK) st = pl_kernels_record_end(&d->ks);
@@ -112,12 +112,13 @@ enum pl_status dev_draw(struct pl_ops *o, const struct pl_activation *x, size_t 
     if (st == PL_OK) st = send_draws(d, draws, rows, x->cols, slot);
     if (st == PL_OK)
         st = pl_launch_draw(&d->ks, &c->draw, &c->room, &((const struct dev_activation *)x)->data, &c->draws, &c->tokens,
-                            rows, x->cols, weigh, PL_DRAW_LIST);
+                            rows, x->cols, ways, PL_DRAW_LIST);
     if (st == PL_OK) st = send(d, slot, rows, true);
     if (st != PL_OK) return dev_report(d, st);
-    pl_ops_count(o, PL_OP_draw, c->draw.scan.name, 1, bytes);
-    if (weigh) pl_ops_count(o, PL_OP_draw, c->draw.weigh.name, 1, bytes);
-    pl_ops_count(o, PL_OP_draw, c->draw.gather.name, 1, bytes);
+    if (ways.climbs) pl_ops_count(o, PL_OP_draw, c->draw.climb.name, 1, bytes);
+    if (ways.weighs) pl_ops_count(o, PL_OP_draw, c->draw.weigh.name, 1, bytes);
+    if (ways.lists) pl_ops_count(o, PL_OP_draw, c->draw.scan.name, 1, bytes);
+    if (ways.lists) pl_ops_count(o, PL_OP_draw, c->draw.gather.name, 1, bytes);
     return dev_done(o, PL_OP_draw, &c->draw.choose, 0, PL_OK);
 }
 

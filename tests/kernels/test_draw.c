@@ -28,15 +28,16 @@ static void *pack(float *x, size_t n, enum pl_dtype type) {
     return p;
 }
 
-static uint32_t *run(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, bool weigh,
+static uint32_t *run(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, bool climb,
                      uint32_t list) {
+    struct pl_draw_ways ways = climb ? pl_draw_ways_of(how, rows) : (struct pl_draw_ways){.lists = true};
     struct pl_args_draw *args = malloc(rows * sizeof *args);
     for (size_t r = 0; r < rows; r++) args[r] = pl_draw_args(&how[r], (uint32_t)cols);
     void *packed = pack(x, rows * cols, type);
     struct pl_device_buffer bx = kit_up(packed, rows * cols * pl_dtype_info(type)->block_bytes),
                             bd = kit_up(args, rows * sizeof *args), out = kit_out(2 * rows * 4);
     CHECK(pl_draw_reserve(&ks, &room, rows));
-    CHECK(pl_launch_draw(&ks, &draw, &room, &bx, &bd, &out, rows, cols, weigh, list));
+    CHECK(pl_launch_draw(&ks, &draw, &room, &bx, &bd, &out, rows, cols, ways, list));
     uint32_t *got = kit_down(&out);
     kit_drop(&bx);
     kit_drop(&bd);
@@ -59,9 +60,9 @@ static uint32_t on_host(const float *row, size_t cols, const struct pl_draw *d) 
     return st == PL_OK ? id : st == PL_INVALID ? PL_PICK_NONE : PL_PICK_BROKEN;
 }
 
-static void check(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, bool weigh,
+static void check(float *x, size_t rows, size_t cols, enum pl_dtype type, const struct pl_draw *how, bool climb,
                   uint32_t list) {
-    uint32_t *got = run(x, rows, cols, type, how, weigh, list);
+    uint32_t *got = run(x, rows, cols, type, how, climb, list);
     for (size_t r = 0; r < rows; r++) {
         uint32_t want = on_host(x + r * cols, cols, &how[r]);
         assert_int_equal(got[rows + r], 0);
@@ -125,19 +126,59 @@ static void equal_tokens(void) {
 static void rows_without_a_token(void) {
     enum { COLS = 700, ROWS = 5 };
     CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));
-    float *x = kit_random(ROWS * COLS, 3);
+    for (uint32_t top_k = 0; top_k < 6; top_k += 5) { /* without and with: by both ways */
+        float *x = kit_random(ROWS * COLS, 3);
+        struct pl_draw how[ROWS];
+        for (size_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){r == 4 ? 0 : 1, top_k, 0.9f, 0, r, 3};
+        x[1 * COLS + 300] = NAN;
+        x[2 * COLS + COLS - 1] = INFINITY;
+        for (size_t i = 0; i < COLS; i++) x[3 * COLS + i] = -INFINITY;
+        x[4 * COLS] = INFINITY;
+        uint32_t *got = run(x, ROWS, COLS, PL_F32, how, true, PL_DRAW_LIST);
+        assert_true(got[0] < COLS);
+        assert_int_equal(got[1], PL_PICK_BROKEN);
+        assert_int_equal(got[2], PL_PICK_BROKEN);
+        assert_int_equal(got[3], PL_PICK_NONE);
+        assert_int_equal(got[4], PL_PICK_BROKEN);
+        free(got), free(x);
+    }
+    pl_draw_release(&ks, &room);
+}
+
+/* Rows of which a grammar leaves few tokens, none among the first; as large or as small as they come. */
+static void masked_rows(void) {
+    enum { COLS = 20000, ROWS = 12 };
+    CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));
+    float *x = malloc(ROWS * COLS * sizeof *x);
     struct pl_draw how[ROWS];
-    for (size_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){r == 4 ? 0 : 1, 5, 0.9f, 0, r, 3};
-    x[1 * COLS + 300] = NAN;
-    x[2 * COLS + COLS - 1] = INFINITY;
-    for (size_t i = 0; i < COLS; i++) x[3 * COLS + i] = -INFINITY;
-    x[4 * COLS] = INFINITY;
-    uint32_t *got = run(x, ROWS, COLS, PL_F32, how, true, PL_DRAW_LIST);
-    assert_true(got[0] < COLS);
-    assert_int_equal(got[1], PL_PICK_BROKEN);
-    assert_int_equal(got[2], PL_PICK_BROKEN);
-    assert_int_equal(got[3], PL_PICK_NONE);
-    assert_int_equal(got[4], PL_PICK_BROKEN);
+    for (size_t i = 0; i < ROWS * COLS; i++) x[i] = -INFINITY;
+    for (size_t r = 0; r < ROWS; r++) {
+        static const float at[] = {0, 40, -90, 200};
+        for (uint32_t n = 0; n < 3 + 40 * (r % 3); n++)
+            x[r * COLS + 12000 + kit_u32() % 8000] = at[r % 4] + (float)(kit_u32() % 1000) * 0.004f;
+        how[r] = (struct pl_draw){0.8f, 0, r % 2 ? 0.7f : 1, r % 3 ? 0 : 0.1f, 77 + r, 5};
+    }
+    check(x, ROWS, COLS, PL_F32, how, true, PL_DRAW_LIST);
+    free(x);
+    pl_draw_release(&ks, &room);
+}
+
+/* The comparison sees a filter that is not there, and one that is another: half of what is drawn without lies outside 0.5.
+ */
+static void other_filters_are_seen(void) {
+    enum { COLS = 5003, ROWS = 16 };
+    CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));
+    float *x = kit_random(ROWS * COLS, 1);
+    struct pl_draw how[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){1, 0, 0.5f, 0, 900 + r, 1};
+    uint32_t *got = run(x, ROWS, COLS, PL_F32, how, true, PL_DRAW_LIST), differ[2] = {0};
+    for (uint32_t r = 0; r < ROWS; r++) {
+        struct pl_draw wide = how[r], none = how[r];
+        wide.top_p = 0.8f, none.top_p = 1;
+        differ[0] += got[r] != on_host(x + r * COLS, COLS, &wide);
+        differ[1] += got[r] != on_host(x + r * COLS, COLS, &none);
+    }
+    assert_true(differ[0] > 0 && differ[1] > 2 && differ[1] < ROWS);
     free(got), free(x);
     pl_draw_release(&ks, &room);
 }
@@ -199,6 +240,14 @@ static void test_rows_without_a_token(void **state) {
     (void)state;
     kit_each(rows_without_a_token);
 }
+static void test_masked_rows(void **state) {
+    (void)state;
+    kit_each(masked_rows);
+}
+static void test_other_filters_are_seen(void **state) {
+    (void)state;
+    kit_each(other_filters_are_seen);
+}
 static void test_far_apart(void **state) {
     (void)state;
     kit_each(far_apart);
@@ -211,6 +260,7 @@ static void test_frequencies(void **state) {
 
 int main(void) {
     struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_tokens), cmocka_unit_test(test_rows_without_a_token),
-                                 cmocka_unit_test(test_far_apart), cmocka_unit_test(test_frequencies)};
+                                 cmocka_unit_test(test_masked_rows),  cmocka_unit_test(test_other_filters_are_seen),
+                                 cmocka_unit_test(test_far_apart),    cmocka_unit_test(test_frequencies)};
     return TEST_RUN("draw kernels", tests);
 }

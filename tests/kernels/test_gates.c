@@ -552,6 +552,7 @@ static void cuda_inputs_and_attention(struct gate *g) {
 
 static void draws(struct gate *g) {
     static const char *const parts[][2] = {{"pk_draw_scan", "DRAW_SCAN"},
+                                           {"pk_draw_climb", "DRAW_CLIMB"},
                                            {"pk_draw_weigh", "DRAW_WEIGH"},
                                            {"pk_draw_gather", "DRAW_GATHER"},
                                            {"pk_draw_choose", "DRAW_CHOOSE"}};
