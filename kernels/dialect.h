@@ -109,7 +109,9 @@ typedef signed char i8;
 typedef int i32;
 typedef float f32;
 typedef uint4 v4u;
-#if defined(GROUP) && defined(GROUPS_HELD) /* so many groups a multiprocessor: bounds the registers */
+#if defined(GROUP) && defined(CLUSTER) /* so many neighbouring groups run at the same time and see each other's shared memory; sm_90 and up */
+#define KERNEL(name) extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(GROUP) pk_##name
+#elif defined(GROUP) && defined(GROUPS_HELD) /* so many groups a multiprocessor: bounds the registers */
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(GROUP, GROUPS_HELD) pk_##name
 #elif defined(GROUP)
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(GROUP) pk_##name

@@ -102,8 +102,11 @@ def main():
         v = {"GROUP": "128u", "HEADS": f"{h}u", "HEAD_DIM": f"{d}u", "PAGE_TOKENS": "32u", "KV_F16": 1}
         rows.append((f"attention_group f16, D {d}, {h} heads together",
                       resources("cuda/attention_group.k.c", v, "pk_attention_group")))
+        v = {**v, "GROUP": "256u", "WHOLE": 1, "ROPE_HALVES": 1}
         rows.append((f"attention_group with rotation, append and merge, f16, D {d}, {h} heads together",
-                      resources("cuda/attention_group.k.c", {**v, "WHOLE": 1, "ROPE_HALVES": 1}, "pk_attention_group")))
+                      resources("cuda/attention_group.k.c", v, "pk_attention_group")))
+        rows.append(("the same, parts merged in a cluster",
+                      resources("cuda/attention_group.k.c", {**v, "CLUSTER": 8}, "pk_attention_group")))
     for d, h in ((64, 8), (128, 4), (256, 4)):
         v = {"GROUP": "128u", "HEADS": f"{h}u", "HEAD_DIM": f"{d}u", "PAGE_TOKENS": "32u", "KV_F16": 1}
         rows.append((f"attention_split f16, D {d}, {h} heads together",

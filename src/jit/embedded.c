@@ -66,6 +66,7 @@
     X(cuda_attention_tiles, "cuda/attention_tiles.k.c") \
     X(cuda_attention_wide, "cuda/attention_wide.k.c")   \
     X(cuda_rope_warps, "cuda/rope_warps.k.c")           \
+    X(cuda_attention_run, "cuda/attention_run.h")       \
     X(cuda_attention_group, "cuda/attention_group.k.c") \
     X(cuda_attention_split, "cuda/attention_split.k.c")
 

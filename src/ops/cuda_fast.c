@@ -5,6 +5,7 @@
 #include <string.h>
 
 enum { GEMV_GROUP = 256, GEMV_PER_WARP = 2, SPLIT_GROUP = 128, MERGE_GROUP = 128, SPLIT_TOKENS_MIN = 64 };
+enum { WHOLE_GROUP = 256, WHOLE_VALUES = 1024 }; /* threads where a group's values fit shared memory for so many warps */
 
 static bool is_cuda(const struct pl_kernels *ks) { return pl_device_info(ks->device)->kind == PL_DEVICE_CUDA; }
 uint32_t pl_cuda_capability(const struct pl_kernels *ks) {
@@ -187,19 +188,24 @@ const char *pl_whole_declines(const struct pl_kernels *ks, struct pl_rope_kind k
     return kind.rope && rope_dim != head_dim ? "heads are rotated in part" : NULL;
 }
 
+bool pl_whole_clusters(const struct pl_kernels *ks, size_t head_dim, size_t group) {
+    return pl_cuda_capability(ks) >= 90 && pl_whole_heads(group) * head_dim <= WHOLE_VALUES;
+}
 enum pl_status pl_kernel_whole(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
-                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) {
+                               struct pl_rope_kind kind, bool cluster, struct pl_kernel *out, struct pl_err *err) {
     struct pl_jit_spec s = {.file = "cuda/attention_group.k.c", .entry = "pk_attention_group"};
     char name[40];
-    pl_jit_set_u32(&s, "GROUP", SPLIT_GROUP);
-    pl_jit_set_u32(&s, "HEADS", pl_whole_heads(group));
+    uint32_t heads = pl_whole_heads(group), threads = heads * head_dim <= WHOLE_VALUES ? WHOLE_GROUP : SPLIT_GROUP;
+    pl_jit_set_u32(&s, "GROUP", threads);
+    pl_jit_set_u32(&s, "HEADS", heads);
     pl_jit_set(&s, "WHOLE", "1");
+    if (cluster) pl_jit_set_u32(&s, "CLUSTER", PL_WHOLE_CLUSTER);
     if (pl_jit_set_kv(&s, kv, head_dim, page_tokens) != PL_OK) PL_FAIL(err, PL_UNSUPPORTED, "cache type of split attention");
     if (kind.q_norm) pl_jit_set(&s, "Q_NORM", "1");
     if (kind.k_norm) pl_jit_set(&s, "K_NORM", "1");
     if (kind.rope) pl_jit_set(&s, kind.halves ? "ROPE_HALVES" : "ROPE_PAIRS", "1");
-    snprintf(name, sizeof name, "attention_whole/%s/d%zu/h%u", pl_dtype_name(kv), head_dim, pl_whole_heads(group));
-    return pl_kernel_make(ks, &s, SPLIT_GROUP, name, out, err);
+    snprintf(name, sizeof name, "attention_whole/%s/d%zu/h%u%s", pl_dtype_name(kv), head_dim, heads, cluster ? "/c8" : "");
+    return pl_kernel_make(ks, &s, threads, name, out, err);
 }
 
 enum pl_status pl_launch_whole(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_whole *l) {

@@ -51,7 +51,8 @@ enum pl_status pl_kernel_norm_rows(struct pl_kernels *ks, size_t cols, struct pl
 const char *pl_whole_declines(const struct pl_kernels *ks, struct pl_rope_kind kind, size_t head_dim, size_t rope_dim,
                               bool exact);
 enum pl_status pl_kernel_whole(struct pl_kernels *ks, enum pl_dtype kv, size_t head_dim, size_t page_tokens, size_t group,
-                               struct pl_rope_kind kind, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
+                               struct pl_rope_kind kind, bool cluster, struct pl_kernel *out,
+                               struct pl_err *err) PL_MUST_CHECK;
 enum { PL_WHOLE_TOKENS = 1024 }; /* up to so many cached tokens it is taken for one row (docs/perf/h200.md) */
 struct pl_launch_whole {
     const struct pl_launch_attention *a;
@@ -60,6 +61,10 @@ struct pl_launch_whole {
     pl_buffer_in *parts, *lse;
     pl_buffer_in *arrived; /* zeros, one word per row and heads together: the parts are merged; NULL: they are left */
 };
+/* cluster: the parts, so many, are joined in shared memory; parts, lse and arrived are not used then. Where it can be, and
+ * is worth it from so many tokens on. */
+enum { PL_WHOLE_CLUSTER = 8, PL_CLUSTER_TOKENS = 128 };
+bool pl_whole_clusters(const struct pl_kernels *ks, size_t head_dim, size_t group);
 enum pl_status pl_launch_whole(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_whole *l) PL_MUST_CHECK;
 uint32_t pl_heads_together(size_t group); /* of a KV head, by one group of threads */
 /* The same where rotation, append and merge are in the launch: four of eight, done sooner (docs/perf/h200.md). */

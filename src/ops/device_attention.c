@@ -42,16 +42,22 @@ static enum pl_status whole_attention(struct pl_ops *o, const struct pl_launch_a
     struct dev_kv *kv = (struct dev_kv *)o->kv;
     const struct pl_kv_shape *s = &kv->base.shape;
     const struct dev_rope_waits w = d->rope_waits;
-    struct pl_kernel *k = &kv->whole[dev_rope_index(w.kind)];
     enum pl_status st = PL_OK;
     d->rope_waits = (struct dev_rope_waits){0};
     size_t group = a->heads / a->kv_heads;
-    if (k->jit == NULL) st = pl_kernel_whole(&d->ks, s->dtype, s->head_dim, s->page_tokens, group, w.kind, k, &d->ks.err);
-    if (st != PL_OK) return dev_report(d, st);
     uint32_t visible = a->window > 0 ? PL_MIN(a->window, d->longest) : d->longest;
     uint32_t splits = pl_split_count(&d->ks, a->rows, a->heads / pl_whole_heads(group), visible);
     uint64_t parts = (uint64_t)PL_SPLITS_MAX * a->rows * a->heads, words = (uint64_t)d->stride * a->heads;
     bool joined = (a->rows == 1 && dev_streams_strips(d)) || !dev_prepares(d, a->rows, a->heads * s->head_dim);
+    bool cluster = joined && a->rows == 1 && visible > PL_CLUSTER_TOKENS && pl_whole_clusters(&d->ks, s->head_dim, group);
+    if (cluster) splits = PL_WHOLE_CLUSTER;
+    for (int i = 0; i < 2; i++) { /* lengths change: both at once, while kernels are planned */
+        struct pl_kernel *made = &kv->whole[i][dev_rope_index(w.kind)];
+        if (made->jit != NULL || (i == 1 && !pl_whole_clusters(&d->ks, s->head_dim, group))) continue;
+        st = pl_kernel_whole(&d->ks, s->dtype, s->head_dim, s->page_tokens, group, w.kind, i == 1, made, &d->ks.err);
+        if (st != PL_OK) return dev_report(d, st);
+    }
+    struct pl_kernel *k = &kv->whole[cluster][dev_rope_index(w.kind)];
     struct pl_launch_whole l = {a, &w.r, splits, &d->parts, &d->lse, joined ? &d->arrived : NULL};
     st = grow(d, &d->lse, parts * sizeof(float));
     if (st == PL_OK && splits > 1) st = grow(d, &d->parts, parts * s->head_dim * sizeof(float));

@@ -54,7 +54,7 @@ struct dev_kv {
     struct pl_device_buffer *states; /* [state layers] */
     size_t state_count;
     struct pl_kernel attention, attention_sinks;
-    struct pl_kernel rope[16], rope_warps[16], whole[16];     /* by which norms and which rotation: dev_rope_index */
+    struct pl_kernel rope[16], rope_warps[16], whole[2][16];  /* by which norms and which rotation: dev_rope_index */
     struct pl_split_attention split;                          /* made when first used */
     struct pl_kernel tiles[PL_TILES_COUNT], widen, turn_back; /* likewise */
     struct pl_paged paged[2];                                 /* by number of query heads; heads 0: not made yet */

@@ -314,7 +314,7 @@ static void kv_destroy(struct pl_ops *o, struct pl_kv_store *store) {
     dev_states_destroy(dev_of(o), kv);
     for (size_t i = 0; i < PL_COUNT_OF(kv->rope); i++) {
         pl_kernel_free(ks, &kv->rope[i]), pl_kernel_free(ks, &kv->rope_warps[i]);
-        pl_kernel_free(ks, &kv->whole[i]);
+        pl_kernel_free(ks, &kv->whole[0][i]), pl_kernel_free(ks, &kv->whole[1][i]);
     }
     pl_kernel_free(ks, &kv->attention);
     pl_kernel_free(ks, &kv->attention_sinks);

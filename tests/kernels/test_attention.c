@@ -18,7 +18,7 @@ struct shape {
     size_t rope_dim;
 };
 
-enum { SEQS = 3, STRIDE = 96, PAGES = 80 };
+enum { SEQS = 3, STRIDE = 96, PAGES = 80, POSITIONS = 1024 };
 static uint32_t pasts[SEQS] = {0, 37, 70}, lengths[SEQS] = {9, 1, 4};
 
 static float round_kv(enum pl_dtype t, float v) {
@@ -78,13 +78,13 @@ static void expect_rope(const struct shape *s, float *x, const float *w, const f
  * it was; want, gk and gv: what the launches one by one made. */
 static void check_whole(const struct shape *s, const struct pl_launch_rope *rope,
                         const struct pl_launch_attention *attention, const float *q, const uint8_t *hk, const uint8_t *hv,
-                        size_t pool, const float *want, const uint8_t *gk, const uint8_t *gv) {
+                        size_t pool, const float *want, const uint8_t *gk, const uint8_t *gv, bool cluster) {
     size_t nq = attention->rows * s->heads * s->head_dim, size = pl_dtype_info(s->kv)->block_bytes;
     struct pl_rope_kind kind = {s->q_norm, s->k_norm, s->rope_dim > 0, s->halves};
     struct pl_kernel k = {0};
-    CHECK(pl_kernel_whole(&ks, s->kv, s->head_dim, s->page_tokens, s->heads / s->kv_heads, kind, &k, &err));
+    CHECK(pl_kernel_whole(&ks, s->kv, s->head_dim, s->page_tokens, s->heads / s->kv_heads, kind, cluster, &k, &err));
     uint32_t *zeros = calloc(attention->rows * s->heads, sizeof *zeros);
-    for (uint32_t splits = 1; splits <= 8; splits *= 2) {
+    for (uint32_t splits = cluster ? PL_WHOLE_CLUSTER : 1; splits <= 8; splits *= 2) {
         struct pl_device_buffer bq = kit_up(q, nq * 4), bk = kit_up(hk, pool * size), bv = kit_up(hv, pool * size),
                                 out = kit_out(nq * 4), parts = kit_out(nq * 8 * 4),
                                 lse = kit_out(attention->rows * s->heads * 8 * 4),
@@ -147,11 +147,11 @@ static void one(const struct shape *s) {
     make_step(s, step, tables);
     float *q = kit_random(nq, 1), *k = kit_random(nk, 1), *v = kit_random(nk, 1), *qn = kit_random(D, 1),
           *kn = kit_random(D, 1);
-    float *cs = kit_random(128 * PL_MAX(s->rope_dim, (size_t)2), 1);
+    float *cs = kit_random(POSITIONS * PL_MAX(s->rope_dim, (size_t)2), 1);
     uint8_t *hk = malloc(pool * size), *hv = malloc(pool * size);
     for (size_t i = 0; i < pool; i++) pack_kv(s->kv, kit_f32(), hk + i * size), pack_kv(s->kv, kit_f32(), hv + i * size);
     struct pl_device_buffer bq = kit_up(q, nq * 4), bk = kit_up(k, nk * 4), bv = kit_up(v, nk * 4), bqn = kit_up(qn, D * 4),
-                            bkn = kit_up(kn, D * 4), bcs = kit_up(cs, 128 * PL_MAX(s->rope_dim, (size_t)2) * 4),
+                            bkn = kit_up(kn, D * 4), bcs = kit_up(cs, POSITIONS * PL_MAX(s->rope_dim, (size_t)2) * 4),
                             bs = kit_up(step, sizeof step), bhk = kit_up(hk, pool * size), bhv = kit_up(hv, pool * size),
                             bo = kit_out(nq * 4);
     struct pl_kernel rope = {0}, attn = {0};
@@ -233,7 +233,8 @@ static void one(const struct shape *s) {
     bool alone = lengths[0] == 1 && lengths[1] == 1 && lengths[2] == 1;
     if (alone && pl_split_declines(&ks, s->kv, D, s->heads, s->kv_heads, rows) == NULL &&
         pl_whole_declines(&ks, kind, D, s->rope_dim, false) == NULL)
-        check_whole(s, &r, &a, q, hk, hv, pool, out, gk, gv);
+        for (int cluster = 0; cluster < (pl_whole_clusters(&ks, D, s->heads / s->kv_heads) ? 2 : 1); cluster++)
+            check_whole(s, &r, &a, q, hk, hv, pool, out, gk, gv, cluster == 1);
     /* Expected: rotate and append on the host, then compare the pools, then attention with what the device stored. */
     for (size_t row = 0; row < rows; row++) {
         uint32_t position = step[PL_STEP_POSITION(STRIDE) + row], table = step[PL_STEP_PAGE_FIRST(STRIDE) + row];
@@ -335,6 +336,8 @@ static void one_token_each(void) {
     for (uint32_t i = 0; i < SEQS; i++) lengths[i] = 1;
     pasts[1] = 64;
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) one(&shapes[i]);
+    pasts[0] = 600, pasts[1] = 127, pasts[2] = 300; /* several parts of 64 and of 128 tokens */
+    for (size_t i = 0; i < PL_COUNT_OF(shapes) && !test_small(); i++) one(&shapes[i]);
     memcpy(pasts, past1, sizeof pasts);
     memcpy(lengths, length1, sizeof lengths);
 }

@@ -456,6 +456,26 @@ static void cuda_chains(struct gate *g) {
     }
 }
 
+static void cuda_rotations(struct gate *g) {
+    static const char *const ropes[] = {"ROPE_HALVES", "ROPE_PAIRS", NULL};
+    for (size_t i = 0; i < PL_COUNT_OF(ropes); i++) {
+        struct pl_jit_spec r = spec("cuda/rope_warps.k.c", "pk_rope_append", 256);
+        if (ropes[i] != NULL) pl_jit_set(&r, ropes[i], "1");
+        if (i == 1) pl_jit_set(&r, "Q_NORM", "1"), pl_jit_set(&r, "K_NORM", "1");
+        assert_int_equal(pl_jit_set_kv(&r, i == 0 ? PL_F16 : PL_BF16, (size_t)64 << i, 32), PL_OK);
+        compile(g, &r);
+        struct pl_jit_spec s = spec("cuda/attention_group.k.c", "pk_attention_group", 256);
+        pl_jit_set_u32(&s, "HEADS", 4);
+        pl_jit_set(&s, "WHOLE", "1");
+        if (ropes[i] != NULL) pl_jit_set(&s, ropes[i], "1");
+        if (i == 1) pl_jit_set(&s, "Q_NORM", "1"), pl_jit_set(&s, "K_NORM", "1");
+        assert_int_equal(pl_jit_set_kv(&s, i == 0 ? PL_F16 : PL_BF16, (size_t)64 << i, 32), PL_OK);
+        compile(g, &s);
+        if (strcmp(g->target, "sm_80") == 0) continue;
+        pl_jit_set_u32(&s, "CLUSTER", 8);
+        compile(g, &s);
+    }
+}
 static void cuda_inputs_and_attention(struct gate *g) {
     cuda_chains(g);
     for (uint32_t i = 0; i < 2 * PL_COUNT_OF(streamed) && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
@@ -527,21 +547,7 @@ static void cuda_inputs_and_attention(struct gate *g) {
         assert_int_equal(pl_jit_set_kv(&s, d == 128 ? PL_F16 : PL_BF16, d, 32), PL_OK);
         compile(g, &s);
     }
-    static const char *const ropes[] = {"ROPE_HALVES", "ROPE_PAIRS", NULL};
-    for (size_t i = 0; i < PL_COUNT_OF(ropes); i++) {
-        struct pl_jit_spec r = spec("cuda/rope_warps.k.c", "pk_rope_append", 256);
-        if (ropes[i] != NULL) pl_jit_set(&r, ropes[i], "1");
-        if (i == 1) pl_jit_set(&r, "Q_NORM", "1"), pl_jit_set(&r, "K_NORM", "1");
-        assert_int_equal(pl_jit_set_kv(&r, i == 0 ? PL_F16 : PL_BF16, (size_t)64 << i, 32), PL_OK);
-        compile(g, &r);
-        struct pl_jit_spec s = spec("cuda/attention_group.k.c", "pk_attention_group", 128);
-        pl_jit_set_u32(&s, "HEADS", 4);
-        pl_jit_set(&s, "WHOLE", "1");
-        if (ropes[i] != NULL) pl_jit_set(&s, ropes[i], "1");
-        if (i == 1) pl_jit_set(&s, "Q_NORM", "1"), pl_jit_set(&s, "K_NORM", "1");
-        assert_int_equal(pl_jit_set_kv(&s, i == 0 ? PL_F16 : PL_BF16, (size_t)64 << i, 32), PL_OK);
-        compile(g, &s);
-    }
+    cuda_rotations(g);
     for (uint32_t d = 64; d <= 256; d *= 2) {
         struct pl_jit_spec s = spec("cuda/attention_split.k.c", "pk_attention_split", 128);
         pl_jit_set_u32(&s, "HEADS", d == 64 ? 8 : 4);
