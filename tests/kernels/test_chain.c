@@ -174,10 +174,12 @@ static void results_free(struct results *r) {
     for (int i = 0; i < 3; i++) free(r->y[i]);
 }
 
-/* down, a matrix of Q6_K, taken for Q4_K: nearly all of what it makes is wrong then, and the comparison sees it. */
+/* down, a matrix of Q6_K, taken for Q4_K: nearly all of what it makes is wrong then, and the comparison sees it wherever
+ * down adds anything to see (random gates may all be closed). */
+static size_t mistakes_seen;
 static void mistaken(struct chain *c, const struct shape *s, struct pl_kernel *k, const struct pl_device_buffer *meet) {
     struct results r;
-    size_t off = 0;
+    size_t off = 0, visible = 0;
     c->w[3].dtype = PL_Q4_K;
     run(c, s, k, meet, &r);
     c->w[3].dtype = PL_Q6_K;
@@ -186,8 +188,12 @@ static void mistaken(struct chain *c, const struct shape *s, struct pl_kernel *k
     for (size_t i = 0; i < s->in; i++) {
         double x = o.v[i] + (double)c->x[i] + down.v[i], size = o.size[i] + fabs((double)c->x[i]) + down.size[i];
         off += far(NULL, &r.x[i], &x, &size, 1);
+        visible += fabs(down.v[i]) > 1e-3 * (size + fabs(x));
     }
-    assert_true(off > s->in / 2);
+    if (visible > s->in / 2) {
+        assert_true(off > s->in / 2);
+        mistakes_seen++;
+    }
     product_free(&o), product_free(&down);
     free(from), free(g);
     results_free(&r);
@@ -227,6 +233,7 @@ static void chains(void) {
     if (pl_stream_declines(&ks, &probe, 1) != NULL) return;
     struct pl_device_buffer meet;
     pl_chain_backend(1);
+    mistakes_seen = 0;
     CHECK(pl_device_alloc(ks.device, PL_CHAIN_MEET_BYTES, &meet, &err));
     CHECK(pl_device_fill(ks.device, ks.stream, &meet, 0, &err));
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
@@ -239,6 +246,7 @@ static void chains(void) {
             if (i < (test_small() ? 2 : t == 0 ? 5 : 3)) one(mixes[t], &shapes[i], &meet);
         }
     }
+    assert_true(mistakes_seen > 0);
     pl_device_free(ks.device, &meet);
     pl_chain_backend(-1);
 }
