@@ -49,6 +49,7 @@ junit() { # name rc failed, output in $W/name
         function clean(s) { gsub(/[^ -~]/, "?", s); gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/>/, "\\&gt;", s)
                             gsub(/"/, "\\&quot;", s); return s }
         function add(name, what) { printf "<testcase classname=\"%s\" name=\"%s\">%s</testcase>\n", group, clean(name), what }
+        /^# SKIP / { since = substr($0, 8) } # cmocka has no room for a reason in its own line
         /^(not )?ok[ \t]/ {
             bad = /^not /
             name = $0
@@ -57,7 +58,8 @@ junit() { # name rc failed, output in $W/name
             why = skipped ? substr(name, RSTART + RLENGTH) : ""
             if (skipped) name = substr(name, 1, RSTART - 1)
             sub(/[ \t]+$/, "", name)
-            if (name == "") { name = why; why = "" }
+            if (name == "") { name = why; why = since }
+            since = ""
             if (skipped) add(name, "<skipped message=\"" clean(why) "\"/>")
             else if (bad) { add(name, "<failure/>"); seen++ }
             else add(name, "")

@@ -52,7 +52,7 @@ def crashes_and_hangs_are_failures():
     assert verdicts("1..1\nok 1 - a\n", -9, timed_out=True)[-1] == ("(process)", "failed")
 
 
-TAP = {"norm": ("1..3\nok 1 - a\nok 2 # SKIP b\nnot ok 3 - c < d\n", 1), "crash": ("1..2\nok 1 - a\n", 139), "short": ("1..2\nok 1 - a\n", 0)}
+TAP = {"norm": ("1..3\nok 1 - a\n# SKIP no such device here\nok 2 # SKIP b\nnot ok 3 - c < d\n", 1), "crash": ("1..2\nok 1 - a\n", 139), "short": ("1..2\nok 1 - a\n", 0)}
 
 
 @case
@@ -76,6 +76,7 @@ def check_gpu_writes_what_verify_reads():
         cases = {(c.get("classname")[13:], c.get("name")): c[0].tag if len(c) else "pass" for c in ET.parse(report).iter("testcase")}
         assert cases == {("norm", "a"): "pass", ("norm", "b"): "skipped", ("norm", "c < d"): "failure", ("crash", "a"): "pass",
                          ("crash", "(process)"): "failure", ("short", "a"): "pass", ("short", "(process)"): "failure"}, cases
+        assert [c.get("message") for c in ET.parse(report).iter("skipped")] == ["no such device here"]
 
 
 def ran(*outcomes):
