@@ -636,7 +636,22 @@ static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
     return read_scaling(r, scaling != NULL ? scaling : global, c);
 }
 
-/* --- sliding windows --- */
+/* --- layers that do not rotate, sliding windows --- */
+
+static enum pl_status read_nope(struct reader *r, struct pl_model_config *c) {
+    if (r->def->nope == PL_NOPE_NONE || r->def->nope == PL_NOPE_GLOBAL) return PL_OK; /* those follow the windows */
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_nope[l] = true;
+    if (r->def->nope == PL_NOPE_ALL) return PL_OK;
+    const json_t *list = field(r->root, "no_rope_layers");
+    uint32_t interval = 4;
+    PL_TRY(read_u32(r, r->root, "no_rope_layer_interval", 1, UINT32_MAX, 4, &interval));
+    if (list != NULL && (!json_is_array(list) || json_array_size(list) < c->layers))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: no_rope_layers has %zu entries; one per layer (%u) was expected",
+                json_array_size(list), c->layers);
+    for (uint32_t l = 0; l < c->layers; l++) /* the list says 1 where a layer does rotate */
+        c->layer_nope[l] = list != NULL ? json_integer_value(json_array_get(list, l)) == 0 : (l + 1) % interval == 0;
+    return PL_OK;
+}
 
 static enum pl_status read_layer_types(struct reader *r, const json_t *types, struct pl_model_config *c) {
     if (!json_is_array(types) || json_array_size(types) != c->layers)
@@ -672,25 +687,9 @@ static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, r->root, "max_window_layers", 0, UINT32_MAX, 28, &first));
     for (uint32_t l = 0; l < c->layers; l++) {
         bool windowed = pattern > 0 ? (l + 1) % pattern != 0 : opt_in ? l >= first : true;
+        if (r->def->nope == PL_NOPE_FOURTH) windowed = c->layer_nope[l];
         c->layer_windowed[l] = windowed && c->window > 0;
     }
-    return PL_OK;
-}
-
-static enum pl_status read_nope(struct reader *r, struct pl_model_config *c) {
-    if (r->def->nope == PL_NOPE_NONE) return PL_OK;
-    for (uint32_t l = 0; l < c->layers; l++) c->layer_nope[l] = true;
-    if (r->def->nope == PL_NOPE_ALL) return PL_OK;
-    const json_t *list = r->def->nope == PL_NOPE_FOURTH ? field(r->root, "no_rope_layers") : NULL;
-    uint32_t interval = 4;
-    PL_TRY(read_u32(r, r->root, "no_rope_layer_interval", 1, UINT32_MAX, 4, &interval));
-    if (list != NULL && (!json_is_array(list) || json_array_size(list) < c->layers))
-        PL_FAIL(r->err, PL_FORMAT, "config.json: no_rope_layers has %zu entries; one per layer (%u) was expected",
-                json_array_size(list), c->layers);
-    for (uint32_t l = 0; l < c->layers; l++) /* the list says 1 where a layer does rotate */
-        c->layer_nope[l] = r->def->nope == PL_NOPE_GLOBAL ? !c->layer_windowed[l]
-                           : list != NULL                 ? json_integer_value(json_array_get(list, l)) == 0
-                                                          : (l + 1) % interval == 0;
     return PL_OK;
 }
 
@@ -710,8 +709,9 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     PL_TRY(read_biases(&r, config, c));
     PL_TRY(read_rope(&r, c));
     PL_TRY(read_position_scale(&r, c));
-    PL_TRY(read_window(&r, c));
     PL_TRY(read_nope(&r, c));
+    PL_TRY(read_window(&r, c));
+    for (uint32_t l = 0; l < c->layers && r.def->nope == PL_NOPE_GLOBAL; l++) c->layer_nope[l] = !c->layer_windowed[l];
     return r.def->ssm != PL_SSM_NONE ? pl_config_ssm_layers(f, r.root, c, err) : PL_OK;
 }
 

@@ -208,6 +208,13 @@ static void families_of_2024_and_2025(void **state) {
                   "\"num_hidden_layers\":36,\"num_key_value_heads\":4,\"no_rope_layer_interval\":4,"
                   "\"rope_theta\":5000000.0,\"use_sliding_window\":false,\"sliding_window\":null,\"vocab_size\":128256}");
     assert_true(c.layer_nope[3] && c.layer_nope[35] && !c.layer_nope[0] && !c.layer_nope[4] && c.tied_embeddings);
+    assert_int_equal(windowed_layers(&c), 0);
+    c = must_read("{\"model_type\":\"smollm3\",\"num_hidden_layers\":5,\"no_rope_layers\":[1,0,1,1,0],"
+                  "\"use_sliding_window\":true,\"sliding_window\":2}"); /* of the layers that do not rotate */
+    assert_true(c.window == 2 && c.layer_windowed[1] && c.layer_windowed[4] && windowed_layers(&c) == 2);
+    c = must_read("{\"model_type\":\"smollm3\",\"num_hidden_layers\":2,\"use_sliding_window\":true,\"sliding_window\":2,"
+                  "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}");
+    assert_true(c.layer_windowed[0] && !c.layer_windowed[1]);
     c = must_read("{\"architectures\":[\"GraniteForCausalLM\"],\"attention_multiplier\":0.015625,"
                   "\"embedding_multiplier\":12.0,\"hidden_size\":2048,\"intermediate_size\":8192,\"logits_scaling\":8.0,"
                   "\"max_position_embeddings\":131072,\"model_type\":\"granite\",\"num_attention_heads\":32,"
