@@ -596,16 +596,18 @@ static enum pl_status read_scaling(struct reader *r, const json_t *o, struct pl_
     return c->rope_scaling == PL_ROPE_YARN ? read_yarn(r, o, c) : PL_OK;
 }
 
-static const json_t *object_field(const json_t *o, const char *name) {
-    const json_t *v = field(o, name);
-    return json_is_object(v) ? v : NULL;
+static enum pl_status read_object(struct reader *r, const json_t *o, const char *name, const json_t **out) {
+    *out = field(o, name);
+    if (*out != NULL && !json_is_object(*out))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field %s is %s; an object was expected", name, kind_of(*out));
+    return PL_OK;
 }
 
 /* Ministral 3: queries grow by 1 + beta * log(1 + floor(position / original context)): not at all before that. */
 static enum pl_status read_position_scale(struct reader *r, struct pl_model_config *c) {
     double beta = 0;
     if (c->arch != PL_ARCH_MINISTRAL3) return PL_OK;
-    const json_t *o = object_field(r->root, "rope_parameters");
+    const json_t *o = field(r->root, "rope_parameters");
     if (o == NULL) PL_FAIL(r->err, PL_FORMAT, "config.json: field rope_parameters is missing; a ministral3 model needs it");
     PL_TRY(read_f64(r, o, "llama_4_scaling_beta", 0, &beta));
     if (beta == 0) return PL_OK;
@@ -613,19 +615,21 @@ static enum pl_status read_position_scale(struct reader *r, struct pl_model_conf
     return PL_OK;
 }
 
+/* What rope_scaling says goes before rope_parameters, and either before the fields beside them. */
 static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
-    const json_t *parameters = object_field(r->root, "rope_parameters"), *scaling = field(r->root, "rope_scaling");
-    if (scaling != NULL && !json_is_object(scaling))
-        PL_FAIL(r->err, PL_FORMAT, "config.json: field rope_scaling is %s; an object was expected", kind_of(scaling));
-    const json_t *global = object_field(parameters, "full_attention"),
-                 *local = object_field(parameters, "sliding_attention");
+    const json_t *parameters, *scaling, *global, *local;
+    PL_TRY(read_object(r, r->root, "rope_scaling", &scaling));
+    PL_TRY(read_object(r, r->root, "rope_parameters", &parameters));
+    PL_TRY(read_object(r, parameters, "full_attention", &global));
+    PL_TRY(read_object(r, parameters, "sliding_attention", &local));
     if (global == NULL && local == NULL) global = parameters;
     bool pairs = r->def->hf_pairs;
     if (r->def->latent) PL_TRY(read_bool(r, r->root, "rope_interleave", true, &pairs));
     c->rope_halves = !pairs;
     double theta, theta_local;
     PL_TRY(read_f64(r, r->root, "rope_theta", r->hf->rope_theta, &theta));
-    PL_TRY(read_f32(r, global, "rope_theta", theta, &c->rope_base));
+    PL_TRY(read_f64(r, global, "rope_theta", theta, &theta));
+    PL_TRY(read_f32(r, scaling, "rope_theta", theta, &c->rope_base));
     PL_TRY(read_f64(r, r->root, "rope_local_base_freq", r->def->rope_base_local > 0 ? r->def->rope_base_local : c->rope_base,
                     &theta_local));
     PL_TRY(read_f32(r, local, "rope_theta", theta_local, &c->rope_base_local));
@@ -633,7 +637,7 @@ static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
     if (json_is_string(local_type) && strcmp(json_string_value(local_type), "default") != 0)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: rotary scaling '%.32s' on sliding layers is not implemented",
                 json_string_value(local_type));
-    return read_scaling(r, scaling != NULL ? scaling : global, c);
+    return read_scaling(r, json_object_size(scaling) > 0 ? scaling : global, c);
 }
 
 /* --- layers that do not rotate, sliding windows --- */

@@ -93,6 +93,14 @@ static void llama_3_2(void **state) {
     ASSERT_NEAR(c.rope_factor, 32);
     ASSERT_NEAR(c.rope_base, 500000);
     assert_true(c.tied_embeddings && c.rope_halves && !c.qkv_bias && !c.qk_norm && c.window == 0);
+    c = must_read("{\"model_type\":\"llama\",\"rope_theta\":20000,\"rope_scaling\":{\"factor\":8,\"rope_type\":\"linear\","
+                  "\"rope_theta\":500000.0}}"); /* the inner one counts */
+    ASSERT_NEAR(c.rope_base, 500000);
+    ASSERT_NEAR(c.rope_base_local, 500000);
+    c = must_read("{\"model_type\":\"llama\",\"rope_scaling\":{},\"rope_parameters\":{\"factor\":8,\"rope_type\":\"linear\","
+                  "\"rope_theta\":500000.0}}"); /* an empty one is none */
+    ASSERT_NEAR(c.rope_base, 500000);
+    assert_int_equal(c.rope_scaling, PL_ROPE_LINEAR);
 }
 
 static void smollm2(void **state) {
@@ -437,6 +445,15 @@ static const struct {
      "original_max_position_embeddings is missing", PL_FORMAT},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}," SOUND "}", "positive factor", PL_FORMAT},
     {"{\"model_type\":\"llama\",\"rope_scaling\":\"linear\"," SOUND "}", "object was expected", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_theta\":\"1e6\"}," SOUND "}", "rope_theta is a string", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rope_parameters\":[1]," SOUND "}", "rope_parameters is an array; an object", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rope_parameters\":\"x\"," SOUND "}", "rope_parameters is a string", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rope_parameters\":5," SOUND "}", "rope_parameters is an integer", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"rope_parameters\":true," SOUND "}", "rope_parameters is true", PL_FORMAT},
+    {"{\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"full_attention\":5}," SOUND "}",
+     "full_attention is an integer; an object", PL_FORMAT},
+    {"{\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"sliding_attention\":[]}," SOUND "}",
+     "sliding_attention is an array", PL_FORMAT},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
      "\"high_freq_factor\":1}," SOUND "}",
      "low < high", PL_FORMAT},
