@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/progress.h"
+#include "base/str.h"
 
 static enum pl_log_level log_level = PL_LOG_WARN;
 static void (*log_sink)(const char *, void *);
@@ -22,6 +23,7 @@ static void emit(const char *fmt, va_list ap) {
     char line[2048];
     int n = snprintf(line, sizeof line, "plumb: ");
     vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
+    pl_text_clean(line);
     if (log_sink != NULL)
         log_sink(line, log_user);
     else

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/str.h"
+
 static const struct {
     const char *name, *text;
     int http, code;
@@ -29,6 +31,7 @@ enum pl_status pl_err_set(struct pl_err *err, const char *file, int line, enum p
     va_start(ap, fmt);
     vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
+    pl_text_clean(err->text);
     return status;
 }
 
@@ -42,6 +45,7 @@ enum pl_status pl_err_note(struct pl_err *err, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(err->text + used, sizeof err->text - used, fmt, ap);
     va_end(ap);
+    pl_text_clean(err->text + used);
     return err->status;
 }
 

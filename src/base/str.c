@@ -171,6 +171,26 @@ bool pl_utf8_valid(const char *s, size_t len) {
     return true;
 }
 
+size_t pl_utf8_printable(const char *p, size_t avail, size_t *skip) {
+    size_t n = pl_utf8_len(p, avail);
+    unsigned char c = (unsigned char)p[0];
+    *skip = n == 0 ? 1 : n;
+    bool control = c < 0x20 || c == 0x7F || (c == 0xC2 && n == 2 && (unsigned char)p[1] < 0xA0);
+    return control ? 0 : n;
+}
+
+void pl_text_clean(char *text) {
+    size_t len = strlen(text), to = 0;
+    for (size_t i = 0, skip; i < len; i += skip) {
+        size_t n = pl_utf8_printable(text + i, len - i, &skip);
+        if (n == 0 && text[i] != '\n' && text[i] != '\t')
+            text[to++] = '?';
+        else
+            for (size_t k = 0; k < skip; k++) text[to++] = text[i + k];
+    }
+    text[to] = '\0';
+}
+
 size_t pl_utf8_incomplete_tail(const char *s, size_t len) {
     for (size_t back = 1; back <= 3 && back <= len; back++) {
         unsigned char c = (unsigned char)s[len - back];

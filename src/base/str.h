@@ -48,6 +48,11 @@ size_t pl_utf8_len(const char *s, size_t avail);
 /* Decodes one valid sequence of the length pl_utf8_len gave. */
 uint32_t pl_utf8_decode(const char *s, size_t len);
 bool pl_utf8_valid(const char *s, size_t len);
+/* Length of the printable character at s, or 0 for a control character and broken UTF-8: *skip bytes to pass over. */
+size_t pl_utf8_printable(const char *s, size_t avail, size_t *skip);
+/* Messages hold text of files: control characters other than newline and tab, and broken or cut UTF-8, become '?', so that
+ * none reaches a terminal as a command. In place. */
+void pl_text_clean(char *text);
 /* How many bytes at the end of s are the beginning of a character that is not complete yet (0..3). */
 size_t pl_utf8_incomplete_tail(const char *s, size_t len);
 

@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "base/map.h"
 #include "file/file.h"
+#include "file/show.h"
 
 enum { PL_LABEL_BYTES = 200 };
 
@@ -64,21 +65,6 @@ enum pl_status pl_read_file(const char *path, size_t max_bytes, struct pl_buf *o
 /* The n-th system call of this file from now fails once with EIO (1 = the next, 0 = off); for tests. */
 void pl_io_fail_at(uint64_t nth);
 uint64_t pl_io_calls(void);
-
-/* --- show.c: numbers and untrusted names in messages --- */
-struct pl_shown_num {
-    char s[32];
-};
-struct pl_shown_text {
-    char s[104];
-};
-/* The value with thousands separators; lives to the end of the full expression: printf("%s", pl_num(n).s). */
-struct pl_shown_num pl_num(uint64_t v);
-/* Fills at most room bytes with s, terminated, as pl_shown does; returns how many bytes of s it took. */
-size_t pl_show_into(struct pl_str s, char *out, size_t room);
-/* About a hundred bytes of it, control characters and broken UTF-8 replaced by '?', "..." when cut. */
-struct pl_shown_text pl_shown(struct pl_str s);
-#define PL_SHOWN_C(cstr) pl_shown(pl_str_from(cstr)).s
 
 /* --- table.c: the tensor table --- */
 enum pl_status pl_file_create(enum pl_file_kind kind, const char *path, struct pl_file **out,

@@ -16,19 +16,10 @@ struct pl_shown_num pl_num(uint64_t v) {
     return out;
 }
 
-/* How many bytes at p stand for one printable character; 0: none, print '?' for *skip bytes. */
-static size_t printable(const char *p, size_t len, size_t *skip) {
-    size_t n = pl_utf8_len(p, len);
-    unsigned char c = (unsigned char)p[0];
-    *skip = n == 0 ? 1 : n;
-    bool control = c < 0x20 || c == 0x7F || (c == 0xC2 && n == 2 && (unsigned char)p[1] < 0xA0);
-    return control ? 0 : n;
-}
-
 size_t pl_show_into(struct pl_str s, char *out, size_t room) {
     size_t at = 0, i = 0;
     while (i < s.len) {
-        size_t skip, n = printable(s.data + i, s.len - i, &skip);
+        size_t skip, n = pl_utf8_printable(s.data + i, s.len - i, &skip);
         if (at + PL_MAX(n, (size_t)1) >= room) break;
         if (n > 0)
             memcpy(out + at, s.data + i, n);

@@ -8,6 +8,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "file/show.h"
 #include "model/binder.h"
 #include "tensor/quant.h"
 
@@ -311,10 +312,10 @@ static enum pl_status report_unused(const struct binder *d) {
     if (count == 0) return PL_OK;
     const char *name = pl_file_tensor_at(d->f, first)->name, *arch = pl_arch_name(d->m->cfg.arch);
     if (pl_file_kind(d->f) == PL_FILE_GGUF)
-        PL_FAIL(d->err, PL_UNSUPPORTED, "tensor %s has no place in a %s model as implemented (%zu such tensor%s)", name,
-                arch, count, count == 1 ? "" : "s");
+        PL_FAIL(d->err, PL_UNSUPPORTED, "tensor %s has no place in a %s model as implemented (%zu such tensor%s)",
+                PL_SHOWN_C(name), arch, count, count == 1 ? "" : "s");
     pl_log(PL_LOG_WARN, "%s: %zu tensor%s not used by a %s model, the first is %s", pl_file_path(d->f), count,
-           count == 1 ? " is" : "s are", arch, name);
+           count == 1 ? " is" : "s are", arch, PL_SHOWN_C(name));
     return PL_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "file/show.h"
 #include "model/arch.h"
 #include "tensor/quant.h"
 
@@ -96,8 +97,7 @@ static enum pl_status read_arch(struct reader *r, enum pl_arch *out) {
         r->def = pl_arch_def(*out);
         return PL_OK;
     }
-    PL_FAIL(r->err, PL_UNSUPPORTED, "architecture '%.*s' is not implemented; known: %s", (int)PL_MIN(name.len, 64u),
-            name.data, pl_arch_list());
+    PL_FAIL(r->err, PL_UNSUPPORTED, "architecture '%s' is not implemented; known: %s", pl_shown(name).s, pl_arch_list());
 }
 
 /* Latent attention. Newer files say the sizes of a head apart (key_length_mla) from those of the one key that all share. */
@@ -454,10 +454,9 @@ static enum pl_status read_rope_scaling(struct reader *r, struct pl_model_config
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
     bool linear = pl_str_eq_c(type, "linear"), yarn = pl_str_eq_c(type, "yarn");
     if (!linear && !yarn && !pl_str_eq_c(type, "none"))
-        PL_FAIL(
-            r->err, PL_UNSUPPORTED,
-            "rotary scaling '%.*s' is not implemented; known: none, linear, yarn, and the llama3 tensor rope_freqs.weight",
-            (int)PL_MIN(type.len, 64u), type.data);
+        PL_FAIL(r->err, PL_UNSUPPORTED,
+                "rotary scaling '%s' is not implemented; known: none, linear, yarn, and the llama3 tensor rope_freqs.weight",
+                pl_shown(type).s);
     if (!linear && !yarn) return PL_OK;
     PL_TRY(read_rope_factor(r, &c->rope_factor));
     if (yarn) c->rope_scaling = PL_ROPE_YARN;

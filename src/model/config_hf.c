@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "file/show.h"
 #include "model/arch.h"
 
 /* Published files leave out fields that equal their library's defaults. 0: no default, the field must be there. */
@@ -131,7 +132,7 @@ static enum pl_status find_arch(struct reader *r, const json_t *config) {
     const char *name = json_string_value(type);
     r->hf = arch_named(name);
     if (r->hf == NULL)
-        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: model_type '%.64s' is not implemented; known: %s", name,
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: model_type '%s' is not implemented; known: %s", PL_SHOWN_C(name),
                 pl_arch_list());
     r->def = pl_arch_def(r->hf->arch);
     const json_t *text = field(config, "text_config"), *inner = field(text, "model_type");
@@ -143,8 +144,8 @@ static enum pl_status find_arch(struct reader *r, const json_t *config) {
     if (!json_is_string(inner)) return PL_OK;
     r->hf = arch_named(json_string_value(inner));
     if (r->hf == NULL)
-        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: text_config.model_type '%.64s' is not implemented; known: %s",
-                json_string_value(inner), pl_arch_list());
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: text_config.model_type '%s' is not implemented; known: %s",
+                PL_SHOWN_C(json_string_value(inner)), pl_arch_list());
     r->def = pl_arch_def(r->hf->arch);
     return PL_OK;
 }
@@ -160,7 +161,8 @@ static enum pl_status check_head(struct reader *r, const json_t *config) {
     if (!json_is_string(name)) return PL_OK;
     const char *s = json_string_value(name);
     if (ends_with(s, "ForCausalLM") || ends_with(s, "ForConditionalGeneration")) return PL_OK;
-    PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %.64s is no language model that generates text (...ForCausalLM)", s);
+    PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is no language model that generates text (...ForCausalLM)",
+            PL_SHOWN_C(s));
 }
 
 static bool has_field(const struct pl_arch_def *d, const char *name) {
@@ -197,9 +199,9 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
     const char *known = r->def->mxfp4 ? "mxfp4" : r->def->ternary ? "bitnet" : NULL;
     if (method != NULL && !(known != NULL && json_is_string(method) && strcmp(json_string_value(method), known) == 0))
         PL_FAIL(r->err, PL_UNSUPPORTED,
-                "config.json: weights quantised with '%.32s' are not readable; take the model in bf16 or f16, an MLX "
+                "config.json: weights quantised with '%s' are not readable; take the model in bf16 or f16, an MLX "
                 "conversion (affine or mxfp4), or a GGUF",
-                json_is_string(method) ? json_string_value(method) : "?");
+                json_is_string(method) ? PL_SHOWN_C(json_string_value(method)) : "?");
     return PL_OK;
 }
 
@@ -231,9 +233,9 @@ static enum pl_status read_ternary(struct reader *r, const json_t *config, struc
     c->ternary_online = c->ternary_multiplies && strcmp(m, "online") == 0;
     if ((!c->ternary_multiplies && strcmp(k, "bitlinear") != 0) || (!c->ternary_online && strcmp(m, "offline") != 0))
         PL_FAIL(r->err, PL_UNSUPPORTED,
-                "config.json: linear_class '%.32s' with quantization_mode '%.32s'; known: bitlinear, "
+                "config.json: linear_class '%s' with quantization_mode '%s'; known: bitlinear, "
                 "autobitlinear; offline, online",
-                k, m);
+                PL_SHOWN_C(k), PL_SHOWN_C(m));
     PL_TRY(read_bool(r, q, "use_rms_norm", false, &normed));
     if (normed) PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: use_rms_norm is true, which is not implemented");
     if (plain != NULL && !json_is_array(plain))
@@ -242,8 +244,8 @@ static enum pl_status read_ternary(struct reader *r, const json_t *config, struc
     for (size_t i = 0; i < json_array_size(plain); i++) {
         const char *name = json_string_value(json_array_get(plain, i));
         if (name == NULL || strcmp(name, "lm_head") != 0)
-            PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: modules_to_not_convert names %.64s; lm_head alone is implemented",
-                    name != NULL ? name : "no text");
+            PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: modules_to_not_convert names %s; lm_head alone is implemented",
+                    name != NULL ? PL_SHOWN_C(name) : "no text");
     }
     return PL_OK;
 }
@@ -338,9 +340,9 @@ static enum pl_status read_router(struct reader *r, struct pl_model_config *c) {
     if (strcmp(score, v3 ? "sigmoid" : "softmax") != 0 ||
         (v3 ? strcmp(how, "noaux_tc") != 0 : !grouped && strcmp(how, "greedy") != 0))
         PL_FAIL(r->err, PL_UNSUPPORTED,
-                "config.json: topk_method '%.32s' with scoring_func '%.32s' is not implemented for %s; known: greedy and "
+                "config.json: topk_method '%s' with scoring_func '%s' is not implemented for %s; known: greedy and "
                 "group_limited_greedy with softmax for deepseek_v2, noaux_tc with sigmoid for deepseek_v3",
-                how, score, r->hf->model_type);
+                PL_SHOWN_C(how), PL_SHOWN_C(score), r->hf->model_type);
     PL_TRY(read_bool(r, r->root, "norm_topk_prob", v3, &c->experts_renormalise));
     if (!v3 && c->experts_renormalise)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: norm_topk_prob is true, which is not implemented for %s",
@@ -450,8 +452,8 @@ static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
     if (r->def->ternary && strcmp(s, "relu2") == 0) return PL_OK;
     bool silu = strcmp(s, "silu") == 0 || strcmp(s, "swish") == 0;
     if (!silu && strcmp(s, "gelu_pytorch_tanh") != 0 && strcmp(s, "gelu_new") != 0)
-        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s '%.32s' is not implemented; known: silu, gelu_pytorch_tanh", name,
-                s);
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s '%s' is not implemented; known: silu, gelu_pytorch_tanh", name,
+                PL_SHOWN_C(s));
     c->mlp_act = silu ? PL_OPS_SILU : PL_OPS_GELU_TANH;
     return PL_OK;
 }
@@ -586,8 +588,8 @@ static enum pl_status read_scaling(struct reader *r, const json_t *o, struct pl_
         c->rope_scaling = PL_ROPE_YARN;
     else
         PL_FAIL(r->err, PL_UNSUPPORTED,
-                "config.json: rotary scaling '%.32s' is not implemented; known: default, linear, llama3, yarn, longrope",
-                name);
+                "config.json: rotary scaling '%s' is not implemented; known: default, linear, llama3, yarn, longrope",
+                PL_SHOWN_C(name));
     PL_TRY(read_f32(r, o, "factor", 0, &c->rope_factor));
     if (!(c->rope_factor > 0)) PL_FAIL(r->err, PL_FORMAT, "config.json: rotary scaling '%s' needs a positive factor", name);
     PL_TRY(read_u32(r, o, "original_max_position_embeddings", 1, PL_CONTEXT_MAX, c->context_train, &c->rope_context_orig));
@@ -635,8 +637,8 @@ static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_f32(r, local, "rope_theta", theta_local, &c->rope_base_local));
     const json_t *local_type = field(local, "rope_type");
     if (json_is_string(local_type) && strcmp(json_string_value(local_type), "default") != 0)
-        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: rotary scaling '%.32s' on sliding layers is not implemented",
-                json_string_value(local_type));
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: rotary scaling '%s' on sliding layers is not implemented",
+                PL_SHOWN_C(json_string_value(local_type)));
     return read_scaling(r, json_object_size(scaling) > 0 ? scaling : global, c);
 }
 
@@ -667,7 +669,8 @@ static enum pl_status read_layer_types(struct reader *r, const json_t *types, st
         bool windowed = strcmp(s, "sliding_attention") == 0;
         if (!windowed && strcmp(s, "full_attention") != 0)
             PL_FAIL(r->err, PL_UNSUPPORTED,
-                    "config.json: layer_types[%u] is '%.32s'; full_attention and sliding_attention are implemented", l, s);
+                    "config.json: layer_types[%u] is '%s'; full_attention and sliding_attention are implemented", l,
+                    PL_SHOWN_C(s));
         if (windowed && c->window == 0)
             PL_FAIL(r->err, PL_FORMAT, "config.json: layer_types[%u] is sliding_attention but sliding_window is missing", l);
         c->layer_windowed[l] = windowed;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "file/show.h"
 #include "model/arch.h"
 
 enum { INNER_MAX = 1 << 20, RANK_MAX = 1 << 16 };
@@ -150,8 +151,8 @@ static enum pl_status check_act(const json_t *o, enum pl_arch arch, struct pl_er
     if (v == NULL || json_is_null(v)) return PL_OK;
     const char *s = json_is_string(v) ? json_string_value(v) : "no text";
     if (strcmp(s, "silu") == 0 || strcmp(s, "swish") == 0) return PL_OK;
-    PL_FAIL(err, PL_UNSUPPORTED, "config.json: %s is '%.32s', which is not implemented for state-space layers; silu is",
-            name, s);
+    PL_FAIL(err, PL_UNSUPPORTED, "config.json: %s is '%s', which is not implemented for state-space layers; silu is", name,
+            PL_SHOWN_C(s));
 }
 
 enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
@@ -236,8 +237,8 @@ static enum pl_status read_granite(const json_t *o, struct pl_model_config *c, s
         const char *s = absent ? "mamba" : json_is_string(v) ? json_string_value(v) : "";
         bool ssm = strcmp(s, "mamba") == 0 || strcmp(s, "linear_attention") == 0;
         if (!ssm && strcmp(s, "attention") != 0 && strcmp(s, "full_attention") != 0)
-            PL_FAIL(err, PL_UNSUPPORTED, "config.json: layer_types[%u] is '%.32s'; mamba and attention are implemented", l,
-                    s);
+            PL_FAIL(err, PL_UNSUPPORTED, "config.json: layer_types[%u] is '%s'; mamba and attention are implemented", l,
+                    PL_SHOWN_C(s));
         c->layer_ssm[l] = c->layer_no_attention[l] = ssm;
         c->layer_nope[l] = !rotates;
     }
@@ -300,8 +301,8 @@ static enum pl_status read_nemotron(const json_t *o, struct pl_model_config *c, 
     const json_t *act = json_object_get(o, "mlp_hidden_act");
     const char *name = act == NULL || json_is_null(act) ? "relu2" : json_is_string(act) ? json_string_value(act) : "no text";
     if (strcmp(name, "relu2") != 0)
-        PL_FAIL(err, PL_UNSUPPORTED, "config.json: mlp_hidden_act '%.32s' is not implemented for nemotron_h; relu2 is",
-                name);
+        PL_FAIL(err, PL_UNSUPPORTED, "config.json: mlp_hidden_act '%s' is not implemented for nemotron_h; relu2 is",
+                PL_SHOWN_C(name));
     bool mixed = false;
     PL_TRY(pl_hf_f32(o, "time_step_min", 0.001, &c->ssm.dt_min, err));
     c->ssm.dt_max = 3e38f;

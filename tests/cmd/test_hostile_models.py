@@ -123,6 +123,36 @@ def decays_that_are_turned():
 
 
 @case
+def names_that_would_command_a_terminal():
+    """Text of a file is shown, never acted on: no control character of it comes through, nor half a character."""
+    bad = "a\n\x1b]0;title\x07\x1b[31m\u009b31m"
+    shown = "a??]0;title??[31m?31m".encode()
+    head, size = gguf({"general.architecture": bad}, [("token_embd.weight", (32, 32), 0, 4096)])
+    model = path("named.gguf", head + b"\0" * (size - len(head)))
+    for command in (COMMANDS[1], COMMANDS[2]):
+        assert b"architecture '" + shown + b"'" in refused(model, command)
+    source, folder = "tests/golden/model/bitnet", path("named")
+    os.makedirs(folder, exist_ok=True)
+    config = json.load(open(f"{source}/config.json"))
+    for name in os.listdir(source):
+        if name != "config.json" and os.path.isfile(f"{source}/{name}") and not os.path.exists(f"{folder}/{name}"):
+            os.symlink(os.path.abspath(f"{source}/{name}"), f"{folder}/{name}")
+    quant = config["quantization_config"]
+    for change in ({"model_type": bad}, {"hidden_act": bad}, {"architectures": [bad]}, {"rope_scaling": {"rope_type": bad}},
+                   {"quantization_config": quant | {"modules_to_not_convert": [bad]}},
+                   {"quantization_config": quant | {"linear_class": bad}}, {"quantization_config": {"quant_method": bad}},
+                   {"model_type": "\u2603" * 99}):
+        path("named/config.json", json.dumps(config | change))
+        message = refused(folder, COMMANDS[1])
+        message.decode()
+        assert shown in message or "\u2603" * 30 in message.decode(), (change, message)
+        assert not any(c < 32 and c != 10 or c == 127 for c in message) and b"a\n" not in message, (change, message)
+    template = path("red.jinja", "{{ raise_exception('\x1b[31m' + '\u009b31m no') }}")
+    chat = path("red.json", json.dumps([{"role": "user", "content": "x"}]))
+    assert b"?[31m?31m no" in run("render", "--messages", chat, "--template", template, check=1).stderr
+
+
+@case
 def sizes_that_overflow():
     tensors = [("token_embd.weight", (1 << 32, 1 << 31), 0, 64)]
     head, size = gguf({"general.architecture": "llama"}, tensors)
