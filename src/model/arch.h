@@ -412,6 +412,8 @@ enum pl_status pl_config_ssm_check(struct pl_model_config *c, struct pl_err *err
 /* config_hf.c, config_gguf.c: typed access. missing < min: the field must be there. */
 enum pl_status pl_hf_u32(const json_t *o, const char *name, uint32_t min, uint32_t max, uint32_t missing, uint32_t *out,
                          struct pl_err *err) PL_MUST_CHECK;
+/* Entry i of a list of whole numbers. */
+enum pl_status pl_hf_entry(const json_t *list, const char *name, size_t i, double *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_hf_f32(const json_t *o, const char *name, double missing, float *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_hf_bool(const json_t *o, const char *name, bool missing, bool *out, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_gguf_key_u32(const struct pl_file *f, const char *arch, const char *name, uint32_t min, uint32_t max,

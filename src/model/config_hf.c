@@ -117,6 +117,16 @@ static enum pl_status read_bool(struct reader *r, const json_t *o, const char *n
     return PL_OK;
 }
 
+/* Entry i of a list of whole numbers. */
+static enum pl_status read_entry(struct reader *r, const json_t *list, const char *name, size_t i, double *out) {
+    const json_t *v = json_array_get(list, i);
+    double n = json_number_value(v);
+    if (!json_is_number(v) || n != floor(n))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: %s[%zu] is %s; an integer was expected", name, i, kind_of(v));
+    *out = n;
+    return PL_OK;
+}
+
 /* --- what kind of model --- */
 
 static const struct hf_arch *arch_named(const char *name) {
@@ -141,7 +151,9 @@ static enum pl_status find_arch(struct reader *r, const json_t *config) {
         PL_FAIL(r->err, PL_FORMAT, "config.json: field text_config is %s; %s keeps its text model there", kind_of(text),
                 name);
     r->root = text;
-    if (!json_is_string(inner)) return PL_OK;
+    if (inner == NULL) return PL_OK;
+    if (!json_is_string(inner))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field text_config.model_type is %s; a string was expected", kind_of(inner));
     r->hf = arch_named(json_string_value(inner));
     if (r->hf == NULL)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: text_config.model_type '%s' is not implemented; known: %s",
@@ -157,8 +169,12 @@ static bool ends_with(const char *s, const char *tail) {
 
 /* A classifier or an embedding model has the same layers and no output product. */
 static enum pl_status check_head(struct reader *r, const json_t *config) {
-    const json_t *name = json_array_get(field(config, "architectures"), 0);
-    if (!json_is_string(name)) return PL_OK;
+    const json_t *list = field(config, "architectures"), *name = json_array_get(list, 0);
+    if (list != NULL && !json_is_array(list))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: field architectures is %s; an array was expected", kind_of(list));
+    if (name == NULL) return PL_OK;
+    if (!json_is_string(name))
+        PL_FAIL(r->err, PL_FORMAT, "config.json: architectures[0] is %s; a string was expected", kind_of(name));
     const char *s = json_string_value(name);
     if (ends_with(s, "ForCausalLM") || ends_with(s, "ForConditionalGeneration")) return PL_OK;
     PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is no language model that generates text (...ForCausalLM)",
@@ -176,22 +192,27 @@ static enum pl_status refuse_features(struct reader *r, const json_t *config) {
     static const char *const switches[] = {"rope_interleaved", "use_bidirectional_attention", "use_qk_norm"};
     static const char *const factors[] = {"attention_multiplier", "embedding_multiplier", "residual_multiplier",
                                           "logits_scaling"};
-    for (size_t i = 0; i < PL_COUNT_OF(experts); i++) {
-        const json_t *v = field(r->root, experts[i]);
-        if (v != NULL && json_number_value(v) > 0 && !r->def->moe)
+    for (size_t i = 0; i < PL_COUNT_OF(experts) && !r->def->moe; i++) {
+        double count = 0;
+        PL_TRY(read_f64(r, r->root, experts[i], 0, &count));
+        if (count > 0)
             PL_FAIL(r->err, PL_UNSUPPORTED,
                     "config.json: %s asks for a mixture of experts, which is not implemented for %s; known: %s", experts[i],
                     r->hf->model_type, pl_arch_list());
     }
-    for (size_t i = 0; i < PL_COUNT_OF(switches); i++)
-        if (json_is_true(field(r->root, switches[i])))
+    for (size_t i = 0; i < PL_COUNT_OF(switches); i++) {
+        bool on = false;
+        PL_TRY(read_bool(r, r->root, switches[i], false, &on));
+        if (on)
             PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is true, which is not implemented for %s", switches[i],
                     r->hf->model_type);
+    }
     for (size_t i = 0; i < PL_COUNT_OF(factors); i++) {
-        const json_t *v = field(r->root, factors[i]);
-        if (v != NULL && json_number_value(v) != 1 && !has_field(r->def, factors[i]))
-            PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is %g, which is not implemented for %s", factors[i],
-                    json_number_value(v), r->hf->model_type);
+        double factor = 1;
+        PL_TRY(read_f64(r, r->root, factors[i], 1, &factor));
+        if (factor != 1 && !has_field(r->def, factors[i]))
+            PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s is %g, which is not implemented for %s", factors[i], factor,
+                    r->hf->model_type);
     }
     const json_t *quant = field(config, "quantization_config"), *method;
     if (quant == NULL) quant = field(r->root, "quantization_config");
@@ -320,8 +341,9 @@ static enum pl_status read_moe_layers(struct reader *r, struct pl_model_config *
         PL_FAIL(r->err, PL_FORMAT, "config.json: field mlp_only_layers is %s; an array was expected", kind_of(dense));
     for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = (l + 1) % step == 0;
     for (size_t i = 0; i < json_array_size(dense); i++) {
-        json_int_t l = json_integer_value(json_array_get(dense, i));
-        if (l >= 0 && l < c->layers) c->layer_moe[l] = false;
+        double l = 0;
+        PL_TRY(read_entry(r, dense, "mlp_only_layers", i, &l));
+        if (l >= 0 && l < c->layers) c->layer_moe[(uint32_t)l] = false;
     }
     return PL_OK;
 }
@@ -654,8 +676,11 @@ static enum pl_status read_nope(struct reader *r, struct pl_model_config *c) {
     if (list != NULL && (!json_is_array(list) || json_array_size(list) < c->layers))
         PL_FAIL(r->err, PL_FORMAT, "config.json: no_rope_layers has %zu entries; one per layer (%u) was expected",
                 json_array_size(list), c->layers);
-    for (uint32_t l = 0; l < c->layers; l++) /* the list says 1 where a layer does rotate */
-        c->layer_nope[l] = list != NULL ? json_integer_value(json_array_get(list, l)) == 0 : (l + 1) % interval == 0;
+    for (uint32_t l = 0; l < c->layers; l++) { /* the list says 1 where a layer does rotate */
+        double rotates = (l + 1) % interval;
+        if (list != NULL) PL_TRY(read_entry(r, list, "no_rope_layers", l, &rotates));
+        c->layer_nope[l] = rotates == 0;
+    }
     return PL_OK;
 }
 
@@ -726,6 +751,10 @@ enum pl_status pl_hf_u32(const json_t *o, const char *name, uint32_t min, uint32
                          struct pl_err *err) {
     struct reader r = {.err = err};
     return read_u32(&r, o, name, min, max, missing, out);
+}
+enum pl_status pl_hf_entry(const json_t *list, const char *name, size_t i, double *out, struct pl_err *err) {
+    struct reader r = {.err = err};
+    return read_entry(&r, list, name, i, out);
 }
 enum pl_status pl_hf_f32(const json_t *o, const char *name, double missing, float *out, struct pl_err *err) {
     struct reader r = {.err = err};

@@ -340,8 +340,9 @@ static enum pl_status read_plamo2(const json_t *o, struct pl_model_config *c, st
         c->layer_windowed[l] = attends;
     }
     for (size_t i = 0; i < json_array_size(full); i++) {
-        json_int_t l = json_integer_value(json_array_get(full, i));
-        if (l >= 0 && l < c->layers) c->layer_windowed[l] = false;
+        double l = 0;
+        PL_TRY(pl_hf_entry(full, "full_attention_idx", i, &l, err));
+        if (l >= 0 && l < c->layers) c->layer_windowed[(uint32_t)l] = false;
     }
     c->ssm.bcdt_eps = c->norm_eps;
     c->qk_eps = 1e-6f;

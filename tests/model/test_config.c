@@ -217,7 +217,7 @@ static void families_of_2024_and_2025(void **state) {
                   "\"rope_theta\":5000000.0,\"use_sliding_window\":false,\"sliding_window\":null,\"vocab_size\":128256}");
     assert_true(c.layer_nope[3] && c.layer_nope[35] && !c.layer_nope[0] && !c.layer_nope[4] && c.tied_embeddings);
     assert_int_equal(windowed_layers(&c), 0);
-    c = must_read("{\"model_type\":\"smollm3\",\"num_hidden_layers\":5,\"no_rope_layers\":[1,0,1,1,0],"
+    c = must_read("{\"model_type\":\"smollm3\",\"num_hidden_layers\":5,\"no_rope_layers\":[1,0.0,1.0,1,0],"
                   "\"use_sliding_window\":true,\"sliding_window\":2}"); /* of the layers that do not rotate */
     assert_true(c.window == 2 && c.layer_windowed[1] && c.layer_windowed[4] && windowed_layers(&c) == 2);
     c = must_read("{\"model_type\":\"smollm3\",\"num_hidden_layers\":2,\"use_sliding_window\":true,\"sliding_window\":2,"
@@ -434,6 +434,23 @@ static const struct {
      "short_factor[7] is no positive number", PL_FORMAT},
     {"{\"model_type\":\"phi3\",\"partial_rotary_factor\":1.5," SOUND "}", "at most 1 was expected", PL_FORMAT},
     {"{\"model_type\":\"smollm3\",\"no_rope_layers\":[1]," SOUND "}", "no_rope_layers has 1 entries", PL_FORMAT},
+    {"{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,0.5]," SOUND "}", "no_rope_layers[1] is a real number", PL_FORMAT},
+    {"{\"model_type\":\"smollm3\",\"no_rope_layers\":[true,1]," SOUND "}", "no_rope_layers[0] is true; an integer",
+     PL_FORMAT},
+    {"{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,\"1\"]," SOUND "}", "no_rope_layers[1] is a string", PL_FORMAT},
+    {"{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,null]," SOUND "}", "no_rope_layers[1] is null", PL_FORMAT},
+    {"{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[0,\"1\"]," SOUND "}", "mlp_only_layers[1] is a string", PL_FORMAT},
+    {"{\"model_type\":\"plamo2\",\"full_attention_idx\":[false]," SOUND "}", "full_attention_idx[0] is false", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"use_bidirectional_attention\":1," SOUND "}",
+     "use_bidirectional_attention is an integer; true or false", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"num_local_experts\":\"8\"," SOUND "}", "num_local_experts is a string; a number",
+     PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"logits_scaling\":\"1\"," SOUND "}", "logits_scaling is a string", PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"architectures\":\"BertModel\"," SOUND "}", "architectures is a string; an array",
+     PL_FORMAT},
+    {"{\"model_type\":\"llama\",\"architectures\":[5]," SOUND "}", "architectures[0] is an integer", PL_FORMAT},
+    {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":5}," SOUND "}", "text_config.model_type is an integer",
+     PL_FORMAT},
     {"{\"model_type\":\"granite\",\"residual_multiplier\":0," SOUND "}", "residual scale 0", PL_FORMAT},
     {"{\"model_type\":\"granite\",\"logits_scaling\":-4," SOUND "}", "divided by -4", PL_FORMAT},
     {"{\"model_type\":\"cohere\",\"use_qk_norm\":true," SOUND "}", "use_qk_norm", PL_UNSUPPORTED},
