@@ -282,6 +282,14 @@ static enum pl_status bind_all(struct binder *d) {
 
 static bool starts_with(const char *s, const char *head) { return strncmp(s, head, strlen(head)) == 0; }
 
+/* The output matrix's tensor of that kind, where hf_head_name looks for it. */
+static bool is_of_head(const char *name, const char *kind) {
+    static const char *const heads[] = {"lm_head.", "language_model.lm_head."};
+    for (size_t i = 0; i < PL_COUNT_OF(heads); i++)
+        if (starts_with(name, heads[i]) && strcmp(name + strlen(heads[i]), kind) == 0) return true;
+    return false;
+}
+
 /* Present in sound checkpoints and of no use here. */
 static bool is_known_unused(const char *name) {
     static const char *const heads[] = {"vision_tower.",
@@ -291,21 +299,26 @@ static bool is_known_unused(const char *name) {
                                         "rope_freqs.",
                                         "rope_factors_long.",
                                         "rope_factors_short.",
-                                        "lm_head.",
-                                        "language_model.lm_head.",
                                         "v.",
                                         "mm."};
     for (size_t i = 0; i < PL_COUNT_OF(heads); i++)
         if (starts_with(name, heads[i])) return true;
+    if (is_of_head(name, "weight")) return true; /* beside tied embeddings */
     return strstr(name, "rotary_emb.inv_freq") != NULL || strstr(name, "attn_rot_embd") != NULL;
 }
 
 /* A GGUF holds what its architecture uses, so a weight that is left over would change the result: refused. Other
- * checkpoints may carry more than that, and their own library ignores it. */
+ * checkpoints may carry more than that, and their own library ignores it; but no model is meant without its output
+ * matrix's bias. */
 static enum pl_status report_unused(const struct binder *d) {
     size_t count = 0, first = 0;
     for (size_t i = pl_file_tensor_count(d->f); i-- > 0;) {
-        if (d->used[i] || is_known_unused(pl_file_tensor_at(d->f, i)->name)) continue;
+        const char *left = pl_file_tensor_at(d->f, i)->name;
+        if (d->used[i] || is_known_unused(left)) continue;
+        if (is_of_head(left, "bias"))
+            PL_FAIL(d->err, PL_UNSUPPORTED,
+                    "tensor %s has no place in a %s model as implemented: its output matrix has no bias", left,
+                    pl_arch_name(d->m->cfg.arch));
         count++;
         first = i;
     }

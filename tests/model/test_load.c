@@ -184,6 +184,29 @@ static void leftovers_are_told(void **state) {
     assert_non_null(strstr(logged, "mlp."));
 }
 
+/* The output matrix's bias would be missed in every logit; whatever else stands beside the matrix is told. */
+static void leftovers_beside_the_head_are_seen(void **state) {
+    (void)state;
+    static const char from[] = "\"model.layers.1.mlp.down_proj.bias\"";
+    static const struct {
+        const char *to, *told; /* told: NULL when refused */
+    } cases[] = {{"\"lm_head.bias\"                     ", NULL},
+                 {"\"language_model.lm_head.bias\"      ", NULL},
+                 {"\"lm_head.scales\"                   ", "6 tensors are not used"},
+                 {"\"lm_head.weight.scale\"             ", "6 tensors are not used"}};
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        struct pl_err err;
+        copy_file("llama2", "model.safetensors", from, cases[i].to);
+        copy_file("llama2", "config.json", "\"mlp_bias\": true", "\"mlp_bias\": null");
+        logged[0] = 0;
+        enum pl_status st = load(dir, &err);
+        if (cases[i].told == NULL)
+            assert_true(st == PL_UNSUPPORTED && strstr(err.text, "lm_head.bias has no place in a llama model") != NULL);
+        else
+            assert_true(st == PL_OK && strstr(logged, cases[i].told) != NULL);
+    }
+}
+
 /* A weight of a GGUF that the architecture does not use would change the result: no guess. */
 static void leftovers_of_a_gguf_are_refused(void **state) {
     (void)state;
@@ -314,6 +337,7 @@ int main(void) {
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(plain_experts_of_other_types_are_refused),
         cmocka_unit_test(leftovers_are_told),
+        cmocka_unit_test(leftovers_beside_the_head_are_seen),
         cmocka_unit_test(leftovers_of_a_gguf_are_refused),
         cmocka_unit_test(launches_are_counted),
         cmocka_unit_test(every_failed_allocation_is_survived),
