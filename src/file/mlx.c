@@ -7,11 +7,18 @@
 #include "base/check.h"
 #include "file/reader.h"
 
-static enum pl_status refuse_method(const struct pl_file *f, const char *field, const char *method, struct pl_err *err) {
+/* JSON's strings may hold zero bytes. */
+static struct pl_str text_of(const json_t *string) {
+    return (struct pl_str){json_string_value(string), json_string_length(string)};
+}
+
+static bool is_text(const json_t *v, const char *text) { return json_is_string(v) && pl_str_eq_c(text_of(v), text); }
+
+static enum pl_status refuse_method(const struct pl_file *f, const char *field, struct pl_str method, struct pl_err *err) {
     PL_FAIL(err, PL_UNSUPPORTED,
             "%s: config.json: %s is '%s'; expected unquantised weights, or MLX affine or mxfp4 quantisation, or a GGUF of "
             "this model",
-            PL_SHOWN_C(f->path), field, PL_SHOWN_C(method));
+            PL_SHOWN_C(f->path), field, pl_shown(method).s);
 }
 
 /* A field of the whole, or of the text part of a multimodal model. */
@@ -29,12 +36,11 @@ static const json_t *settings(const struct pl_file *f) {
 enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
     const json_t *other = on_either_level(f, "quantization_config"), *q = settings(f);
     const json_t *method = json_object_get(other, "quant_method");
-    if (json_is_string(method) &&
-        (strcmp(json_string_value(method), "mxfp4") == 0 || strcmp(json_string_value(method), "bitnet") == 0))
+    if (is_text(method, "mxfp4") || is_text(method, "bitnet"))
         return PL_OK; /* bytes, and scales beside them: the model knows them */
     if (method != NULL && !json_is_null(method)) {
         f->refusal.status = refuse_method(f, "quantization_config.quant_method",
-                                          json_is_string(method) ? json_string_value(method) : "?", &f->refusal);
+                                          json_is_string(method) ? text_of(method) : pl_str_from("?"), &f->refusal);
         return PL_OK;
     }
     if (q == NULL || json_is_null(q)) return PL_OK;
@@ -43,7 +49,8 @@ enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
                 PL_SHOWN_C(f->path));
     }
     if (json_object_get(q, "group_size") == NULL || json_object_get(q, "bits") == NULL) {
-        f->refusal.status = refuse_method(f, "quantization", "an object without group_size and bits", &f->refusal);
+        f->refusal.status =
+            refuse_method(f, "quantization", pl_str_from("an object without group_size and bits"), &f->refusal);
     }
     return PL_OK;
 }
@@ -53,9 +60,9 @@ enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
 static enum pl_status read_settings(const struct pl_file *f, const char *where, const json_t *q, struct pl_tensor *t,
                                     struct pl_err *err) {
     const json_t *mode = json_object_get(q, "mode"), *g = json_object_get(q, "group_size"), *b = json_object_get(q, "bits");
-    const char *name = mode == NULL ? "affine" : json_is_string(mode) ? json_string_value(mode) : "?";
-    bool mxfp4 = strcmp(name, "mxfp4") == 0;
-    if (!mxfp4 && strcmp(name, "affine") != 0) return refuse_method(f, "quantization mode", name, err);
+    bool mxfp4 = is_text(mode, "mxfp4");
+    if (mode != NULL && !mxfp4 && !is_text(mode, "affine"))
+        return refuse_method(f, "quantization mode", json_is_string(mode) ? text_of(mode) : pl_str_from("?"), err);
     t->dtype = mxfp4 ? PL_MLX_MXFP4 : PL_MLX;
     json_int_t group = json_integer_value(g), bits = json_integer_value(b);
     if (mxfp4 && (group != 32 || bits != 4)) {
@@ -74,6 +81,28 @@ static enum pl_status read_settings(const struct pl_file *f, const char *where, 
     t->group = (uint32_t)group;
     t->bits = (uint32_t)bits;
     return PL_OK;
+}
+
+static const char *type_name(const json_t *v) {
+    static const char *const names[] = {"an object",     "an array", "a string", "an integer",
+                                        "a real number", "true",     "false",    "null"};
+    return names[json_typeof(v)];
+}
+
+/* A weight's own settings, the model's where it has none. False is MLX's word for a weight that is not packed. */
+static enum pl_status settings_of(const struct pl_file *f, const json_t *q, const struct pl_tensor *w, struct pl_tensor *t,
+                                  struct pl_err *err) {
+    char layer[1100];
+    snprintf(layer, sizeof layer, "%.*s", (int)(strlen(w->name) - strlen(".weight")), w->name);
+    const json_t *own = json_object_get(q, layer);
+    bool packed = w->dtype == PL_U32;
+    if (own != NULL && !json_is_object(own) && (packed || !json_is_false(own))) {
+        PL_FAIL(err, PL_FORMAT, "%s: config.json: quantization of %s is %s; expected %s", PL_SHOWN_C(f->path),
+                PL_SHOWN_C(layer), type_name(own),
+                packed ? "{group_size, bits}, as its weight is packed" : "false, or {group_size, bits} of a packed weight");
+    }
+    if (!packed) return PL_OK;
+    return own != NULL ? read_settings(f, layer, own, t, err) : read_settings(f, "the model", q, t, err);
 }
 
 /* The tensor BASE + suffix, where BASE is name without ".weight". */
@@ -138,13 +167,7 @@ static enum pl_status join_one(struct pl_file *f, uint32_t i, bool *used, struct
         PL_FAIL(err, PL_FORMAT, "%s: tensor %s is packed but config.json has no quantization {group_size, bits}",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(w->name));
     }
-    char layer[1100];
-    snprintf(layer, sizeof layer, "%.*s", (int)(strlen(w->name) - strlen(".weight")), w->name);
-    const json_t *own = json_object_get(q, layer);
-    if (json_is_object(own))
-        PL_TRY(read_settings(f, layer, own, &t, err));
-    else
-        PL_TRY(read_settings(f, "the model", q, &t, err));
+    PL_TRY(settings_of(f, q, w, &t, err));
     PL_TRY(check_triplet(f, w, s, b, &t, err));
     t.scales = s->data;
     t.biases = b != NULL ? b->data : NULL;
@@ -155,17 +178,13 @@ static enum pl_status join_one(struct pl_file *f, uint32_t i, bool *used, struct
     return PL_OK;
 }
 
-/* Every packed tensor's settings, before any is joined: false when plumb does not know one of them. */
+/* Every tensor's settings, before any is joined: false when plumb does not know one of them. */
 static enum pl_status check_settings(struct pl_file *f, struct pl_err *err) {
     const json_t *q = settings(f);
-    char layer[1100];
     for (uint32_t i = 0; json_is_object(q) && i < f->tensor_count; i++) {
         const struct pl_tensor *w = &f->tensors[i];
         struct pl_tensor ignored;
-        if (w->dtype != PL_U32 || !pl_str_ends(pl_str_from(w->name), ".weight")) continue;
-        snprintf(layer, sizeof layer, "%.*s", (int)(strlen(w->name) - strlen(".weight")), w->name);
-        const json_t *own = json_object_get(q, layer);
-        PL_TRY(read_settings(f, json_is_object(own) ? layer : "the model", json_is_object(own) ? own : q, &ignored, err));
+        if (pl_str_ends(pl_str_from(w->name), ".weight")) PL_TRY(settings_of(f, q, w, &ignored, err));
     }
     return PL_OK;
 }

@@ -40,15 +40,15 @@ static enum pl_status fail_field(const struct entry *e, const char *field, const
 static enum pl_status read_dtype(const struct entry *e, enum pl_dtype *out, uint32_t *bits, const char **unread) {
     const json_t *dtype = json_object_get(e->json, "dtype");
     if (!json_is_string(dtype)) return fail_field(e, "dtype", "is missing or not a string", "a string");
-    const char *name = json_string_value(dtype);
+    struct pl_str name = {json_string_value(dtype), json_string_length(dtype)};
     for (size_t i = 0; i < PL_COUNT_OF(type_names); i++) {
-        if (strcmp(name, type_names[i].name) != 0) continue;
+        if (!pl_str_eq_c(name, type_names[i].name)) continue;
         *out = type_names[i].dtype;
         *bits = pl_dtype_info(*out)->block_bytes * 8;
         return PL_OK;
     }
     for (size_t i = 0; i < PL_COUNT_OF(unread_names); i++) {
-        if (strcmp(name, unread_names[i].name) != 0) continue;
+        if (!pl_str_eq_c(name, unread_names[i].name)) continue;
         *out = PL_U8; /* only until it is set aside */
         *bits = unread_names[i].bits;
         *unread = unread_names[i].name;
@@ -56,7 +56,7 @@ static enum pl_status read_dtype(const struct entry *e, enum pl_dtype *out, uint
     }
     PL_FAIL(e->err, PL_UNSUPPORTED,
             "%s: tensor %s (header at byte 8): dtype is %s; expected one of F32, F16, BF16, I8, U8, I16, I32, U32, I64, F64",
-            e->part->label, PL_SHOWN_C(e->name), PL_SHOWN_C(name));
+            e->part->label, PL_SHOWN_C(e->name), pl_shown(name).s);
 }
 
 static enum pl_status read_shape(const struct entry *e, uint32_t bits, struct pl_tensor *t) {

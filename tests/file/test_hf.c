@@ -287,7 +287,7 @@ static void triplets_become_one_tensor(void **state) {
     assert_int_equal(pl_file_tensor(f, "l.weight")->bits, 8);
     assert_int_equal(pl_file_tensor(f, "l.weight")->shape[1], 32);
     pl_file_close(f);
-    temp_text(&t, "config.json", "{\"quantization_config\":{\"group_size\":64,\"bits\":4,\"mode\":\"affine\"}}");
+    temp_text(&t, "config.json", "{\"quantization_config\":{\"group_size\":64,\"bits\":4,\"mode\":\"affine\",\"n\":false}}");
     f = open_ok(t.dir);
     assert_int_equal(pl_file_tensor(f, "l.weight")->bits, 4);
     pl_file_close(f);
@@ -345,6 +345,18 @@ static void packings_that_do_not_fit_are_refused(void **state) {
         {"{\"quantization\":{\"group_size\":32,\"bits\":4}}", "{" MX_PAIR "}", 68, PL_FORMAT, "l.weight", "no biases"},
         {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":{\"group_size\":64,\"bits\":4,\"mode\":\"nvfp4\"}}}",
          "{" TRIPLET "}", 72, PL_UNSUPPORTED, "nvfp4", "affine"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"mode\":\"affine\\u0000\"}}", "{" TRIPLET "}", 72, PL_UNSUPPORTED,
+         "mode is 'affine?'", "mxfp4"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":true}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "quantization of l is true", "expected {group_size, bits}"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":null}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "quantization of l is null", "expected {group_size, bits}"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":\"x\"}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "quantization of l is a string", "expected {group_size, bits}"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":false}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "quantization of l is false", "its weight is packed"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"n\":true}}", "{" ENTRY("n.weight", "F32", "[2]", "[0,8]") "}", 8,
+         PL_FORMAT, "quantization of n is true", "expected false"},
         {"{\"quantization\":{\"group_size\":32,\"bits\":4}}", "{" TRIPLET "}", 72, PL_FORMAT, "scales have 1 columns",
          "expected 2"},
         {"{\"quantization\":{\"group_size\":128,\"bits\":4}}", "{" TRIPLET "}", 72, PL_FORMAT, "rows of 8 words",

@@ -116,6 +116,7 @@ static const struct {
     {"{" ENTRY("a", "\"f32\"", "[16]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is f32", "expected one of"},
     {"{" ENTRY("a", "\"\"", "[16]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is", "expected one of"},
     {"{" ENTRY("a", "\"BOOLEAN\"", "[64]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is BOOLEAN", "expected one of"},
+    {"{" ENTRY("a", "\"F32\\u0000\"", "[16]", "[0,64]") "}", PL_UNSUPPORTED, "dtype is F32?", "expected one of"},
     {"{" ENTRY("a", "7", "[16]", "[0,64]") "}", PL_FORMAT, "dtype is missing or not a string", "tensor a"},
     /* shapes */
     {"{" ENTRY("a", "\"F32\"", "16", "[0,64]") "}", PL_FORMAT, "shape is missing or not an array", "tensor a"},
