@@ -30,12 +30,18 @@ static void emit(const char *fmt, va_list ap) {
         fprintf(stderr, "%s%s\n", atomic_exchange(&progress_shown, false) ? "\r\033[K" : "", line);
 }
 
-void pl_log_progress(const char *what, size_t done, size_t total) {
+void pl_log_progress_line(const char *text) {
     if (log_sink != NULL || !isatty(STDERR_FILENO)) return;
     atomic_store(&progress_shown, true);
-    fprintf(stderr, "\r\033[Kplumb: %s: %zu of %zu", what, done, total);
+    fprintf(stderr, "\r\033[K%s", text);
     fflush(stderr);
 }
+void pl_log_progress(const char *what, size_t done, size_t total) {
+    char text[160];
+    snprintf(text, sizeof text, "plumb: %s: %zu of %zu", what, done, total);
+    pl_log_progress_line(text);
+}
+bool pl_log_progress_shown(void) { return atomic_load(&progress_shown); }
 void pl_log_progress_end(void) {
     if (atomic_exchange(&progress_shown, false)) fprintf(stderr, "\r\033[K");
 }

@@ -3,11 +3,15 @@
 #ifndef PL_BASE_PROGRESS_H
 #define PL_BASE_PROGRESS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
 
 void pl_log_progress(const char *what, size_t done, size_t total);
+/* Any text as that line. */
+void pl_log_progress_line(const char *text);
+bool pl_log_progress_shown(void);
 void pl_log_progress_end(void);
 
 #endif

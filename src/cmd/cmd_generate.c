@@ -136,6 +136,7 @@ static json_t *result_json(struct generate *g) {
 }
 
 static void print_stats(struct generate *g) {
+    if (!g->ids_only && !g->json && g->text.len > 0) pl_out_end_line(g->text.data[g->text.len - 1]);
     if (g->sampling.s.temperature > 0.0f && !g->sampling.seed_given)
         fprintf(stderr, "plumb: seed %llu\n", (unsigned long long)g->sampling.s.seed);
     fprintf(stderr, "plumb: prompt %zu token%s, %.1f tok/s; generated %u token%s, %.1f tok/s; stopped by %s\n",

@@ -8,6 +8,7 @@
 #include "cmd/common.h"
 #include "cmd/out.h"
 #include "cmd/store.h"
+#include "file/show.h"
 
 enum { SHOWN_ELEMS = 6, SHOWN_TEXT = 120 };
 
@@ -90,14 +91,13 @@ static void add_unread(const struct pl_file *f, json_t *dtypes) {
 }
 
 /* BitNet's matrices are put into a form of their own when they are loaded. */
-static bool becomes_ternary(const struct pl_file *f, const struct pl_tensor *t) {
-    static struct pl_model_config c;
-    bool bitnet = pl_model_config_read(f, &c, NULL) == PL_OK && (c.arch == PL_ARCH_BITNET || c.arch == PL_ARCH_BITNET_SILU);
+static bool becomes_ternary(const struct pl_model_config *c, const struct pl_tensor *t) {
+    bool bitnet = c->arch == PL_ARCH_BITNET || c->arch == PL_ARCH_BITNET_SILU;
     return bitnet && (t->dtype == PL_U8 || t->dtype == PL_TQ1_0 || t->dtype == PL_TQ2_0 || t->dtype == PL_I2_S);
 }
 
 /* What is put into another form while it is loaded: a small matrix of that form. */
-static const struct pl_tensor *stand_in(const struct pl_file *f, const struct pl_tensor *t) {
+static const struct pl_tensor *stand_in(const struct pl_model_config *c, const struct pl_tensor *t) {
     static const uint8_t codes[16 * 17];
     static const float scale = 1;
     static const struct pl_tensor ternary = {.name = "a ternary matrix",
@@ -110,7 +110,7 @@ static const struct pl_tensor *stand_in(const struct pl_file *f, const struct pl
                                              .scale_dtype = PL_F32};
     static const struct pl_tensor mxfp4 = {
         .name = "a matrix in MXFP4", .dtype = PL_MXFP4, .ndim = 2, .shape = {16, 32, 1, 1}, .data = codes, .bytes = 16 * 17};
-    return becomes_ternary(f, t) ? &ternary : t->dtype == PL_MLX_MXFP4 ? &mxfp4 : t;
+    return becomes_ternary(c, t) ? &ternary : t->dtype == PL_MLX_MXFP4 ? &mxfp4 : t;
 }
 
 /* The kernels that products with one tensor of this type would run, by making its weight. */
@@ -125,8 +125,9 @@ static json_t *kernels_json(struct pl_ops *ops, const struct pl_tensor *t) {
     return o;
 }
 
-/* Per dtype: tensors, bytes, and (two dimensions and more) the kernels, asked of the smallest tensor. */
-static json_t *dtypes_json(const struct pl_file *f, struct pl_ops *ops) {
+/* Per dtype: tensors, bytes, and (two dimensions and more) the kernels, asked of the smallest tensor; without ops no
+ * kernels, and c may be NULL. */
+static json_t *dtypes_json(const struct pl_file *f, const struct pl_model_config *c, struct pl_ops *ops) {
     json_t *o = json_object();
     for (int d = 0; d < PL_DTYPE_COUNT; d++) {
         uint64_t count = 0, bytes = 0;
@@ -140,7 +141,7 @@ static json_t *dtypes_json(const struct pl_file *f, struct pl_ops *ops) {
         }
         if (count == 0) continue;
         json_t *row = json_pack("{s:I, s:I}", "tensors", (json_int_t)count, "bytes", (json_int_t)bytes);
-        if (smallest != NULL && ops != NULL) json_object_set_new(row, "kernels", kernels_json(ops, stand_in(f, smallest)));
+        if (smallest != NULL && ops != NULL) json_object_set_new(row, "kernels", kernels_json(ops, stand_in(c, smallest)));
         json_object_set_new(o, pl_dtype_name((enum pl_dtype)d), row);
     }
     add_unread(f, o);
@@ -157,7 +158,7 @@ static enum pl_status gather(struct inspect *in, struct pl_err *err) {
     pl_log_always("kernel backend: %s", pl_ops_describe(ops));
     in->info = pl_engine_info(in->engine);
     in->metadata = metadata_json(in->engine->file);
-    in->dtypes = dtypes_json(in->engine->file, ops);
+    in->dtypes = dtypes_json(in->engine->file, &in->engine->config, ops);
     in->list = tensors_json(in->engine->file);
     bool ok = in->info != NULL && json_object_set_new(in->info, "backend", json_string(pl_ops_describe(ops))) == 0;
     pl_ops_destroy(ops);
@@ -219,7 +220,7 @@ static void print_text(struct inspect *in) {
     }
     pl_out_printf("\nmetadata\n");
     json_object_foreach(in->metadata, key, v) {
-        pl_out_printf("  %-44s ", key);
+        pl_out_printf("  %-44s ", PL_SHOWN_C(key));
         print_value(v);
     }
     size_t i;
@@ -227,7 +228,7 @@ static void print_text(struct inspect *in) {
     if (!in->tensors) return;
     json_array_foreach(in->list, i, v) {
         char *shape = json_dumps(json_object_get(v, "shape"), JSON_COMPACT);
-        pl_out_printf("  %-48s %-8s %-20s %lld\n", json_string_value(json_object_get(v, "name")),
+        pl_out_printf("  %-48s %-8s %-20s %lld\n", PL_SHOWN_C(json_string_value(json_object_get(v, "name"))),
                       json_string_value(json_object_get(v, "dtype")), shape != NULL ? shape : "",
                       (long long)json_integer_value(json_object_get(v, "bytes")));
         free(shape);
@@ -242,7 +243,7 @@ static enum pl_status inspect_alone(struct inspect *in, const char *path, struct
     in->info = json_pack("{s:s, s:s, s:I, s:s}", "model", path, "fingerprint", pl_file_fingerprint(in->alone), "file_bytes",
                          (json_int_t)pl_file_bytes(in->alone), "refused", why.text);
     in->metadata = metadata_json(in->alone);
-    in->dtypes = dtypes_json(in->alone, NULL);
+    in->dtypes = dtypes_json(in->alone, NULL, NULL);
     in->list = tensors_json(in->alone);
     if (in->info == NULL || in->metadata == NULL || in->dtypes == NULL || in->list == NULL)
         PL_FAIL(err, PL_NO_MEMORY, "out of memory for the description");

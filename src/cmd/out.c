@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/progress.h"
 #include "cmd/cmd.h"
 #include "cmd/interrupt.h"
 
@@ -41,26 +42,25 @@ int pl_out_close(void) {
     return PL_EXIT_OK;
 }
 
-/* Terminal state of the one progress line; the program has one stderr. */
 static uint64_t progress_last_ns;
-static bool progress_shown;
 
 void pl_progress(const char *label, uint64_t done, uint64_t total, bool bytes) {
     if (!isatty(STDERR_FILENO)) return;
     uint64_t now = pl_clock_ns();
-    if (progress_shown && done < total && now - progress_last_ns < 100000000u) return;
+    if (pl_log_progress_shown() && done < total && now - progress_last_ns < 100000000u) return;
     progress_last_ns = now;
-    progress_shown = true;
+    char text[200];
     double percent = total > 0 ? 100.0 * (double)done / (double)total : 0.0;
     if (bytes)
-        fprintf(stderr, "\r\033[K%s %3.0f%%  %.1f of %.1f MB", label, percent, (double)done / 1e6, (double)total / 1e6);
+        snprintf(text, sizeof text, "%s %3.0f%%  %.1f of %.1f MB", label, percent, (double)done / 1e6, (double)total / 1e6);
     else
-        fprintf(stderr, "\r\033[K%s %3.0f%%  %llu of %llu", label, percent, (unsigned long long)done,
-                (unsigned long long)total);
-    fflush(stderr);
+        snprintf(text, sizeof text, "%s %3.0f%%  %llu of %llu", label, percent, (unsigned long long)done,
+                 (unsigned long long)total);
+    pl_log_progress_line(text);
 }
 
-void pl_progress_end(void) {
-    if (progress_shown) fprintf(stderr, "\r\033[K");
-    progress_shown = false;
+void pl_progress_end(void) { pl_log_progress_end(); }
+
+void pl_out_end_line(char last) {
+    if (last != '\n' && last != '\0' && isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputc('\n', stderr);
 }

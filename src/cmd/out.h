@@ -25,5 +25,8 @@ int pl_out_close(void);
 /* A line "label  42%  12.3 of 29.1 MB" redrawn at most ten times a second; nothing when stderr is no terminal. */
 void pl_progress(const char *label, uint64_t done, uint64_t total, bool bytes);
 void pl_progress_end(void);
+/* Before a message that follows output whose last character is given: on a terminal it begins a line of its own, while the
+ * output stays as it is. */
+void pl_out_end_line(char last);
 
 #endif

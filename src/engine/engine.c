@@ -193,7 +193,8 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
                                   .max_rows = e->batch_rows,
                                   .max_logits = e->logit_rows,
                                   .progress = e->opt.progress,
-                                  .progress_user = e->opt.progress_user};
+                                  .progress_user = e->opt.progress_user,
+                                  .config = &e->config};
     pl_file_will_need(e->file);
     PL_TRY(pl_model_create(e->file, e->ops, &mo, &e->model, err));
     PL_TRY(pl_ops_kv_create(e->ops, &e->kv_shape, &e->kv, err));

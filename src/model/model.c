@@ -146,7 +146,11 @@ enum pl_status pl_model_create(const struct pl_file *f, struct pl_ops *o, const 
     struct pl_model *m = pl_calloc(1, sizeof *m);
     if (m == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for a model");
     m->ops = o;
-    enum pl_status st = pl_model_config_read(f, &m->cfg, err);
+    enum pl_status st = PL_OK;
+    if (opt->config != NULL)
+        m->cfg = *opt->config;
+    else
+        st = pl_model_config_read(f, &m->cfg, err);
     if (st == PL_OK) {
         m->def = pl_arch_def(m->cfg.arch);
         st = fill(m, f, opt, err);

@@ -127,6 +127,7 @@ struct pl_model_options {
     uint32_t max_logits;                                                     /* logit rows of one step */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_user;
+    const struct pl_model_config *config; /* as read from this file already; NULL: it is read here */
 };
 /* f and o must outlive the model. */
 enum pl_status pl_model_create(const struct pl_file *f, struct pl_ops *o, const struct pl_model_options *opt,

@@ -1,7 +1,9 @@
 """plumb generate: output formats, reproducibility, and every way to ask for something impossible."""
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import time
 
@@ -271,6 +273,37 @@ def chat_wraps_the_prompt():
     raw = json.loads(gen("-p", "hello", "-n", 1, "--json", check=0).stdout)["prompt_tokens"]
     chat = json.loads(gen("-p", "hello", "-n", 1, "--json", "--chat", check=0).stdout)["prompt_tokens"]
     assert chat > raw + 3
+
+
+@case
+def messages_on_a_terminal_begin_a_line():
+    """Progress is wiped before a message, and the summary does not continue the text; the output itself stays as it is."""
+    master, slave = pty.openpty()
+    p = subprocess.Popen([PLUMB, "generate", "-m", MODEL, "-p", "hello the world", "-n", "5", "--ignore-eos"], stdin=slave,
+                         stdout=slave, stderr=slave)
+    os.close(slave)
+    seen = b""
+    try:
+        while data := os.read(master, 4096):
+            seen += data
+    except OSError:  # the other end is closed
+        pass
+    assert p.wait() == 0 and b"loading" in seen, seen
+    parts = seen.split(b"plumb: ")
+    assert len(parts) > 3 and all(part == b"" or part.endswith((b"\n", b"\r\x1b[K")) for part in parts[:-1]), seen
+
+
+@case
+def a_warning_comes_once():
+    data = bytearray(open(GOLDEN, "rb").read())
+    key = b"llama.vocab_size"
+    at = data.index(key) + len(key)
+    kind, told = struct.unpack_from("<II", data, at)
+    struct.pack_into("<I", data, at + 4, told - 1)
+    assert kind == 4
+    out = run("eval", "-m", path("told.gguf", bytes(data)), "--tokens", path("few.json", "[1,2,3]"), check=0)
+    assert out.stderr.count(b"llama.vocab_size is") == 1, out.stderr
+    assert run("inspect", path("told.gguf"), check=0).stderr.count(b"llama.vocab_size is") == 1
 
 
 main()
