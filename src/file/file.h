@@ -103,6 +103,8 @@ enum pl_status pl_gguf_u64(const struct pl_file *f, const char *key, uint64_t *o
 enum pl_status pl_gguf_f64(const struct pl_file *f, const char *key, double *out, struct pl_err *err);
 enum pl_status pl_gguf_bool(const struct pl_file *f, const char *key, bool *out, struct pl_err *err);
 enum pl_status pl_gguf_str(const struct pl_file *f, const char *key, struct pl_str *out, struct pl_err *err);
+const char *pl_gguf_type_name(enum pl_gguf_type t);
+bool pl_gguf_is_integer(enum pl_gguf_type t); /* of any width; a bool is none */
 /* Element i of a scalar array as a number; the caller has checked i < count and that it is no string array. */
 double pl_gguf_elem_f64(const struct pl_gguf_value *v, uint64_t i);
 int64_t pl_gguf_elem_i64(const struct pl_gguf_value *v, uint64_t i);

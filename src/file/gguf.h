@@ -18,7 +18,6 @@ void pl_gguf_values_deinit(struct pl_gguf_values *v);
 /* Part 0's values become the file's (and leave v empty); a later part's must agree with them where both have the key. */
 enum pl_status pl_gguf_values_merge(struct pl_file *f, size_t part, struct pl_gguf_values *v,
                                     struct pl_err *err) PL_MUST_CHECK;
-const char *pl_gguf_type_name(enum pl_gguf_type t);
 
 /* Refuses a file that says it is one part of several. */
 enum pl_status pl_gguf_split_check_single(const struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;

@@ -130,7 +130,7 @@ static bool equal_values(const struct pl_gguf_value *a, const struct pl_gguf_val
     return true;
 }
 
-static bool is_integer(enum pl_gguf_type t) {
+bool pl_gguf_is_integer(enum pl_gguf_type t) {
     return t == PL_GGUF_U8 || t == PL_GGUF_I8 || t == PL_GGUF_U16 || t == PL_GGUF_I16 || t == PL_GGUF_U32 ||
            t == PL_GGUF_I32 || t == PL_GGUF_U64 || t == PL_GGUF_I64;
 }
@@ -140,7 +140,7 @@ static enum pl_status part_integer(struct pl_file *f, size_t part, const struct 
                                    uint64_t *out, struct pl_err *err) {
     uint32_t i;
     if (!pl_map_get(&v->by_key, key, strlen(key), &i)) return PL_OK;
-    if (!is_integer(v->at[i].type) || (pl_gguf_elem_i64(&v->at[i], 0) < 0)) {
+    if (!pl_gguf_is_integer(v->at[i].type) || (pl_gguf_elem_i64(&v->at[i], 0) < 0)) {
         PL_FAIL(err, PL_FORMAT, "%s: key %s has type %s or is negative; expected an integer of at least 0",
                 f->parts[part].label, key, pl_gguf_type_name(v->at[i].type));
     }
@@ -195,7 +195,7 @@ static enum pl_status wrong_type(const struct pl_file *f, const struct pl_gguf_v
 enum pl_status pl_gguf_u64(const struct pl_file *f, const char *key, uint64_t *out, struct pl_err *err) {
     const struct pl_gguf_value *v = pl_gguf_find(f, key);
     if (v == NULL) return PL_NOT_FOUND;
-    if (!is_integer(v->type)) return wrong_type(f, v, "an integer", err);
+    if (!pl_gguf_is_integer(v->type)) return wrong_type(f, v, "an integer", err);
     int64_t value = pl_gguf_elem_i64(v, 0);
     if (value < 0 && v->type != PL_GGUF_U64) return wrong_type(f, v, "an integer of at least 0", err);
     *out = (uint64_t)value;
@@ -205,7 +205,8 @@ enum pl_status pl_gguf_u64(const struct pl_file *f, const char *key, uint64_t *o
 enum pl_status pl_gguf_f64(const struct pl_file *f, const char *key, double *out, struct pl_err *err) {
     const struct pl_gguf_value *v = pl_gguf_find(f, key);
     if (v == NULL) return PL_NOT_FOUND;
-    if (!is_integer(v->type) && v->type != PL_GGUF_F32 && v->type != PL_GGUF_F64) return wrong_type(f, v, "a number", err);
+    if (!pl_gguf_is_integer(v->type) && v->type != PL_GGUF_F32 && v->type != PL_GGUF_F64)
+        return wrong_type(f, v, "a number", err);
     double value = pl_gguf_elem_f64(v, 0);
     if (!isfinite(value)) return wrong_type(f, v, "a finite number", err);
     *out = value;

@@ -130,16 +130,24 @@ static enum pl_status read_variant(struct reader *r, struct pl_model_config *c) 
     return PL_OK;
 }
 
+/* A list of one integer for each layer; flags: of bools too. */
+static enum pl_status check_list(struct reader *r, const struct pl_gguf_value *v, uint32_t layers, bool flags) {
+    if (!pl_gguf_is_integer(v->elem_type) && !(flags && v->elem_type == PL_GGUF_BOOL))
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s is a list of %s; integers%s were expected", r->key,
+                pl_gguf_type_name(v->elem_type), flags ? " or bools" : "");
+    if (v->count != layers)
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
+                (unsigned long long)v->count, layers);
+    return PL_OK;
+}
+
 /* Written as one number, or as one for each layer: all the same. */
 static enum pl_status read_same(struct reader *r, const char *name, uint32_t layers, uint32_t max, uint32_t *out,
                                 bool *found) {
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, name));
-    if (v == NULL || v->type != PL_GGUF_ARRAY || v->elem_type == PL_GGUF_STRING || v->count == 0)
-        return read_u32(r, name, 1, max, out, found);
+    if (v == NULL || v->type != PL_GGUF_ARRAY) return read_u32(r, name, 1, max, out, found);
+    PL_TRY(check_list(r, v, layers, false));
     int64_t first = pl_gguf_elem_i64(v, 0);
-    if (v->count != layers)
-        PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
-                (unsigned long long)v->count, layers);
     for (uint32_t l = 0; l < layers; l++)
         if (pl_gguf_elem_i64(v, l) != first)
             PL_FAIL(r->err, PL_UNSUPPORTED,
@@ -156,8 +164,9 @@ static enum pl_status read_same(struct reader *r, const char *name, uint32_t lay
 /* One number; or of PLaMo 2 one for each layer, 0 where it has a state instead. */
 static enum pl_status read_heads(struct reader *r, struct pl_model_config *c) {
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.head_count"));
-    if (v == NULL || v->type != PL_GGUF_ARRAY || v->elem_type == PL_GGUF_STRING || c->arch != PL_ARCH_PLAMO2)
+    if (v == NULL || v->type != PL_GGUF_ARRAY || c->arch != PL_ARCH_PLAMO2)
         return read_same(r, "attention.head_count", c->layers, PL_HEADS_MAX, &c->heads, NULL);
+    PL_TRY(check_list(r, v, c->layers, false));
     for (uint64_t l = 0; l < v->count; l++) {
         int64_t n = pl_gguf_elem_i64(v, l);
         if (n < 0 || n > (int64_t)PL_HEADS_MAX || (n > 0 && c->heads > 0 && n != c->heads))
@@ -179,9 +188,7 @@ static enum pl_status read_kv_heads(struct reader *r, struct pl_model_config *c)
         if (!found) c->kv_heads = c->heads;
         return PL_OK;
     }
-    if (v->elem_type == PL_GGUF_STRING || v->count != c->layers)
-        PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
-                (unsigned long long)v->count, c->layers);
+    PL_TRY(check_list(r, v, c->layers, false));
     for (uint32_t l = 0; l < c->layers; l++) {
         int64_t n = pl_gguf_elem_i64(v, l);
         if (n < 0 || n > c->heads || (n > 0 && c->kv_heads > 0 && n != c->kv_heads))
@@ -202,9 +209,7 @@ static enum pl_status read_mlp_width(struct reader *r, struct pl_model_config *c
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "feed_forward_length"));
     if (v == NULL || v->type != PL_GGUF_ARRAY || c->arch != PL_ARCH_NEMOTRON_H)
         return read_same(r, "feed_forward_length", c->layers, PL_MLP_MAX, &c->mlp_width, NULL);
-    if (v->elem_type == PL_GGUF_STRING || v->count != c->layers)
-        PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
-                (unsigned long long)v->count, c->layers);
+    PL_TRY(check_list(r, v, c->layers, false));
     for (uint32_t l = 0; l < c->layers; l++) {
         int64_t n = pl_gguf_elem_i64(v, l);
         if (n < 0 || n > (int64_t)PL_MLP_MAX || (n > 0 && c->mlp_width > 0 && n != c->mlp_width))
@@ -472,9 +477,7 @@ static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
     uint32_t pattern = r->def->window_pattern;
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.sliding_window_pattern"));
     if (v != NULL && v->type == PL_GGUF_ARRAY) {
-        if (v->elem_type == PL_GGUF_STRING || v->count != c->layers)
-            PL_FAIL(r->err, PL_FORMAT, "metadata key %s has %llu entries; one number per layer (%u) was expected", r->key,
-                    (unsigned long long)v->count, c->layers);
+        PL_TRY(check_list(r, v, c->layers, true));
         for (uint32_t l = 0; l < c->layers; l++) c->layer_windowed[l] = c->window > 0 && pl_gguf_elem_i64(v, l) != 0;
         return PL_OK;
     }

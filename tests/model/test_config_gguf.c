@@ -317,6 +317,42 @@ static void lists_of_one_number_are_that_number(void **state) {
     assert_non_null(strstr(err.text, "feed_forward_length says 96"));
 }
 
+/* A list that is no list of integers: fractions, flags, text. */
+static void lists_are_of_integers(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch, *key;
+    } lists[] = {{"llama", "attention.head_count"},    {"llama", "attention.head_count_kv"},
+                 {"llama", "feed_forward_length"},     {"llama", "attention.sliding_window_pattern"},
+                 {"plamo2", "attention.head_count"},   {"jamba", "attention.head_count_kv"},
+                 {"nemotron_h", "feed_forward_length"}};
+    const float fractions[2] = {2.9f, 2.1f};
+    const uint8_t flags[2] = {1, 1};
+    for (size_t i = 0; i < 2 * PL_COUNT_OF(lists); i++) {
+        const char *arch = lists[i / 2].arch, *key = arch_key(arch, lists[i / 2].key);
+        bool bools = i % 2 != 0, pattern = strstr(key, "pattern") != NULL;
+        struct craft c = craft_new();
+        craft_string(&c, "general.architecture", arch);
+        static const char *const sizes[] = {"block_count",         "context_length",       "embedding_length",
+                                            "feed_forward_length", "attention.head_count", "attention.head_count_kv"};
+        for (size_t k = 0; k < PL_COUNT_OF(sizes); k++)
+            if (strcmp(sizes[k], lists[i / 2].key) != 0) craft_u32(&c, arch_key(arch, sizes[k]), k == 2 ? 64 : 2);
+        craft_f32(&c, arch_key(arch, "attention.layer_norm_rms_epsilon"), 1e-5f);
+        craft_tensor(&c, "token_embd.weight", 64, 96, PL_F16);
+        if (bools)
+            craft_array(&c, key, PL_GGUF_BOOL, 2, flags, sizeof flags);
+        else
+            craft_array(&c, key, PL_GGUF_F32, 2, fractions, sizeof fractions);
+        struct pl_model_config m;
+        struct pl_err err;
+        enum pl_status st = read_craft(&c, &m, &err);
+        if (pattern && bools ? st != PL_OK
+                             : st != PL_FORMAT || strstr(err.text, bools ? "is a list of bool; integers"
+                                                                         : "is a list of f32; integers") == NULL)
+            fail_msg("%s of %s gave %s: %s", key, bools ? "bools" : "fractions", pl_status_name(st), err.text);
+    }
+}
+
 /* What converters write for a Nemotron 3: a state, experts, attention. */
 static struct craft nemotron(const char *extra, uint32_t value) {
     struct craft c = craft_new();
@@ -439,6 +475,7 @@ int main(void) {
         cmocka_unit_test(other_architectures),
         cmocka_unit_test(refusals_name_the_key),
         cmocka_unit_test(lists_of_one_number_are_that_number),
+        cmocka_unit_test(lists_are_of_integers),
         cmocka_unit_test(experts_without_gates),
         cmocka_unit_test(heads_of_each_layer),
         cmocka_unit_test(missing_keys_are_named),
