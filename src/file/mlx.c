@@ -33,11 +33,18 @@ static const json_t *settings(const struct pl_file *f) {
     return q != NULL ? q : on_either_level(f, "quantization_config");
 }
 
+/* Methods of one family each: bytes, and scales beside them, which its model knows. */
+static bool is_known_to_model(const struct pl_file *f, const json_t *method) {
+    const char *family = is_text(method, "mxfp4") ? "gpt_oss" : is_text(method, "bitnet") ? "bitnet" : NULL;
+    const json_t *config = f->json[PL_JSON_CONFIG], *text = json_object_get(config, "text_config");
+    return family != NULL &&
+           (is_text(json_object_get(config, "model_type"), family) || is_text(json_object_get(text, "model_type"), family));
+}
+
 enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
     const json_t *other = on_either_level(f, "quantization_config"), *q = settings(f);
     const json_t *method = json_object_get(other, "quant_method");
-    if (is_text(method, "mxfp4") || is_text(method, "bitnet"))
-        return PL_OK; /* bytes, and scales beside them: the model knows them */
+    if (is_known_to_model(f, method)) return PL_OK;
     if (method != NULL && !json_is_null(method)) {
         f->refusal.status = refuse_method(f, "quantization_config.quant_method",
                                           json_is_string(method) ? text_of(method) : pl_str_from("?"), &f->refusal);

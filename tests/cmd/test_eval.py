@@ -197,6 +197,8 @@ def what_cannot_be_computed_with_is_shown_all_the_same():
         assert b"down_proj" in said and b"F8_E4M3" in said and b"readable are" in said, said
     assert json.loads(run("tokenize", "-m", model, "-p", "hi", check=0).stdout)  # what needs no weights works
     for settings, named in (({"quantization_config": {"quant_method": "fp8"}}, b"'fp8'"),
+                            ({"quantization_config": {"quant_method": "mxfp4"}}, b"'mxfp4'"),  # of gpt-oss alone
+                            ({"quantization_config": {"quant_method": "bitnet"}}, b"'bitnet'"),
                             ({"quantization": {"group_size": 64, "bits": 5}}, None)):
         model = with_dtype("other", "F8_E5M2", settings)
         shown = run("inspect", model, check=0).stdout
