@@ -15,6 +15,8 @@
 #include "base/mem.h"
 #include "file/file.h"
 
+enum { DROPPED_BYTES_MAX = 32 << 20 };
+
 /* ---------- answers ---------- */
 
 /* Anthropic's paths, and those it shares when its clients ask. */
@@ -251,6 +253,36 @@ static enum MHD_Result route(struct exchange *x) {
 
 /* ---------- MHD callbacks ---------- */
 
+/* The library lets a request be answered before its body, where it stops reading and a client that is still sending may lose
+ * the answer to a reset, or after it. A body that is too large is answered here, at once, and read on for a while. */
+static void answer_too_large(struct exchange *x) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    char message[100], date[40] = "";
+    struct pl_buf b = {0};
+    struct tm tm;
+    time_t now = time(NULL);
+    if (gmtime_r(&now, &tm) != NULL) (void)strftime(date, sizeof date, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", &tm);
+    snprintf(message, sizeof message, "the request body is larger than %zu bytes", x->server->opt.body_bytes_max);
+    json_t *error = error_object(is_messages(x) ? API_MESSAGES : API_CHAT, 413, NULL, NULL, message);
+    if (is_messages(x)) json_object_set_new(error, "request_id", json_string(request_id(x)));
+    char *text = error == NULL ? NULL : json_dumps(error, JSON_COMPACT);
+    json_decref(error);
+    if (text != NULL && info != NULL) {
+        pl_buf_printf(&b,
+                      "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                      "X-Content-Type-Options: nosniff\r\nServer: plumb/" PLUMB_VERSION
+                      "\r\n%s: %s\r\n%s%sContent-Length: %zu\r\n\r\n%s",
+                      is_messages(x) ? "request-id" : "x-request-id", request_id(x),
+                      x->server->opt.cors ? "Access-Control-Allow-Origin: *\r\n" : "", date, strlen(text), text);
+        if (pl_buf_ok(&b)) (void)send(info->connect_fd, b.data, b.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    free(text);
+    pl_buf_deinit(&b);
+    pl_buf_deinit(&x->body);
+    x->http_status = 413;
+    x->routed = x->answered = true;
+}
+
 static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
     unsigned *n = cls;
     (void)kind, (void)value;
@@ -273,6 +305,7 @@ static enum MHD_Result headers_are_in(struct exchange *x) {
     x->foreign = request_is_foreign(x, &x->came_from);
     x->unauthorised = !(strcmp(x->method, "OPTIONS") == 0 && x->server->opt.cors) && !authorised(x);
     bool waits = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT) != NULL;
+    if (x->too_large && !waits) answer_too_large(x);
     return waits && (x->too_large || x->unauthorised || x->foreign) ? route(x) : MHD_YES;
 }
 
@@ -298,12 +331,17 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
     if (*data_size > 0) {
         /* A body that trickles in holds a connection and memory for as long as it likes: not here. */
         if (pl_clock_ns() - x->started_ns > (uint64_t)s->opt.body_timeout_s * 1000000000u) return MHD_NO;
-        /* Past the limit bytes are read and dropped, so that the client gets its answer. */
-        if (x->body.len + *data_size > s->opt.body_bytes_max) x->too_large = true;
+        /* Past the limit bytes are read and dropped, so that the client gets its answer, up to an end. */
+        if (x->answered && (x->dropped += *data_size) > DROPPED_BYTES_MAX) return MHD_NO;
+        if (!x->answered && x->body.len + *data_size > s->opt.body_bytes_max) {
+            x->too_large = true;
+            answer_too_large(x);
+        }
         if (!x->too_large && !x->unauthorised && !x->foreign) pl_buf_add(&x->body, data, *data_size);
         *data_size = 0;
         return MHD_YES;
     }
+    if (x->answered) return MHD_NO; /* all is said: the connection ends */
     if (!x->routed) watch_work(x);
     return route(x);
 }
@@ -348,7 +386,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     if (x->http_status >= 500) s->counts.http_5xx++;
     if (x->http_status >= 400 && x->http_status < 500) s->counts.http_4xx++;
     /* What ends a request whose client has gone is sent without an error, to nobody. */
-    const bool completed = why == MHD_REQUEST_TERMINATED_COMPLETED_OK && (x->job == NULL || !x->job->left);
+    const bool completed = (x->answered || why == MHD_REQUEST_TERMINATED_COMPLETED_OK) && (x->job == NULL || !x->job->left);
     if (!completed) s->counts.disconnects++;
     access_log(x, completed);
     if (x->job != NULL) job_abandon(x->job);

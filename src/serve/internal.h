@@ -170,6 +170,8 @@ struct exchange {
     bool too_large, unauthorised, foreign; /* nothing of the body is kept then */
     const char *came_from;                 /* foreign: the header's value */
     bool routed, cut_path;
+    bool answered;  /* past the library, while its body is still coming */
+    size_t dropped; /* bytes of the body that came after that */
     char path[160];
     char method[12];
     char id[32]; /* of the request, where no job gives it one */

@@ -400,6 +400,17 @@ def test_headers_alone_can_refuse(_, model):
     for line, status in ((key + b"Content-Length: 99999999\r\n", b"413"), (b"Content-Length: 10\r\n", b"401")):
         got = raw(s.port, head + line + b"Expect: 100-continue\r\n\r\n")
         assert got.startswith(b"HTTP/1.1 " + status) and b"100 Continue" not in got, got[:300]
+    # One that sends without asking hears it while its body is still to come, be the size declared or only seen.
+    for framing, sent in ((b"Content-Length: 99999999\r\n", b"x" * 100), (b"Transfer-Encoding: chunked\r\n", b"%x\r\n" % (17 << 20) + b"x" * (17 << 20))):
+        with socket.create_connection(("127.0.0.1", s.port), timeout=20) as c:
+            c.sendall(head + key + framing + b"\r\n" + sent)
+            got = c.recv(65536)
+            assert got.startswith(b"HTTP/1.1 413 ") and b"Connection: close" in got and b"larger than" in got, got[:300]
+            try:
+                while c.send(b"x" * 100000):  # not for ever
+                    pass
+            except OSError:
+                pass
     # One that sends anyway is answered too, and nothing of a stranger's body is kept.
     assert s.post("/v1/completions", b"x" * (1 << 20))[0] == 401
     before, open_ones = resident(s.process.pid), []
