@@ -6,9 +6,10 @@ enum pl_status pl_take(struct pl_cursor *c, uint64_t n, const char *field, const
     uint64_t left = c->part->len - c->at;
     if (n > left) {
         PL_FAIL(c->err, PL_FORMAT,
-                "%s: %s %s: %s at byte %s needs %s bytes but the file ends after %s: the download is incomplete or "
+                "%s: %s%s%s: %s at byte %s needs %s bytes but the file ends after %s: the download is incomplete or "
                 "damaged; run 'plumb pull' again",
-                c->part->label, c->kind, pl_shown(c->subject).s, field, pl_num(c->at).s, pl_num(n).s, pl_num(left).s);
+                c->part->label, c->kind, c->subject.len > 0 ? " " : "", pl_shown(c->subject).s, field, pl_num(c->at).s,
+                pl_num(n).s, pl_num(left).s);
     }
     *out = c->part->data + c->at;
     c->at += n;

@@ -62,6 +62,29 @@ enum pl_status pl_mlx_check_config(struct pl_file *f, struct pl_err *err) {
     return PL_OK;
 }
 
+static const char *type_name(const json_t *v) {
+    if (v == NULL) return "missing";
+    static const char *const names[] = {"an object",     "an array", "a string", "an integer",
+                                        "a real number", "true",     "false",    "null"};
+    return names[json_typeof(v)];
+}
+
+/* A whole number, also one written as a real. */
+static enum pl_status read_whole(const struct pl_file *f, const char *where, const char *name, const json_t *v,
+                                 const char *expected, json_int_t *out, struct pl_err *err) {
+    double real = json_real_value(v);
+    bool whole = json_is_real(v) && real >= -1e9 && real <= 1e9 && real == (double)(json_int_t)real;
+    if (!whole && !json_is_integer(v)) {
+        char value[112] = "";
+        if (json_is_string(v)) snprintf(value, sizeof value, " '%s'", pl_shown(text_of(v)).s);
+        if (json_is_real(v)) snprintf(value, sizeof value, " %g", real);
+        PL_FAIL(err, PL_UNSUPPORTED, "%s: config.json: %s of quantization of %s is %s%s; expected %s", PL_SHOWN_C(f->path),
+                name, PL_SHOWN_C(where), type_name(v), value, expected);
+    }
+    *out = whole ? (json_int_t)real : json_integer_value(v);
+    return PL_OK;
+}
+
 /* Reads {group_size, bits, mode}; where names the object in messages. An object without a mode is affine, whatever the
  * others are. */
 static enum pl_status read_settings(const struct pl_file *f, const char *where, const json_t *q, struct pl_tensor *t,
@@ -71,7 +94,9 @@ static enum pl_status read_settings(const struct pl_file *f, const char *where, 
     if (mode != NULL && !mxfp4 && !is_text(mode, "affine"))
         return refuse_method(f, "quantization mode", json_is_string(mode) ? text_of(mode) : pl_str_from("?"), err);
     t->dtype = mxfp4 ? PL_MLX_MXFP4 : PL_MLX;
-    json_int_t group = json_integer_value(g), bits = json_integer_value(b);
+    json_int_t group, bits;
+    PL_TRY(read_whole(f, where, "group_size", g, "32, 64 or 128", &group, err));
+    PL_TRY(read_whole(f, where, "bits", b, "2, 3, 4, 5, 6 or 8", &bits, err));
     if (mxfp4 && (group != 32 || bits != 4)) {
         PL_FAIL(err, PL_UNSUPPORTED,
                 "%s: config.json: quantization of %s is mxfp4 with group_size %lld and bits %lld; that is 32 and 4",
@@ -88,12 +113,6 @@ static enum pl_status read_settings(const struct pl_file *f, const char *where, 
     t->group = (uint32_t)group;
     t->bits = (uint32_t)bits;
     return PL_OK;
-}
-
-static const char *type_name(const json_t *v) {
-    static const char *const names[] = {"an object",     "an array", "a string", "an integer",
-                                        "a real number", "true",     "false",    "null"};
-    return names[json_typeof(v)];
 }
 
 /* A weight's own settings, the model's where it has none. False is MLX's word for a weight that is not packed. */
@@ -121,6 +140,43 @@ static const struct pl_tensor *sibling(const struct pl_file *f, const char *name
     return &f->tensors[*index];
 }
 
+/* Type of a sibling that has no reader, so was set aside; NULL: there is none. */
+static const char *unread_sibling(const struct pl_file *f, const char *name, const char *suffix) {
+    size_t base = strlen(name) - strlen(".weight");
+    for (size_t i = 0; i < f->unread_count; i++) {
+        const char *other = f->unread[i].name;
+        if (strncmp(other, name, base) == 0 && strcmp(other + base, suffix) == 0) return f->unread[i].dtype;
+    }
+    return NULL;
+}
+
+/* The weight's scales or biases are not in the table. */
+static enum pl_status refuse_missing(const struct pl_file *f, const struct pl_tensor *w, enum pl_dtype mode,
+                                     const char *suffix, struct pl_err *err) {
+    const char *unread = unread_sibling(f, w->name, suffix);
+    bool mxfp4 = mode == PL_MLX_MXFP4;
+    if (unread != NULL) {
+        PL_FAIL(err, PL_FORMAT, "%s: tensor %s has %s of type %s; expected %s", PL_SHOWN_C(f->path), PL_SHOWN_C(w->name),
+                suffix + 1, unread, mxfp4 ? "u8, as its mode is mxfp4" : "f16, bf16 or f32");
+    }
+    PL_FAIL(err, PL_FORMAT, "%s: tensor %s is u32 but has no %s; expected %s", PL_SHOWN_C(f->path), PL_SHOWN_C(w->name),
+            suffix + 1, mxfp4 ? "MLX mxfp4 weight and scales" : "MLX affine weight, scales and biases");
+}
+
+struct shape_text {
+    char s[PL_MAX_DIMS * 22 + 3];
+};
+static struct shape_text shape_text(const struct pl_tensor *t) {
+    struct shape_text out = {"["};
+    for (uint32_t i = 0; i < t->ndim; i++) {
+        size_t at = strlen(out.s);
+        snprintf(out.s + at, sizeof out.s - at, "%s%llu", i > 0 ? ", " : "", (unsigned long long)t->shape[i]);
+    }
+    size_t at = strlen(out.s);
+    snprintf(out.s + at, sizeof out.s - at, "]");
+    return out;
+}
+
 static bool same_shape(const struct pl_tensor *a, const struct pl_tensor *b) {
     return a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape) == 0;
 }
@@ -134,10 +190,7 @@ static enum pl_status check_triplet(const struct pl_file *f, const struct pl_ten
         PL_FAIL(err, PL_FORMAT, "%s: tensor %s has scales of type %s%s; in mode mxfp4 u8 and no biases were expected",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_dtype_name(s->dtype), b != NULL ? " and biases" : "");
     }
-    if (!mxfp4 && b == NULL) {
-        PL_FAIL(err, PL_FORMAT, "%s: tensor %s has scales but no biases; expected MLX affine weight, scales and biases",
-                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name));
-    }
+    if (!mxfp4 && b == NULL) return refuse_missing(f, w, t->dtype, ".biases", err);
     if (!mxfp4 && (s->dtype != b->dtype || (s->dtype != PL_F16 && s->dtype != PL_BF16 && s->dtype != PL_F32))) {
         PL_FAIL(err, PL_FORMAT, "%s: tensor %s has scales of type %s and biases of type %s; expected both f16, bf16 or f32",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_dtype_name(s->dtype), pl_dtype_name(b->dtype));
@@ -150,11 +203,9 @@ static enum pl_status check_triplet(const struct pl_file *f, const struct pl_ten
     expect.shape[w->ndim - 1] = cols / t->group;
     if (!same_shape(s, &expect) || (!mxfp4 && !same_shape(b, &expect))) {
         PL_FAIL(err, PL_FORMAT,
-                "%s: tensor %s: scales have %s columns and biases %s; expected %s (%s elements of %u bits in groups of %u) "
-                "and the "
-                "same leading extents",
-                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), pl_num(pl_tensor_cols(s)).s,
-                mxfp4 ? "none" : pl_num(pl_tensor_cols(b)).s, pl_num(cols / t->group).s, pl_num(cols).s, t->bits, t->group);
+                "%s: tensor %s: scales have shape %s%s%s; expected %s (%s elements of %u bits in groups of %u)",
+                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name), shape_text(s).s, mxfp4 ? "" : " and biases ",
+                mxfp4 ? "" : shape_text(b).s, shape_text(&expect).s, pl_num(cols).s, t->bits, t->group);
     }
     t->shape[w->ndim - 1] = cols;
     return PL_OK;
@@ -166,15 +217,12 @@ static enum pl_status join_one(struct pl_file *f, uint32_t i, bool *used, struct
     uint32_t si = 0, bi = 0;
     const struct pl_tensor *s = sibling(f, w->name, ".scales", &si), *b = sibling(f, w->name, ".biases", &bi);
     const json_t *q = settings(f);
-    if (s == NULL) {
-        PL_FAIL(err, PL_FORMAT, "%s: tensor %s is u32 but has no scales; expected MLX affine weight, scales and biases",
-                PL_SHOWN_C(f->path), PL_SHOWN_C(w->name));
-    }
     if (!json_is_object(q)) {
         PL_FAIL(err, PL_FORMAT, "%s: tensor %s is packed but config.json has no quantization {group_size, bits}",
                 PL_SHOWN_C(f->path), PL_SHOWN_C(w->name));
     }
     PL_TRY(settings_of(f, q, w, &t, err));
+    if (s == NULL) return refuse_missing(f, w, t.dtype, ".scales", err);
     PL_TRY(check_triplet(f, w, s, b, &t, err));
     t.scales = s->data;
     t.biases = b != NULL ? b->data : NULL;

@@ -139,12 +139,12 @@ static enum pl_status read_header(struct pl_file *f, size_t part, json_t **out, 
     struct pl_cursor c = {.part = p, .kind = "header", .err = err};
     uint64_t len;
     const uint8_t *text = NULL;
-    PL_TRY(pl_take_u64(&c, "header length", &len));
+    PL_TRY(pl_take_u64(&c, "length", &len));
     if (len > MAX_HEADER_BYTES || len < 2) {
         PL_FAIL(err, PL_FORMAT, "%s: header length at byte 0 is %s; expected 2 to %s: not a safetensors file", p->label,
                 pl_num(len).s, pl_num(MAX_HEADER_BYTES).s);
     }
-    PL_TRY(pl_take(&c, len, "header", &text));
+    PL_TRY(pl_take(&c, len, "JSON", &text));
     if (text[0] != '{') {
         PL_FAIL(err, PL_FORMAT, "%s: the header at byte 8 begins with byte %02x; expected 7b ('{')", p->label, text[0]);
     }

@@ -287,6 +287,11 @@ static void triplets_become_one_tensor(void **state) {
     assert_int_equal(pl_file_tensor(f, "l.weight")->bits, 8);
     assert_int_equal(pl_file_tensor(f, "l.weight")->shape[1], 32);
     pl_file_close(f);
+    temp_text(&t, "config.json", "{\"quantization\":{\"group_size\":64.0,\"bits\":4e0}}"); /* whole, though real */
+    f = open_ok(t.dir);
+    assert_int_equal(pl_file_tensor(f, "l.weight")->group, 64);
+    assert_int_equal(pl_file_tensor(f, "l.weight")->bits, 4);
+    pl_file_close(f);
     temp_text(&t, "config.json", "{\"quantization_config\":{\"group_size\":64,\"bits\":4,\"mode\":\"affine\",\"n\":false}}");
     f = open_ok(t.dir);
     assert_int_equal(pl_file_tensor(f, "l.weight")->bits, 4);
@@ -314,15 +319,27 @@ static void pairs_of_mxfp4_become_one_tensor(void **state) {
     temp_drop(&t);
 }
 
+struct packing {
+    const char *config, *header;
+    size_t bytes;
+    enum pl_status status;
+    const char *part1, *part2;
+};
+
+static void refuse_all(const struct packing *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        struct temp t;
+        start(&t, cases[i].config);
+        put_weights(&t, "model.safetensors", cases[i].header, cases[i].bytes);
+        expect_path_refused(t.dir, cases[i].status, cases[i].part1, cases[i].part2);
+        temp_drop(&t);
+    }
+}
+
 static void packings_that_do_not_fit_are_refused(void **state) {
     (void)state;
     static const char q44[] = "{\"quantization\":{\"group_size\":64,\"bits\":4}}";
-    static const struct {
-        const char *config, *header;
-        size_t bytes;
-        enum pl_status status;
-        const char *part1, *part2;
-    } cases[] = {
+    static const struct packing cases[] = {
         {"{}", "{" TRIPLET "}", 72, PL_FORMAT, "l.weight is packed", "no quantization"},
         {"{\"quantization\":null}", "{" TRIPLET "}", 72, PL_FORMAT, "l.weight is packed", "no quantization"},
         {"{\"quantization\":[]}", "{" TRIPLET "}", 72, PL_FORMAT, "quantization is no object", "config.json"},
@@ -337,7 +354,7 @@ static void packings_that_do_not_fit_are_refused(void **state) {
          "scales of type f16 and biases", "in mode mxfp4 u8"},
         {"{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}",
          "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "U8", "[2,1]", "[64,66]") "}", 66, PL_FORMAT,
-         "scales have 1 columns and biases none", "expected 2 (64 elements of 4 bits in groups of 32)"},
+         "scales have shape [2, 1]; expected [2, 2] (", "(64 elements of 4 bits in groups of 32)"},
         {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"mode\":\"mxfp4\"}}", "{" MX_PAIR "}", 68, PL_UNSUPPORTED,
          "is mxfp4 with group_size 64 and bits 4", "32 and 4"},
         {"{\"quantization\":{\"group_size\":32,\"bits\":8,\"mode\":\"mxfp8\"}}", "{" MX_PAIR "}", 68, PL_UNSUPPORTED,
@@ -345,25 +362,28 @@ static void packings_that_do_not_fit_are_refused(void **state) {
         {"{\"quantization\":{\"group_size\":32,\"bits\":4}}", "{" MX_PAIR "}", 68, PL_FORMAT, "l.weight", "no biases"},
         {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":{\"group_size\":64,\"bits\":4,\"mode\":\"nvfp4\"}}}",
          "{" TRIPLET "}", 72, PL_UNSUPPORTED, "nvfp4", "affine"},
-        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"mode\":\"affine\\u0000\"}}", "{" TRIPLET "}", 72, PL_UNSUPPORTED,
-         "mode is 'affine?'", "mxfp4"},
-        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":true}}", "{" TRIPLET "}", 72, PL_FORMAT,
-         "quantization of l is true", "expected {group_size, bits}"},
-        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":null}}", "{" TRIPLET "}", 72, PL_FORMAT,
-         "quantization of l is null", "expected {group_size, bits}"},
-        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":\"x\"}}", "{" TRIPLET "}", 72, PL_FORMAT,
-         "quantization of l is a string", "expected {group_size, bits}"},
-        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":false}}", "{" TRIPLET "}", 72, PL_FORMAT,
-         "quantization of l is false", "its weight is packed"},
-        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"n\":true}}", "{" ENTRY("n.weight", "F32", "[2]", "[0,8]") "}", 8,
-         PL_FORMAT, "quantization of n is true", "expected false"},
-        {"{\"quantization\":{\"group_size\":32,\"bits\":4}}", "{" TRIPLET "}", 72, PL_FORMAT, "scales have 1 columns",
-         "expected 2"},
+        {"{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}",
+         "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "}", 64, PL_FORMAT, "l.weight is u32 but has no scales",
+         "expected MLX mxfp4 weight and scales"},
+        {"{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}",
+         "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "U8", "[1,2]", "[64,66]") "}", 66, PL_FORMAT,
+         "scales have shape [1, 2]; expected [2, 2]", "groups of 32"},
+        {"{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}",
+         "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "F8_E8M0", "[2,2]", "[64,68]") "}", 68,
+         PL_FORMAT, "l.weight has scales of type F8_E8M0", "expected u8"},
+        {q44, "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "BOOL", "[2,1]", "[64,66]") "}", 66,
+         PL_FORMAT, "l.weight has scales of type BOOL", "expected f16, bf16 or f32"},
+        {q44,
+         "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "F16", "[2,1]", "[64,68]") "," ENTRY(
+             "l.biases", "F8_E4M3", "[2,1]", "[68,70]") "}",
+         70, PL_FORMAT, "l.weight has biases of type F8_E4M3", "expected f16, bf16 or f32"},
+        {"{\"quantization\":{\"group_size\":32,\"bits\":4}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "scales have shape [2, 1] and biases [2, 1]", "expected [2, 2]"},
         {"{\"quantization\":{\"group_size\":128,\"bits\":4}}", "{" TRIPLET "}", 72, PL_FORMAT, "rows of 8 words",
          "whole groups of 128"},
         {"{\"quantization\":{\"group_size\":64,\"bits\":3}}", "{" TRIPLET "}", 72, PL_FORMAT, "rows of 8 words", "3 bits"},
-        {"{\"quantization\":{\"group_size\":64,\"bits\":2}}", "{" TRIPLET "}", 72, PL_FORMAT, "scales have 1 columns",
-         "expected 2 (128 elements"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":2}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "scales have shape [2, 1] and biases [2, 1]", "expected [2, 2] (128 elements"},
         {q44, "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "}", 64, PL_FORMAT, "l.weight is u32", "no scales"},
         {q44, "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "F16", "[2,1]", "[64,68]") "}", 68,
          PL_FORMAT, "l.weight", "no biases"},
@@ -378,7 +398,7 @@ static void packings_that_do_not_fit_are_refused(void **state) {
         {q44,
          "{" ENTRY("l.weight", "U32", "[2,8]", "[0,64]") "," ENTRY("l.scales", "F16", "[1,2]", "[64,68]") "," ENTRY(
              "l.biases", "F16", "[2,1]", "[68,72]") "}",
-         72, PL_FORMAT, "l.weight", "leading extents"},
+         72, PL_FORMAT, "scales have shape [1, 2] and biases [2, 1]", "expected [2, 1] (64"},
         {q44,
          "{" ENTRY("l.weight", "U32", "[8]", "[0,32]") "," ENTRY("l.scales", "F16", "[1]", "[32,34]") "," ENTRY(
              "l.biases", "F16", "[1]", "[34,36]") "}",
@@ -393,13 +413,32 @@ static void packings_that_do_not_fit_are_refused(void **state) {
         {"{\"quantization_config\":{\"load_in_8bit\":true}}", "{}", 0, PL_UNSUPPORTED, "without group_size and bits",
          "config.json"},
     };
-    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
-        struct temp t;
-        start(&t, cases[i].config);
-        put_weights(&t, "model.safetensors", cases[i].header, cases[i].bytes);
-        expect_path_refused(t.dir, cases[i].status, cases[i].part1, cases[i].part2);
-        temp_drop(&t);
-    }
+    refuse_all(cases, PL_COUNT_OF(cases));
+}
+
+static void settings_of_other_types_are_refused(void **state) {
+    (void)state;
+    static const struct packing cases[] = {
+        {"{\"quantization\":{\"group_size\":\"32\",\"bits\":4,\"mode\":\"mxfp4\"}}", "{" MX_PAIR "}", 68, PL_UNSUPPORTED,
+         "group_size of quantization of the model is a string '32';", "expected 32, 64 or 128"},
+        {"{\"quantization\":{\"group_size\":32.5,\"bits\":4,\"mode\":\"mxfp4\"}}", "{" MX_PAIR "}", 68, PL_UNSUPPORTED,
+         "group_size of quantization of the model is a real number 32.5", "expected 32"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":{\"bits\":4}}}", "{" TRIPLET "}", 72, PL_UNSUPPORTED,
+         "group_size of quantization of l is missing", "expected 32"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"mode\":\"affine\\u0000\"}}", "{" TRIPLET "}", 72, PL_UNSUPPORTED,
+         "mode is 'affine?'", "mxfp4"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":true}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "quantization of l is true", "expected {group_size, bits}"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":null}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "quantization of l is null", "expected {group_size, bits}"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":\"x\"}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "quantization of l is a string", "expected {group_size, bits}"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"l\":false}}", "{" TRIPLET "}", 72, PL_FORMAT,
+         "quantization of l is false", "its weight is packed"},
+        {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"n\":true}}", "{" ENTRY("n.weight", "F32", "[2]", "[0,8]") "}", 8,
+         PL_FORMAT, "quantization of n is true", "expected false"},
+    };
+    refuse_all(cases, PL_COUNT_OF(cases));
 }
 
 static void every_failure_is_survived(void **state) {
@@ -431,6 +470,7 @@ int main(void) {
         cmocka_unit_test(triplets_become_one_tensor),
         cmocka_unit_test(pairs_of_mxfp4_become_one_tensor),
         cmocka_unit_test(packings_that_do_not_fit_are_refused),
+        cmocka_unit_test(settings_of_other_types_are_refused),
         cmocka_unit_test(every_failure_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,6 +48,7 @@ static void a_file_cut_anywhere_is_refused(void **state) {
         enum pl_status status = open_copy(pl_safetensors_open_memory, b.data, len, &copy, &f, &err);
         if (status != PL_FORMAT || f != NULL) fail_msg("cut at %zu: %s", len, pl_status_name(status));
         if (strstr(err.text, "memory") == NULL) fail_msg("cut at %zu: '%s' names no file", len, err.text);
+        if (len > 0 && len < 8) assert_non_null(strstr(err.text, "memory: header: length at byte 0 needs 8 bytes"));
         free(copy);
     }
     pl_buf_deinit(&b);
