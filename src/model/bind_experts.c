@@ -17,12 +17,18 @@ static struct pl_tensor expert_of(const struct pl_tensor *t, uint64_t i) {
     return e;
 }
 
-static enum pl_status wrong_shape(const struct binder *d, const struct pl_binding *b, const struct pl_tensor *t) {
+/* The file would hold so many experts of [rows, cols]; both said in words too. */
+static enum pl_status wrong_shape(const struct binder *d, const struct pl_tensor *t, uint64_t rows, const char *rows_text,
+                                  uint64_t cols, const char *cols_text) {
     char found[96];
     pl_bind_shape_text(t, found, sizeof found);
     PL_FAIL(d->err, PL_FORMAT, "tensor %s has shape [%s]; the configuration expects [%u, %llu, %llu] (experts, %s, %s)",
-            t->name, found, d->m->cfg.experts, (unsigned long long)pl_bind_dim(&d->m->cfg, b->rows),
-            (unsigned long long)pl_bind_dim(&d->m->cfg, b->cols), pl_bind_dim_text(b->rows), pl_bind_dim_text(b->cols));
+            t->name, found, d->m->cfg.experts, (unsigned long long)rows, (unsigned long long)cols, rows_text, cols_text);
+}
+
+/* many: the rows of gate and up stand together. */
+static const char *rows_text(const struct pl_binding *b, bool many) {
+    return many ? "gate and up" : pl_bind_dim_text(b->rows);
 }
 
 static enum pl_status cut_stack(struct binder *d, const struct pl_binding *b, const struct pl_tensor *t,
@@ -30,7 +36,8 @@ static enum pl_status cut_stack(struct binder *d, const struct pl_binding *b, co
     const struct pl_model_config *c = &d->m->cfg;
     if (t->ndim != 3 || t->shape[0] != c->experts || t->shape[1] != pl_bind_dim(c, b->rows) ||
         t->shape[2] != pl_bind_dim(c, b->cols))
-        return wrong_shape(d, b, t);
+        return wrong_shape(d, t, pl_bind_dim(c, b->rows), rows_text(b, false), pl_bind_dim(c, b->cols),
+                           pl_bind_dim_text(b->cols));
     for (uint32_t i = 0; i < c->experts; i++) out[i] = expert_of(t, i);
     return PL_OK;
 }
@@ -42,7 +49,7 @@ static enum pl_status cut_fused_stack(struct binder *d, const struct pl_binding 
     const struct span s = pl_bind_span(c, b, true);
     if (t->ndim != 3 || t->shape[0] != c->experts || t->shape[1] != s.total || t->shape[2] != pl_bind_dim(c, b->cols) ||
         t->dtype == PL_MLX)
-        return wrong_shape(d, b, t);
+        return wrong_shape(d, t, s.total, rows_text(b, s.total > s.n), pl_bind_dim(c, b->cols), pl_bind_dim_text(b->cols));
     for (uint32_t i = 0; i < c->experts; i++) {
         out[i] = expert_of(t, i);
         uint64_t row = out[i].bytes / s.total;
@@ -106,6 +113,19 @@ static enum pl_status find_part(struct binder *d, const struct pl_binding *b, ui
 static uint64_t step_of(const struct pl_binding *b) { return b->part == PL_PART_WHOLE ? 1 : 2; }
 static uint64_t first_of(const struct pl_binding *b) { return b->part == PL_PART_UP ? 1 : 0; }
 
+static enum pl_status wrong_blocks(const struct binder *d, const struct pl_tensor *blocks, const struct pl_tensor *scales,
+                                   uint64_t rows, uint64_t cols) {
+    unsigned long long x = d->m->cfg.experts, r = rows, units = cols / 32;
+    char found[2][96];
+    pl_bind_shape_text(blocks, found[0], sizeof found[0]);
+    pl_bind_shape_text(scales, found[1], sizeof found[1]);
+    PL_FAIL(d->err, PL_FORMAT,
+            "tensor %s has shape [%s] of %s and its scales [%s] of %s; the configuration expects [%llu, %llu, %llu, 16] and "
+            "[%llu, %llu, %llu] of u8, for rows of %llu in whole blocks of 32",
+            blocks->name, found[0], pl_dtype_name(blocks->dtype), found[1], pl_dtype_name(scales->dtype), x, r, units, x, r,
+            units, (unsigned long long)cols);
+}
+
 static enum pl_status find_blocks(struct binder *d, const struct pl_binding *b, uint32_t layer, struct pl_tensor *out) {
     const struct pl_model_config *c = &d->m->cfg;
     const struct pl_tensor *blocks = NULL, *scales = NULL;
@@ -119,7 +139,7 @@ static enum pl_status find_blocks(struct binder *d, const struct pl_binding *b, 
         const uint64_t want[] = {c->experts, step * rows, cols / 32};
         fits = blocks->shape[i] == want[i] && scales->shape[i] == want[i];
     }
-    if (!fits) return wrong_shape(d, b, blocks);
+    if (!fits) return wrong_blocks(d, blocks, scales, step * rows, cols);
     PL_TRY(pl_bind_mxfp4(d, blocks->name, blocks->data, scales->data, first_of(b), step, c->experts * rows, cols, &data));
     describe(blocks->name, PL_MXFP4, data, rows, cols, c->experts, out);
     return PL_OK;
@@ -153,7 +173,7 @@ static enum pl_status find_plain(struct binder *d, const struct pl_binding *b, c
                 "tensor %s holds experts as %s: MXFP4 (%s_blocks and _scales), bf16 and f16 are read", t->name,
                 pl_dtype_name(t->dtype), b->hf);
     if (t->ndim != 3 || t->shape[0] != c->experts || t->shape[1] != cols || t->shape[2] != step * rows)
-        return wrong_shape(d, b, t);
+        return wrong_shape(d, t, cols, pl_bind_dim_text(b->cols), step * rows, rows_text(b, step > 1));
     if (!pl_mul_u64(c->experts * rows, cols * 2, &all))
         PL_FAIL(d->err, PL_LIMIT, "tensor %s is larger than any memory", t->name);
     struct turning j = {t->data, pl_alloc(all, 1), rows, cols, first, step, (rows + TURN_ROWS - 1) / TURN_ROWS};

@@ -93,6 +93,15 @@ static const struct {
      "k_proj.weight has shape [32, 64]; the configuration expects [64, 64]"},
     {"llama3", "config.json", "\"vocab_size\": 96", "\"vocab_size\": 95", "expects [95, 64] (vocabulary, width)"},
     {"llama2", "config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true ", NULL},
+    {"gpt-oss-bf16", "model.safetensors", "[4,24,32]", "[4,32,24]",
+     "experts.down_proj has shape [4, 32, 24]; the configuration expects [4, 24, 32] (experts, width of an expert, width)"},
+    {"gpt-oss-bf16", "model.safetensors", "[4,32,48]", "[4,48,32]",
+     "experts.gate_up_proj has shape [4, 48, 32]; the configuration expects [4, 32, 48] (experts, width, gate and up)"},
+    {"gpt-oss", "model.safetensors", "[6,64,1,16]", "[6,64,16,1]",
+     "has shape [6, 64, 16, 1] of u8 and its scales [6, 64, 1] of u8; the configuration expects [6, 64, 1, 16] and [6, 64, "
+     "1]"},
+    {"granite-hybrid-moe", "model.safetensors", "[6,32,32]", "[6,16,64]",
+     "has shape [6, 16, 64]; the configuration expects [6, 32, 32] (experts, gate and up, width)"},
     {"qwen3", "config.json", "\"head_dim\": 32", "\"head_dim\": 16", "q_proj.weight has shape [64, 64]"},
 };
 
