@@ -10,8 +10,12 @@
 #include "cmd/sources.h"
 #include "cmd/store.h"
 
+/* A pull that ended before its first byte. */
+static bool is_nothing(const struct pl_stored *s) { return !s->complete && s->bytes == 0; }
+
 static bool print_line(void *user, const struct pl_stored *s) {
     size_t *count = user;
+    if (is_nothing(s)) return true;
     if ((*count)++ == 0) pl_out_printf("%-44s %9s  %s\n", "NAME", "MB", "SOURCE");
     pl_out_printf("%-44s %9.1f  %s\n", s->name, (double)s->bytes / 1e6,
                   s->complete ? s->source : "(unfinished: pull it again or rm it)");
@@ -19,6 +23,7 @@ static bool print_line(void *user, const struct pl_stored *s) {
 }
 
 static bool add_json(void *user, const struct pl_stored *s) {
+    if (is_nothing(s)) return true;
     json_t *row = json_pack("{s:s, s:s, s:I, s:b, s:s}", "name", s->name, "source", s->source, "bytes", (json_int_t)s->bytes,
                             "complete", s->complete, "directory", s->dir);
     return json_array_append_new(user, row) == 0;

@@ -281,6 +281,8 @@ static void restart(struct serve *s, int fd) {
 static int serve(struct serve *s) {
     int code = 0, fd = -1;
     bool failed = false;
+    struct pl_err err = {0};
+    if (s->opt.host != NULL && pl_server_check_host(s->opt.host, &err) != PL_OK) return pl_cmd_fail("serve", &err);
     sigset_t set; /* blocked before any thread exists, so that only sigwait sees them */
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -289,7 +291,6 @@ static int serve(struct serve *s) {
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     struct plumb_engine *e = pl_cmd_open_engine("serve", &s->model, &code);
     if (e == NULL) return code;
-    struct pl_err err = {0};
     struct pl_server *server = NULL;
     s->opt.model_path = e->model_path;
     enum pl_status st = pl_engine_need_text(e, &err);

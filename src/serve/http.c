@@ -415,6 +415,12 @@ static enum pl_status resolve_address(const struct pl_serve_options *o, struct s
     PL_FAIL(err, PL_INVALID, "host '%.60s' is no IP address: use 127.0.0.1, 0.0.0.0, ::1 or ::", o->host);
 }
 
+enum pl_status pl_server_check_host(const char *host, struct pl_err *err) {
+    struct sockaddr_storage addr;
+    struct pl_serve_options o = {.host = host};
+    return resolve_address(&o, &addr, err);
+}
+
 /* Paths are C strings: "%00" stays as it is written, so that nothing behind it is lost. */
 static size_t unescape(void *cls, struct MHD_Connection *c, char *text) {
     (void)cls, (void)c;

@@ -19,6 +19,9 @@ static enum pl_status join_parts(size_t message, const json_t *parts, json_t **o
         if (text == NULL) text = json_object_get(p, "refusal");
         if (is_text && json_is_string(text))
             pl_buf_add(&b, json_string_value(text), json_string_length(text));
+        else if (is_text)
+            st = param_bad(pe, "messages", PL_INVALID, "message %zu has a content part of type '%s' whose text is %s",
+                           message, type, text == NULL ? "missing" : "no string");
         else
             st = param_bad(pe, "messages", PL_INVALID,
                            "message %zu has a content part of type '%.40s'; this server takes parts of type text", message,

@@ -95,12 +95,15 @@ static enum pl_status read_number(const struct param *p, const json_t *v, struct
         return PL_OK;
     }
     bool whole = p->kind != F32, huge = json_is_real(v) && fabs(json_real_value(v)) >= 0x1p63;
-    if (whole ? !json_is_integer(v) : !json_is_number(v))
+    if (whole ? !json_is_integer(v) : !json_is_number(v)) {
+        char real[40] = ""; /* with its point or exponent, which is what makes it no integer */
+        if (json_is_real(v)) (void)json_dumpb(v, real, sizeof real - 1, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
         return bad(pe, p->name, PL_INVALID, "%s is %s, expected %s", p->name,
                    huge              ? "beyond 64 bits"
-                   : json_is_real(v) ? "a fraction"
+                   : json_is_real(v) ? real
                                      : type_name(v),
                    whole ? "an integer" : "a number");
+    }
     if (p->kind == SEED) {
         uint64_t seed = (uint64_t)json_integer_value(v);
         memcpy(place, &seed, sizeof seed);

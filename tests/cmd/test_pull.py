@@ -145,6 +145,13 @@ def address_is_stored_listed_and_removed():
 
 
 @case
+def a_pull_without_a_byte_is_no_model():
+    w = World()
+    assert w.run("pull", "http://127.0.0.1:1/m.gguf", "--retries", "0").returncode != 0
+    assert json.loads(good(w.run("list", "--json"))) == [] and "unfinished" not in good(w.run("list"))
+
+
+@case
 def unfinished_download_goes_on():
     w = World()
     w.server.rules["/m.gguf"] = BODY
