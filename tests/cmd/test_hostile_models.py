@@ -138,10 +138,11 @@ def names_that_would_command_a_terminal():
         if name != "config.json" and os.path.isfile(f"{source}/{name}") and not os.path.exists(f"{folder}/{name}"):
             os.symlink(os.path.abspath(f"{source}/{name}"), f"{folder}/{name}")
     quant = config["quantization_config"]
-    for change in ({"model_type": bad}, {"hidden_act": bad}, {"architectures": [bad]}, {"rope_scaling": {"rope_type": bad}},
+    plain = {"quantization_config": None}  # another family's bitnet is told before its name is
+    for change in ({"model_type": bad} | plain, {"hidden_act": bad}, {"architectures": [bad]}, {"rope_scaling": {"rope_type": bad}},
                    {"quantization_config": quant | {"modules_to_not_convert": [bad]}},
                    {"quantization_config": quant | {"linear_class": bad}}, {"quantization_config": {"quant_method": bad}},
-                   {"model_type": "\u2603" * 99}):
+                   {"model_type": "\u2603" * 99} | plain):
         path("named/config.json", json.dumps(config | change))
         message = refused(folder, COMMANDS[1])
         message.decode()
