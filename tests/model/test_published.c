@@ -13,40 +13,7 @@
 #include <math.h>
 
 #include "model/model.h"
-
-static char dir[64];
-
-static void write_file(const char *name, const void *data, size_t len) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
-}
-
-static int make_dir(void **state) {
-    static const char header[] = "{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}      ";
-    char st[8 + sizeof header - 1 + 4] = {0};
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/plumb-published-XXXXXX");
-    assert_non_null(mkdtemp(dir));
-    st[0] = sizeof header - 1;
-    memcpy(st + 8, header, sizeof header - 1);
-    write_file("model.safetensors", st, sizeof st);
-    return 0;
-}
-
-static int remove_dir(void **state) {
-    static const char *const names[] = {"model.safetensors", "config.json"};
-    char path[128];
-    (void)state;
-    for (size_t i = 0; i < PL_COUNT_OF(names); i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    return rmdir(dir);
-}
+#include "tests/model/config_dir.h"
 
 static enum pl_status read_config(const json_t *config, struct pl_model_config *c, struct pl_err *err) {
     char *text = json_dumps(config, JSON_COMPACT);
