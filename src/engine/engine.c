@@ -146,15 +146,17 @@ static enum pl_status plan_step(struct plumb_engine *e, uint32_t rows, uint32_t 
 }
 
 /* The kernels of chunks and of sequences decoding together, as many as kernels are made for (each number up to 8, then
- * powers of two): compiled together, before anybody waits for a token. */
+ * powers of two; products that are taken eight rows at a time have each remainder behind 8): compiled together, before
+ * anybody waits for a token. */
 static enum pl_status plan_kernels(struct plumb_engine *e, struct pl_err *err) {
     if (!pl_ops_plan_begin(e->ops)) return PL_OK;
     uint32_t chunk = PL_MIN(e->batch_rows, e->context), together = PL_MIN(e->max_sessions, chunk);
     enum pl_status s = plan_step(e, 1, 1, err);
-    for (uint32_t n = 2; n < together && s == PL_OK; n = n < 8 ? n + 1 : 2 * n) s = plan_step(e, n, n, err);
+    for (uint32_t n = 2; n < together && s == PL_OK; n = n < 16 ? n + 1 : 2 * n) s = plan_step(e, n, n, err);
     if (s == PL_OK && together > 1) s = plan_step(e, together, together, err);
-    for (uint32_t n = 2; n < chunk && s == PL_OK; n *= 2) s = plan_step(e, n, 1, err);
+    for (uint32_t n = 2; n < chunk && s == PL_OK; n = n < 16 ? n + 1 : 2 * n) s = plan_step(e, n, 1, err);
     if (s == PL_OK && chunk > 1) s = plan_step(e, chunk, 1, err);
+    if (s == PL_OK) s = plan_step(e, 1, 1, err); /* again: the first found out which layers are no chains */
     struct pl_err late = {0};
     enum pl_status end = pl_ops_plan_end(e->ops, s == PL_OK ? err : &late);
     return s != PL_OK ? s : end;
