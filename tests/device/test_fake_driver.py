@@ -245,7 +245,8 @@ def kernels_of_sequences_together_are_made_before_the_first_step():
         planned = sum(int(n) for n in re.findall(rb"compiling (\d+) kernel", out.stderr))
         row = json.loads(out.stdout)["parallel"][0]
         assert planned > 20 and row["kernels_made"]["compiled"] == planned, (model, parallel, prompt, planned, row["kernels_made"])
-        assert row["kernels_made"]["loaded"] > 20 and row["kernels_made_within"] == {"loaded": 0, "compiled": 0}, (model, row)
+        within = row["kernels_made_within"]  # several sequences: a count of rows may come up for the first time in the last repeat
+        assert row["kernels_made"]["loaded"] > 20 and within["compiled"] == 0 and (parallel > 1 or within["loaded"] == 0), (model, row)
 
 
 @case
