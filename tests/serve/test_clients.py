@@ -15,7 +15,7 @@ import tap  # noqa: E402
 import tiny_chat_model  # noqa: E402
 
 PLUMB = os.environ.get("PLUMB", "build/plumb")
-WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"], "additionalProperties": False}
 USER = [{"role": "user", "content": "hello"}]
 server = {}
 

@@ -149,7 +149,7 @@ def anthropic_lists_and_formats():
     status, body, _ = s.call("GET", "/v1/models/other", headers=version)
     assert status == 404 and body["type"] == "error" and body["error"]["type"] == "not_found_error", body
     assert s.call("GET", "/v1/models")[1]["object"] == "list"
-    ask = lambda **config: s.post("/v1/messages", {"model": "mine", "max_tokens": 60, "messages": [USER], "output_config": config})
+    ask = lambda **config: s.post("/v1/messages", {"model": "mine", "max_tokens": 60, "temperature": 0, "messages": [USER], "output_config": config})
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     status, body, _ = ask(format={"type": "json_schema", "schema": schema}, effort="low")
     assert status == 200 and json.loads(body["content"][0]["text"])["a"] in (1, 2), body
