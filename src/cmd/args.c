@@ -83,8 +83,10 @@ static enum pl_status bad_number(const struct pl_arg *o, const char *value, stru
     if (min == 0 && max == 0 && o->kind == PL_ARG_U32) max = UINT32_MAX;
     if (o->kind == PL_ARG_U64)
         PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s from 0 to 18446744073709551615", o->name, value, kind);
+    int digits = o->kind == PL_ARG_F32 ? 7 : 20; /* as many as are exact */
     if (min != 0 || max != 0)
-        PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s from %.20g to %.20g", o->name, value, kind, min, max);
+        PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s from %.*g to %.*g", o->name, value, kind, digits, min, digits,
+                max);
     PL_FAIL(err, PL_USAGE, "%s is '%.100s' but must be %s", o->name, value, kind);
 }
 
@@ -98,11 +100,12 @@ enum pl_status pl_arg_store(const struct pl_arg *o, const char *value, struct pl
     }
 }
 
-static int store(const struct pl_args *a, const struct pl_arg *o, const char *value) {
+/* typed: the option as it stands in the command, "--count" or "-n". */
+static int store(const struct pl_args *a, const struct pl_arg *o, const char *typed, const char *value) {
     struct pl_err err = {0};
     if (pl_arg_store(o, value, &err) == PL_OK) return -1;
-    bool named = o->kind != PL_ARG_EACH;
-    return pl_cmd_usage(a->command, "--%s%s%s", named ? "" : o->name, named ? "" : ": ", err.text);
+    if (o->kind == PL_ARG_EACH) return pl_cmd_usage(a->command, "%s: %s", typed, err.text);
+    return pl_cmd_usage(a->command, "%s%s", typed, err.text + strlen(o->name)); /* which began with the name */
 }
 
 static void print_option(const struct pl_arg *o) {
@@ -135,23 +138,26 @@ static int parse_long(const struct pl_args *a, char **argv, int argc, int *i) {
     if (o == NULL) return unknown_option(a, body, len);
     if (!takes_value(o)) {
         if (eq != NULL) return pl_cmd_usage(a->command, "--%s takes no value", o->name);
-        return store(a, o, NULL);
+        return store(a, o, NULL, NULL);
     }
-    if (eq != NULL) return store(a, o, eq + 1);
+    char typed[64];
+    snprintf(typed, sizeof typed, "--%s", o->name);
+    if (eq != NULL) return store(a, o, typed, eq + 1);
     if (*i + 1 >= argc) return pl_cmd_usage(a->command, "--%s needs a value (%s)", o->name, o->value);
-    return store(a, o, argv[++*i]);
+    return store(a, o, typed, argv[++*i]);
 }
 
 static int parse_short(const struct pl_args *a, char **argv, int argc, int *i) {
     for (const char *p = argv[*i] + 1; *p != '\0'; p++) {
         const struct pl_arg *o = find_short(a, *p);
+        const char typed[] = {'-', *p, '\0'};
         if (o == NULL) return pl_cmd_usage(a->command, "unknown option -%c", *p);
         if (takes_value(o)) {
-            if (p[1] != '\0') return store(a, o, p + 1);
+            if (p[1] != '\0') return store(a, o, typed, p + 1);
             if (*i + 1 >= argc) return pl_cmd_usage(a->command, "-%c needs a value (%s)", *p, o->value);
-            return store(a, o, argv[++*i]);
+            return store(a, o, typed, argv[++*i]);
         }
-        int code = store(a, o, NULL);
+        int code = store(a, o, typed, NULL);
         if (code != -1) return code;
     }
     return -1;

@@ -308,7 +308,8 @@ int pl_bench_op_run(struct pl_bench_op *o) {
     enum pl_status st = check(o, &kv, &err);
     if (st == PL_OK) st = parse_forms(o->compare, &t.forms, &err);
     if (st != PL_OK) return pl_cmd_usage("bench", "%s", err.text);
-    st = measure(o, kv, &t, &err);
+    st = pl_cmd_can_write(o->svg, "picture", &err);
+    if (st == PL_OK) st = measure(o, kv, &t, &err);
     if (st == PL_OK && o->svg != NULL) st = write_svg(o, &t, &err);
     if (st == PL_OK && o->json) st = pl_cmd_print_json(table_json(o, &t), &err);
     if (st == PL_OK && !o->json) print_table(o, &t);

@@ -33,7 +33,7 @@ static enum pl_status add_tolerance(void *out, const char *value, struct pl_err 
     struct pl_ab_options *o = out;
     if (strncmp(value, "near-tie=", 9) == 0 && pl_parse_f64(value + 9, 0, 100, &o->near_tie)) return PL_OK;
     if (strncmp(value, "logprob=", 8) == 0 && pl_parse_f64(value + 8, 1e-9, 100, &o->drift)) return PL_OK;
-    PL_FAIL(err, PL_USAGE, "--tolerance '%.60s': expected near-tie=X or logprob=X with X up to 100", value);
+    PL_FAIL(err, PL_USAGE, "'%.60s' is not near-tie=X or logprob=X with X up to 100", value);
 }
 static void list_deinit(struct list *l) {
     for (size_t i = 0; i < l->count; i++) pl_free(l->item[i]);

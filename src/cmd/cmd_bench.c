@@ -294,6 +294,7 @@ static int run(struct bench *b) {
                                         : PL_MAX((uint64_t)b->prompt, (uint64_t)b->depth + 1 + b->generate);
     if (b->prompt == 0 && b->generate == 0)
         return pl_cmd_usage("bench", "-p and -n are both 0: there is nothing to measure");
+    if (pl_cmd_can_record(b->witness, b->counters, &err) != PL_OK) return pl_cmd_fail("bench", &err);
     if (need > 1u << 24) return pl_cmd_usage("bench", "%llu tokens are more than any model holds", (unsigned long long)need);
     if (b->model.engine.context == 0) b->model.engine.context = (uint32_t)need;
     b->threads = b->model.engine.threads == 0 ? pl_cpu_count() : b->model.engine.threads;
@@ -327,12 +328,25 @@ static int run_op(const struct bench *b, struct pl_bench_op *o) {
     return pl_bench_op_run(o);
 }
 
+/* The first option of --op that was given, or NULL: plain holds what they are when nothing is given. */
+static const char *given_of(const struct pl_arg *given, const struct pl_arg *plain) {
+    for (; given->name != NULL; given++, plain++) {
+        bool same = true;
+        if (given->kind == PL_ARG_STR) same = *(const char **)given->out == *(const char **)plain->out;
+        if (given->kind == PL_ARG_U32) same = *(uint32_t *)given->out == *(uint32_t *)plain->out;
+        if (given->kind == PL_ARG_FLAG) same = *(bool *)given->out == *(bool *)plain->out;
+        if (!same) return given->name;
+    }
+    return NULL;
+}
+
 int pl_cmd_bench(int argc, char **argv) {
     struct bench b = {.prompt = 512, .generate = 128, .repeats = 3};
-    struct pl_arg model[PL_MODEL_ARG_ROWS], op[PL_BENCH_OP_ARG_ROWS];
-    struct pl_bench_op one;
+    struct pl_arg model[PL_MODEL_ARG_ROWS], op[PL_BENCH_OP_ARG_ROWS], plain_op[PL_BENCH_OP_ARG_ROWS];
+    struct pl_bench_op one, plain;
     pl_model_args(&b.model, model);
     pl_bench_op_args(&one, op);
+    pl_bench_op_args(&plain, plain_op);
     const struct pl_arg own[] = {
         {'p', "prompt", "N", PL_ARG_U32, &b.prompt, "tokens of the prompt (512; 0 = skip)", 0, 1 << 24, NULL},
         {'n', "generate", "N", PL_ARG_U32, &b.generate, "tokens to generate (128; 0 = skip)", 0, 1 << 24, NULL},
@@ -356,6 +370,8 @@ int pl_cmd_bench(int argc, char **argv) {
         .groups = (const struct pl_arg *const[]){own, op, model, NULL},
     };
     int code = pl_args_parse(&args, argc, argv);
+    const char *lost = one.op == NULL ? given_of(op, plain_op) : NULL;
+    if (code == -1 && lost != NULL) code = pl_cmd_usage("bench", "--%s measures one operation and needs --op", lost);
     if (code == -1) code = one.op != NULL ? run_op(&b, &one) : run(&b);
     plumb_session_destroy(b.session);
     plumb_engine_destroy(b.engine);

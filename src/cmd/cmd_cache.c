@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "cmd/args.h"
 #include "cmd/cmd.h"
+#include "cmd/common.h"
 #include "cmd/out.h"
 #include "jit/jit.h"
 #include "ops/ship.h"
@@ -81,6 +82,7 @@ static int ship(const struct cache *c) {
                              c->shape[end] != 0 || what.kv_heads == 0 || what.heads % what.kv_heads != 0 ||
                              what.heads == 0 || what.head_dim == 0 || what.head_dim > 1024))
         return pl_cmd_usage("cache", "--shape is '%.40s', expected heads, KV heads and head size: 32,8,128", c->shape);
+    if (pl_cmd_can_write(path, "kernels", &err) != PL_OK) return pl_cmd_fail("cache", &err);
     if (pl_ops_ship(path, &what, &count, &err) != PL_OK) return pl_cmd_fail("cache", &err);
     pl_out_printf("%zu kernels in %s\n", count, path);
     return pl_out_close();

@@ -18,8 +18,9 @@ static enum pl_status check(struct eval *v, struct pl_err *err) {
                 v->text_file == NULL ? "-f TEXT or --tokens IDS.json is missing" : "-f and --tokens exclude each other");
     if (v->dump_file != NULL && v->tokens_file == NULL) PL_FAIL(err, PL_USAGE, "--dump needs --tokens");
     if (v->window > 0 && v->stride >= v->window)
-        PL_FAIL(err, PL_USAGE, "stride is %u but must be smaller than the window of %u: each window scores after something",
-                v->stride, v->window);
+        PL_FAIL(err, PL_USAGE,
+                "--stride is %u but must be smaller than the window of %u: each window scores after something", v->stride,
+                v->window);
     if (v->peer.url != NULL && strncmp(v->peer.url, "http://", 7) != 0 && strncmp(v->peer.url, "https://", 8) != 0)
         PL_FAIL(err, PL_USAGE, "'%.200s' is no http:// or https:// address", v->peer.url);
     if (v->peer.url != NULL && v->dump_file != NULL) PL_FAIL(err, PL_USAGE, "--dump needs a model, not --url: use --scores");
@@ -31,10 +32,13 @@ static enum pl_status check(struct eval *v, struct pl_err *err) {
     if (v->scorer.save_path != NULL && v->scorer.against_path != NULL &&
         strcmp(v->scorer.save_path, v->scorer.against_path) == 0)
         PL_FAIL(err, PL_USAGE, "--save-reference and --against are the same file");
-    if (strcmp(v->reference_dtype, "f16") != 0 && strcmp(v->reference_dtype, "f32") != 0)
-        PL_FAIL(err, PL_USAGE, "--reference-dtype '%.30s' is neither f16 nor f32", v->reference_dtype);
-    v->scorer.about.form = strcmp(v->reference_dtype, "f32") == 0 ? PL_REFERENCE_F32 : PL_REFERENCE_F16;
-    return PL_OK;
+    const char *dtype = v->reference_dtype == NULL ? "f16" : v->reference_dtype;
+    if (strcmp(dtype, "f16") != 0 && strcmp(dtype, "f32") != 0)
+        PL_FAIL(err, PL_USAGE, "--reference-dtype '%.30s' is neither f16 nor f32", dtype);
+    if (v->reference_dtype != NULL && v->scorer.save_path == NULL)
+        PL_FAIL(err, PL_USAGE, "--reference-dtype needs --save-reference: it says how that file is written");
+    v->scorer.about.form = strcmp(dtype, "f32") == 0 ? PL_REFERENCE_F32 : PL_REFERENCE_F16;
+    return pl_cmd_can_record(v->witness, v->counters, err);
 }
 
 enum pl_status eval_read_ids(struct eval *v, struct pl_err *err) {
@@ -50,10 +54,10 @@ enum pl_status eval_read_ids(struct eval *v, struct pl_err *err) {
 enum pl_status eval_windows(struct eval *v, uint32_t context, struct pl_err *err) {
     if (v->window == 0) v->window = context;
     if (v->window > context)
-        PL_FAIL(err, PL_LIMIT, "window is %u but the context holds %u: raise --context", v->window, context);
+        PL_FAIL(err, PL_LIMIT, "--window is %u but the context holds %u: raise --context", v->window, context);
     if (v->stride == 0) v->stride = PL_MAX(1u, v->window / 2);
     if (v->stride >= v->window && v->ids.len > v->window)
-        PL_FAIL(err, PL_INVALID, "stride is %u but must be smaller than the window of %u", v->stride, v->window);
+        PL_FAIL(err, PL_INVALID, "--stride is %u but must be smaller than the window of %u", v->stride, v->window);
     struct pl_reference_about *a = &v->scorer.about;
     a->window = v->window;
     a->stride = v->stride;
@@ -135,7 +139,7 @@ static int run(struct eval *v) {
 }
 
 int pl_cmd_eval(int argc, char **argv) {
-    struct eval v = {.top = 5, .reference_dtype = "f16", .peer = {.timeout_s = 600}};
+    struct eval v = {.top = 5, .peer = {.timeout_s = 600}};
     struct pl_arg model[PL_MODEL_ARG_ROWS];
     pl_model_args(&v.model, model);
     const struct pl_arg own[] = {

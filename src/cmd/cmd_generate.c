@@ -162,7 +162,8 @@ static enum pl_status check(struct generate *g, struct pl_err *err) {
         PL_FAIL(err, PL_USAGE,
                 g->prompt == NULL ? "-p TEXT or -f FILE is missing ('-f -' reads standard input)"
                                   : "-p and -f exclude each other");
-    return pl_sampling_opts_check(&g->sampling, err);
+    PL_TRY(pl_sampling_opts_check(&g->sampling, err));
+    return pl_cmd_can_record(g->witness, g->counters, err);
 }
 
 static int run(struct generate *g) {

@@ -299,6 +299,8 @@ int pl_cmd_inspect(int argc, char **argv) {
     };
     struct pl_err err = {0};
     int code = pl_args_parse(&args, argc, argv);
+    if (code == -1 && positional != NULL && in.model.model != NULL)
+        code = pl_cmd_usage("inspect", "MODEL and -m MODEL are both given: one is enough");
     if (code == -1) {
         if (positional != NULL) in.model.model = positional;
         err.status = inspect(&in, &err);

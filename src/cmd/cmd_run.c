@@ -1,5 +1,6 @@
 /* run - chat in the terminal; with -p one answer. Answers go to stdout, everything else to stderr. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,6 +220,11 @@ static int run(struct run *r) {
     enum pl_status s = pl_sampling_opts_check(&r->sampling, &err);
     if (s == PL_OK && r->prompt != NULL && r->prompt[0] == '\0')
         s = pl_err_set(&err, __FILE__, __LINE__, PL_INVALID, "the prompt is empty: ask something");
+    if (s == PL_OK && r->prompt == NULL &&
+        (fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY) /* in the place of a closed one */
+        s = pl_err_set(&err, __FILE__, __LINE__, PL_IO,
+                       "standard input is closed: there is nobody to chat with; -p asks once");
+    if (s == PL_OK) s = pl_cmd_can_record(r->witness, r->counters, &err);
     if (s == PL_OK) {
         pl_sampling_opts_seed(&r->sampling);
         if (r->model.model == NULL) r->model.model = DEMO_MODEL;
@@ -270,6 +276,8 @@ int pl_cmd_run(int argc, char **argv) {
         .positional = &positional,
     };
     int code = pl_args_parse(&args, argc, argv);
+    if (code == -1 && positional != NULL && r.model.model != NULL)
+        code = pl_cmd_usage("run", "MODEL and -m MODEL are both given: one is enough");
     if (code == -1) {
         if (positional != NULL) r.model.model = positional;
         code = run(&r);

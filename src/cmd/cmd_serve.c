@@ -283,6 +283,8 @@ static int serve(struct serve *s) {
     bool failed = false;
     struct pl_err err = {0};
     if (s->opt.host != NULL && pl_server_check_host(s->opt.host, &err) != PL_OK) return pl_cmd_fail("serve", &err);
+    const char *log = s->opt.access_log != NULL && strcmp(s->opt.access_log, "-") != 0 ? s->opt.access_log : NULL;
+    if (pl_cmd_can_write(log, "access log", &err) != PL_OK) return pl_cmd_fail("serve", &err);
     sigset_t set; /* blocked before any thread exists, so that only sigwait sees them */
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);

@@ -77,7 +77,8 @@ static int run(const struct tune *t) {
     struct pl_paged_bed *bed = NULL;
     enum pl_device_kind kind;
     if (check(t, &o, &err) != PL_OK) return pl_cmd_usage("tune", "%s", err.text);
-    enum pl_status st = pl_cmd_pick_device(t->backend, &kind, &err);
+    enum pl_status st = pl_cmd_can_write(t->dry ? NULL : t->file, "table", &err);
+    if (st == PL_OK) st = pl_cmd_pick_device(t->backend, &kind, &err);
     if (st == PL_OK) st = pl_paged_bed_open(kind, (int)t->device, &bed, &err);
     if (st == PL_OK) {
         char line[400];

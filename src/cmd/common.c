@@ -1,12 +1,16 @@
 #include "cmd/common.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "cmd/cmd.h"
+#include "cmd/interrupt.h"
 #include "cmd/out.h"
 #include "cmd/store.h"
 
@@ -68,8 +72,12 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
     memcpy(rows, list, sizeof list);
 }
 
+/* A server holds signals back for a loop that does not run yet: while it loads there is nothing to drain. */
 static void show_loading(void *user, uint64_t done, uint64_t total) {
     (void)user;
+    sigset_t held;
+    if (sigpending(&held) == 0 && (sigismember(&held, SIGINT) == 1 || sigismember(&held, SIGTERM) == 1))
+        _exit(PL_EXIT_INTERRUPTED);
     pl_progress("loading", done, total, true);
 }
 
@@ -261,8 +269,8 @@ enum pl_status pl_cmd_read_file(const char *path, size_t max_bytes, struct pl_bu
         pl_buf_add(out, block, n);
         if (!pl_buf_ok(out)) s = pl_err_set(err, __FILE__, __LINE__, PL_NO_MEMORY, "%.400s: out of memory", path);
         if (s == PL_OK && out->len > max_bytes)
-            s = pl_err_set(err, __FILE__, __LINE__, PL_LIMIT, "%.400s is larger than the %zu MB that are read", path,
-                           max_bytes >> 20);
+            s = pl_err_set(err, __FILE__, __LINE__, PL_LIMIT, "%.400s is larger than the %zu MB that are read",
+                           in ? "standard input" : path, max_bytes >> 20);
     }
     if (s == PL_OK && ferror(f))
         s = pl_err_set(err, __FILE__, __LINE__, PL_IO, "%.400s: %s", in ? "standard input" : path,
@@ -337,6 +345,31 @@ enum pl_status pl_cmd_print_json(json_t *value, struct pl_err *err) {
     pl_out_str("\n");
     free(text);
     return PL_OK;
+}
+
+enum pl_status pl_cmd_can_write(const char *path, const char *what, struct pl_err *err) {
+    struct stat st;
+    int code = 0;
+    if (path == NULL) return PL_OK;
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode)) code = EISDIR;
+        if (code == 0 && access(path, W_OK) != 0) code = errno;
+    } else if (errno == ENOENT) { /* it will be made: its folder decides */
+        const char *slash = strrchr(path, '/');
+        struct pl_buf folder = {0};
+        if (slash != NULL) pl_buf_add(&folder, path, PL_MAX((size_t)(slash - path), 1u));
+        if (access(slash == NULL ? "." : pl_buf_cstr(&folder), W_OK | X_OK) != 0) code = errno;
+        pl_buf_deinit(&folder);
+    } else {
+        code = errno;
+    }
+    if (code != 0) PL_FAIL(err, PL_IO, "%.400s: cannot write the %s: %s", path, what, strerror(code));
+    return PL_OK;
+}
+
+enum pl_status pl_cmd_can_record(const char *witness, const char *counters, struct pl_err *err) {
+    PL_TRY(pl_cmd_can_write(witness, "witness", err));
+    return pl_cmd_can_write(counters, "counters", err);
 }
 
 /* Takes the reference. */

@@ -55,6 +55,10 @@ enum pl_status pl_cmd_read_text(const char *text, const char *file, struct pl_bu
 /* "[1,2,3]" or "1 2 3" or "1,2,3". */
 enum pl_status pl_cmd_parse_ids(const char *text, size_t len, struct pl_ids *out, struct pl_err *err) PL_MUST_CHECK;
 void pl_cmd_print_ids(const uint32_t *ids, size_t count); /* "[1,2,3]\n" */
+/* Can this file be written, as far as can be known without touching it? Asked before work that would be lost. NULL: yes. */
+enum pl_status pl_cmd_can_write(const char *path, const char *what, struct pl_err *err) PL_MUST_CHECK;
+/* The same of --witness and --counters. */
+enum pl_status pl_cmd_can_record(const char *witness, const char *counters, struct pl_err *err) PL_MUST_CHECK;
 /* Pretty JSON and a newline on stdout; takes the reference. NULL counts as out of memory. */
 enum pl_status pl_cmd_print_json(json_t *value, struct pl_err *err) PL_MUST_CHECK;
 /* Writes what ran to a file (schema plumb-witness-1). PL_INTERNAL, after writing, when host and device counted a kernel

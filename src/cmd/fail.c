@@ -1,5 +1,6 @@
 #include <stdio.h>
 
+#include "base/str.h"
 #include "cmd/cmd.h"
 #include "cmd/out.h"
 
@@ -16,11 +17,12 @@ int pl_cmd_fail(const char *command, const struct pl_err *err) {
 }
 
 int pl_cmd_usage(const char *command, const char *fmt, ...) {
-    fprintf(stderr, "plumb %s: ", command);
+    char text[1024]; /* it may quote what was typed, and that any bytes */
     va_list ap;
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    fprintf(stderr, " (see 'plumb %s --help')\n", command);
+    pl_text_clean(text);
+    fprintf(stderr, "plumb %s: %s (see 'plumb %s --help')\n", command, text, command);
     return PL_EXIT_USAGE;
 }

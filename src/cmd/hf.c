@@ -45,6 +45,11 @@ bad:
     PL_FAIL(err, PL_INVALID, "'%.200s' is no Hugging Face model: expected hf:owner/repo[@revision][:file]", spec);
 }
 
+enum pl_status pl_hf_check(const char *spec, struct pl_err *err) {
+    struct repo r = {0};
+    return parse_spec(spec, &r, err);
+}
+
 static enum pl_status ask(const struct pl_pull_env *env, struct repo *r, struct pl_err *err) {
     struct pl_buf url = {0}, body = {0};
     json_error_t why;

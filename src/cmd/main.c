@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/str.h"
 #include "cmd/args.h"
 #include "cmd/cmd.h"
 #include "cmd/out.h"
@@ -47,8 +48,15 @@ static int unknown_command(const char *typed) {
     const char *names[PL_COUNT_OF(commands)];
     for (size_t i = 0; i < PL_COUNT_OF(commands); i++) names[i] = commands[i].name;
     const char *near = pl_args_nearest(typed, names, PL_COUNT_OF(commands));
-    fprintf(stderr, "plumb: unknown command '%.60s'", typed);
-    if (near != NULL) fprintf(stderr, ": did you mean '%s'?", near);
+    char shown[64];
+    snprintf(shown, sizeof shown, "%.60s", typed);
+    pl_text_clean(shown);
+    if (typed[0] == '-')
+        fprintf(stderr, "plumb: a command comes first, then options such as '%s'", shown);
+    else if (near != NULL)
+        fprintf(stderr, "plumb: unknown command '%s': did you mean '%s'?", shown, near);
+    else
+        fprintf(stderr, "plumb: unknown command '%s'", shown);
     fprintf(stderr, " ('plumb --help' lists the commands)\n");
     return PL_EXIT_USAGE;
 }

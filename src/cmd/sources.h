@@ -52,7 +52,8 @@ enum pl_status pl_index_url(char **url, struct pl_err *err) PL_MUST_CHECK;
 /* The address of one file of a project there. */
 enum pl_status pl_index_find(const struct pl_http *h, const char *index, const char *project, const char *filename,
                              char **url, struct pl_err *err) PL_MUST_CHECK;
-/* hf:owner/repo[@revision][:file] */
+/* hf:owner/repo[@revision][:file]: is this one? */
+enum pl_status pl_hf_check(const char *spec, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_hf_plan(const struct pl_pull_env *env, const char *spec, struct pl_pull_plan *p,
                           struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_pull_plan_add(struct pl_pull_plan *p, const char *url, const char *name, uint64_t bytes,

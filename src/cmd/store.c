@@ -219,6 +219,7 @@ enum pl_status pl_store_resolve(const char *spec, char **path, struct pl_err *er
     enum pl_status status = resolve_name(hf ? spec + 3 : spec, path, err);
     if (status == PL_BUSY) return PL_NOT_FOUND;
     if (status != PL_NOT_FOUND) return status;
+    if (hf) PL_TRY(pl_hf_check(spec, err));
     if (hf || pl_pull_known(spec))
         PL_FAIL(err, PL_NOT_FOUND, "%.300s is not here yet: 'plumb pull %.300s' fetches it", spec, spec);
     PL_FAIL(err, PL_NOT_FOUND, "%.400s: no such file, directory or stored model ('plumb list' shows what is stored)", spec);

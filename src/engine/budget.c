@@ -189,9 +189,12 @@ enum pl_status pl_engine_check_budget(const struct plumb_engine *e, struct pl_er
         if (!pl_add_u64(total, parts[i], &total)) PL_FAIL(err, PL_LIMIT, "the sizes of this model overflow");
     }
     if (total <= e->memory_limit) return PL_OK;
+    int digits = total < 100000000u ? 2 : 0;
+    bool asked = e->opt.memory_limit != 0 && e->opt.memory_limit == e->memory_limit; /* not what the machine has */
     PL_FAIL(err, PL_LIMIT,
-            "%.300s needs up to %.0f MB (weights %.0f, KV cache of %zu tokens %.0f, working space %.0f) but "
-            "%.0f MB may be used: lower --context%s, or take a smaller model",
-            e->model_path, mb(total), mb(b->weight_bytes_resident), e->kv_shape.page_count * e->kv_shape.page_tokens,
-            mb(b->kv_bytes), mb(b->scratch_bytes), mb(e->memory_limit), e->max_sessions > 1 ? " or --parallel" : "");
+            "%.300s needs up to %.*f MB (weights %.*f, KV cache of %zu tokens %.*f, working space %.*f) but "
+            "%.*f MB may be used%s: lower --context%s, or take a smaller model",
+            e->model_path, digits, mb(total), digits, mb(b->weight_bytes_resident),
+            e->kv_shape.page_count * e->kv_shape.page_tokens, digits, mb(b->kv_bytes), digits, mb(b->scratch_bytes), digits,
+            mb(e->memory_limit), asked ? " (--memory-limit)" : "", e->max_sessions > 1 ? " or --parallel" : "");
 }
