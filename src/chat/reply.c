@@ -1,43 +1,10 @@
-/* reply.c - marks, text and reasoning; what follows a mark goes to reply_call.c. */
+/* reply.c - text and reasoning, up to the mark of a call; what follows a mark goes to reply_call.c and reply_py.c. */
 #include "chat/reply.h"
 
 #include <string.h>
 
 #include "base/mem.h"
 #include "chat/reply_internal.h"
-
-static const char THINK[] = "<think>", END_THINK[] = "</think>";
-static const char HERMES[] = "<tool_call>", END_HERMES[] = "</tool_call>";
-static const char PYTHON[] = "<|python_tag|>", MISTRAL[] = "[TOOL_CALLS]", ARGS[] = "[ARGS]";
-static const char CODE[] = "```tool_code", CALL[] = "```tool_call", JSON[] = "```json", END_FENCE[] = "```";
-
-static bool contains(const char *source, size_t len, const char *what) {
-    return len > 0 && memmem(source, len, what, strlen(what)) != NULL;
-}
-
-const char *pl_reply_kind_name(enum pl_reply_kind k) {
-    static const char *const names[] = {"json", "hermes", "llama", "mistral", "gemma", "xml", "deepseek", "harmony"};
-    return names[k];
-}
-
-enum pl_reply_kind pl_reply_format(const char *source, size_t len, bool *knows_tools) {
-    *knows_tools = contains(source, len, "tools");
-    enum pl_reply_kind tags;
-    if (reply_tag_kind(source, len, &tags)) return tags;
-    if (contains(source, len, HERMES)) return PL_REPLY_HERMES;
-    if (contains(source, len, MISTRAL)) return PL_REPLY_MISTRAL;
-    if (contains(source, len, PYTHON) || (*knows_tools && contains(source, len, "<|start_header_id|>")))
-        return PL_REPLY_LLAMA;
-    if (contains(source, len, "tool_code") || contains(source, len, "<start_of_turn>")) return PL_REPLY_GEMMA;
-    return PL_REPLY_JSON;
-}
-
-bool pl_reply_is_mark(const char *piece, size_t len) {
-    static const char *const marks[] = {THINK, END_THINK, HERMES, END_HERMES, PYTHON, MISTRAL, ARGS};
-    for (size_t i = 0; i < PL_COUNT_OF(marks); i++)
-        if (strlen(marks[i]) == len && memcmp(marks[i], piece, len) == 0) return true;
-    return reply_is_tag(piece, len);
-}
 
 /* ---------- out ---------- */
 
@@ -99,9 +66,10 @@ size_t reply_partial(const char *data, size_t len, const char *mark) {
     return n;
 }
 
-static void enter_objects(struct pl_reply *r, const char *mark, bool strict) {
+static void enter_objects(struct pl_reply *r, const char *mark, const char *close, bool strict) {
     r->state = REPLY_OBJECTS;
     r->mark = mark;
+    r->close = close;
     r->strict = strict;
     r->list = false;
     r->fresh = true;
@@ -116,9 +84,7 @@ void reply_leave(struct pl_reply *r) {
     r->strip = true;
 }
 
-void reply_enter_objects(struct pl_reply *r, const char *mark) {
-    enter_objects(r, strcmp(mark, HERMES) == 0 ? HERMES : mark, false);
-}
+void reply_enter_objects(struct pl_reply *r, const char *mark, const char *close) { enter_objects(r, mark, close, false); }
 
 void reply_enter_arguments(struct pl_reply *r) {
     r->state = REPLY_OBJECTS;
@@ -144,37 +110,80 @@ static void pass(struct pl_reply *r, size_t n) {
 
 /* Each step_* returns false when it needs more bytes. */
 
+/* Whether one of the tools' names stands at the beginning, and `after` behind it. */
+static bool name_begins(const struct pl_reply *r, const char *data, size_t len, char after, size_t *name, bool *more) {
+    *more = false;
+    for (size_t i = 0; i < r->opt.name_count; i++) {
+        size_t n = strlen(r->opt.names[i]);
+        if (memcmp(data, r->opt.names[i], PL_MIN(n, len)) != 0) continue;
+        *more |= len <= n;
+        *name = n;
+        if (len > n && data[n] == after) return true;
+    }
+    return false;
+}
+
+static void enter_body(struct pl_reply *r, const char *mark, const char *close, bool strict) {
+    r->state = REPLY_FENCE;
+    r->mark = mark;
+    r->close = close;
+    r->strict = strict;
+}
+
+/* Calls without any mark: an object or a list of them, Python's [f(a=1)], GLM's name on a line of its own. False: wait. */
+static bool start_bare(struct pl_reply *r, const char *data, size_t len, bool last) {
+    bool bare = r->opt.kind == PL_REPLY_LLAMA || r->opt.kind == PL_REPLY_JSON || r->opt.kind == PL_REPLY_GEMMA, more = false;
+    size_t skip = 0, at, name;
+    while (skip < len && is_space(data[skip])) skip++;
+    r->state = REPLY_TEXT;
+    if (!r->opt.tools || skip == len) return true;
+    if (r->opt.kind == PL_REPLY_GLM && name_begins(r, data + skip, len - skip, '\n', &name, &more)) {
+        for (at = skip + name; at < len && is_space(data[at]);) at++;
+        more = at == len;
+        if (at < len && data[at] == '{' && reply_begin(r, data + skip, name)) {
+            r->at += at;
+            reply_enter_arguments(r);
+        }
+    } else if (bare && data[skip] == '[') {
+        for (at = skip + 1; at < len && is_space(data[at]);) at++;
+        bool python = at < len && name_begins(r, data + at, len - at, '(', &name, &more);
+        more |= at == len;
+        if (python) enter_body(r, "", "", true);
+    }
+    if (more && !last) {
+        r->state = REPLY_START;
+        return false;
+    }
+    if (!bare || r->state != REPLY_TEXT || (data[skip] != '{' && data[skip] != '[')) return true;
+    reply_text(r, data, skip);
+    r->at += skip;
+    enter_objects(r, "", "", true);
+    return true;
+}
+
 static bool step_start(struct pl_reply *r, bool last) {
     size_t len, skip = 0;
-    const char *data = rest(r, &len);
+    bool more = false;
+    const char *data = rest(r, &len), *mark = NULL;
     while (skip < len && is_space(data[skip])) skip++;
     if (skip == len && !last) return false;
-    if (r->opt.reasoning && len - skip < sizeof THINK - 1 && memcmp(data + skip, THINK, len - skip) == 0 && !last)
-        return false;
-    if (r->opt.reasoning && len - skip >= sizeof THINK - 1 && memcmp(data + skip, THINK, sizeof THINK - 1) == 0) {
-        r->at += skip + sizeof THINK - 1;
-        r->state = REPLY_REASON;
-        r->strip = true;
-        return true;
-    }
-    bool bare = r->opt.kind == PL_REPLY_LLAMA || r->opt.kind == PL_REPLY_JSON || r->opt.kind == PL_REPLY_GEMMA;
-    r->state = REPLY_TEXT;
-    if (r->opt.tools && bare && skip < len && (data[skip] == '{' || data[skip] == '[')) {
-        reply_text(r, data, skip);
-        r->at += skip;
-        enter_objects(r, "", true);
-    }
+    if (r->opt.reasoning) mark = reply_think_begin(data + skip, len - skip, &r->think_end, &more);
+    if (mark == NULL && more && !last) return false;
+    if (mark == NULL) return start_bare(r, data, len, last);
+    r->at += skip + strlen(mark);
+    r->state = REPLY_REASON;
+    r->strip = true;
     return true;
 }
 
 static bool step_reason(struct pl_reply *r, bool last) {
-    size_t len;
-    const char *data = rest(r, &len), *end = len == 0 ? NULL : memmem(data, len, END_THINK, sizeof END_THINK - 1);
-    size_t n = end != NULL ? (size_t)(end - data) : last ? len : len - reply_partial(data, len, END_THINK);
+    size_t len, mark = strlen(r->think_end);
+    const char *data = rest(r, &len), *end = len == 0 ? NULL : memmem(data, len, r->think_end, mark);
+    size_t n = end != NULL ? (size_t)(end - data) : last ? len : len - reply_partial(data, len, r->think_end);
     send(r, data, n, r->sink.reasoning);
     r->at += n;
     if (end == NULL) return false;
-    r->at += sizeof END_THINK - 1;
+    r->at += mark;
     pl_buf_clear(&r->space);
     r->strip = true;
     r->state = REPLY_START; /* calls may begin right here; a second <think> is text */
@@ -183,61 +192,71 @@ static bool step_reason(struct pl_reply *r, bool last) {
 }
 
 /* Whether the mark found introduces something, and what. */
-static void enter(struct pl_reply *r, const char *mark) {
-    if (mark == MISTRAL) {
+static void enter(struct pl_reply *r, const struct reply_mark *m) {
+    switch (m->form) {
+    case MARK_OBJECTS: enter_objects(r, m->open, m->close, false); break;
+    case MARK_NAME:
         r->state = REPLY_NAME;
-        r->mark = mark;
+        r->mark = m->open;
         r->strict = false;
-    } else if (mark == HERMES || mark == PYTHON) {
-        enter_objects(r, mark, false);
-    } else {
-        r->state = REPLY_FENCE;
-        r->mark = mark;
-        r->strict = mark == JSON;
+        break;
+    case MARK_BODY:
+    case MARK_FENCE:
+    case MARK_JSON: enter_body(r, m->open, m->close, m->form == MARK_JSON); break;
     }
+}
+
+static size_t earliest(struct pl_reply *r, const char *data, size_t len, size_t *mark, size_t *hold) {
+    size_t count, tags = 0, first = SIZE_MAX;
+    const struct reply_mark *list = reply_marks(r->opt.kind, &count);
+    const char *const *names = reply_tag_marks(r->opt.kind, &tags);
+    *hold = 0;
+    for (size_t i = 0; r->opt.tools && i < (names != NULL ? tags : count); i++) {
+        const char *open = names != NULL ? names[i] : list[i].open, *at = memmem(data, len, open, strlen(open));
+        size_t n = reply_partial(data, len, open);
+        *hold = PL_MAX(*hold, n);
+        if (at == NULL || (size_t)(at - data) >= first) continue;
+        first = (size_t)(at - data);
+        *mark = i;
+    }
+    return first;
 }
 
 static bool step_text(struct pl_reply *r, bool last) {
-    static const char *const marks[] = {HERMES, PYTHON, MISTRAL, CODE, CALL, JSON};
-    size_t len, hold = 0;
-    const char *data = rest(r, &len), *first = NULL, *mark = NULL;
-    bool fences = r->opt.kind == PL_REPLY_GEMMA || r->opt.kind == PL_REPLY_JSON, tags = r->opt.kind >= PL_REPLY_XML;
-    const char *const *list = marks;
-    size_t count = fences ? PL_COUNT_OF(marks) : 3;
-    if (tags) list = reply_tag_marks(r->opt.kind, &count);
+    size_t len, hold, mark = 0, count;
+    const char *data = rest(r, &len);
     if (len == 0) return false;
-    for (size_t i = 0; r->opt.tools && i < count; i++) {
-        const char *at = memmem(data, len, list[i], strlen(list[i]));
-        size_t n = reply_partial(data, len, list[i]);
-        hold = PL_MAX(hold, n);
-        if (at == NULL || (first != NULL && at >= first)) continue;
-        first = at;
-        mark = list[i];
-    }
-    size_t n = first != NULL ? (size_t)(first - data) : last ? len : len - hold;
+    size_t first = earliest(r, data, len, &mark, &hold);
+    size_t n = first != SIZE_MAX ? first : last ? len : len - hold;
     reply_text(r, data, n);
     r->at += n;
-    if (first == NULL) return false;
-    r->at += strlen(mark);
-    if (tags)
-        reply_enter_tag(r, mark);
+    if (first == SIZE_MAX) return false;
+    const char *const *names = reply_tag_marks(r->opt.kind, &count);
+    const struct reply_mark *m = reply_marks(r->opt.kind, &count) + mark;
+    r->at += strlen(names != NULL ? names[mark] : m->open);
+    if (names != NULL)
+        reply_enter_tag(r, names[mark]);
     else
-        enter(r, mark);
+        enter(r, m);
     return true;
 }
 
-/* After [TOOL_CALLS]: a list, an object, or a name that ends at [ARGS] or {. */
+/* After [TOOL_CALLS]: a list, an object, or a name that ends at [CALL_ID], [ARGS] or {. */
 static bool step_name(struct pl_reply *r, bool last) {
+    static const char ARGS[] = "[ARGS]", CALL_ID[] = "[CALL_ID]";
     size_t len, skip = 0;
     const char *data = rest(r, &len);
     while (skip < len && is_space(data[skip])) skip++;
     if (skip < len && (data[skip] == '[' || data[skip] == '{')) {
-        enter_objects(r, MISTRAL, false);
+        enter_objects(r, r->mark, "", false);
         return true;
     }
-    const char *brace = len == 0 ? NULL : memchr(data, '{', len), *args = len == 0 ? NULL : memmem(data, len, ARGS, 6);
+    const char *brace = len == 0 ? NULL : memchr(data, '{', len),
+               *args = len == 0 ? NULL : memmem(data, len, ARGS, sizeof ARGS - 1);
     if (brace == NULL && len - skip < 256 && !last) return false;
     const char *end = args != NULL && args < brace ? args : brace;
+    const char *id = end == NULL ? NULL : memmem(data, (size_t)(end - data), CALL_ID, sizeof CALL_ID - 1);
+    if (id != NULL) end = id;
     size_t n = end == NULL ? 0 : (size_t)(end - data);
     while (n > skip && is_space(data[n - 1])) n--;
     if (end == NULL || n == skip || n - skip > 128) {
@@ -253,13 +272,13 @@ static bool step_name(struct pl_reply *r, bool last) {
 
 /* Between objects: separators, the end of the list, the closing mark, the next object, or something else. */
 static bool step_between(struct pl_reply *r, bool last) {
-    size_t len, skip = 0, end = sizeof END_HERMES - 1;
+    size_t len, skip = 0, end = strlen(r->close);
     const char *data = rest(r, &len);
     while (skip < len && is_space(data[skip])) skip++;
     if (skip == len) return false;
     data += skip;
     len -= skip;
-    bool closing = r->mark == HERMES && memcmp(data, END_HERMES, PL_MIN(len, end)) == 0;
+    bool closing = end > 0 && memcmp(data, r->close, PL_MIN(len, end)) == 0;
     if (closing && len < end && !last) return false;
     pass(r, skip);
     bool nothing = r->fresh && r->lead.len > 0 && !r->list; /* a mark, and no call after it */
@@ -272,7 +291,7 @@ static bool step_between(struct pl_reply *r, bool last) {
     } else if (r->list && *data == ']' && !r->fresh) {
         r->at++;
         r->list = false;
-        if (r->mark != HERMES) reply_leave(r);
+        if (end == 0) reply_leave(r);
     } else if (!r->fresh && (*data == ',' || *data == ';')) {
         pass(r, 1);
         r->fresh = true;
@@ -294,10 +313,9 @@ static bool step_objects(struct pl_reply *r, bool last) {
     struct scan *s = &r->scan;
     if (s->phase == SCAN_OPEN || s->phase == SCAN_DONE) {
         if (s->phase == SCAN_DONE && s->args_only) {
-            if (r->opt.kind == PL_REPLY_DEEPSEEK)
-                r->state = REPLY_DS_AFTER;
-            else
-                reply_leave(r);
+            reply_leave(r);
+            if (r->opt.kind == PL_REPLY_DEEPSEEK) r->state = REPLY_DS_AFTER;
+            if (r->opt.kind == PL_REPLY_XML) r->state = REPLY_XML_CLOSE;
             return true;
         }
         return step_between(r, last);
@@ -317,18 +335,19 @@ static bool step_objects(struct pl_reply *r, bool last) {
 
 static bool step_fence(struct pl_reply *r, bool last) {
     size_t len;
-    const char *data = rest(r, &len), *end = len == 0 ? NULL : memmem(data, len, END_FENCE, 3);
+    size_t close = strlen(r->close);
+    const char *data = rest(r, &len), *end = len == 0 || close == 0 ? NULL : memmem(data, len, r->close, close);
     if (end == NULL && !last && len < REPLY_FENCE_MAX) return false;
     size_t n = end != NULL ? (size_t)(end - data) : len;
     r->state = REPLY_TEXT;
     if (reply_fence(r, data, n)) {
-        r->at += n + (end != NULL ? 3 : 0);
+        r->at += n + (end != NULL ? close : 0);
         r->strip = true;
         return true;
     }
     r->strip = false;
     reply_text(r, r->mark, strlen(r->mark));
-    n += end != NULL ? 3 : 0; /* the closing fence opens nothing */
+    n += end != NULL ? close : 0; /* the closing fence opens nothing */
     reply_text(r, data, n);
     r->at += n;
     return true;
@@ -383,8 +402,11 @@ enum pl_status pl_reply_create(const struct pl_reply_options *opt, const struct 
     if (r == NULL) return PL_NO_MEMORY;
     r->opt = *opt;
     r->sink = *sink;
-    r->mark = "";
-    r->state = opt->in_reasoning && opt->reasoning ? REPLY_REASON : opt->reasoning || opt->tools ? REPLY_START : REPLY_TEXT;
+    r->mark = r->close = "";
+    r->think_end = opt->in_reasoning != NULL ? opt->in_reasoning : "";
+    r->state = opt->in_reasoning != NULL && opt->reasoning ? REPLY_REASON
+               : opt->reasoning || opt->tools              ? REPLY_START
+                                                           : REPLY_TEXT;
     if (opt->kind == PL_REPLY_HARMONY) r->state = REPLY_HEADER;
     r->strip = r->state == REPLY_REASON;
     *out = r;

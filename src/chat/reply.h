@@ -14,26 +14,35 @@
 #include "base/str.h"
 
 enum pl_reply_kind {
-    PL_REPLY_JSON,     /* a bare JSON object or list, or one in a ```json fence */
-    PL_REPLY_HERMES,   /* <tool_call>{"name":..,"arguments":..}</tool_call>: Hermes, Qwen, SmolLM */
-    PL_REPLY_LLAMA,    /* {"name":..,"parameters":..}, maybe after <|python_tag|> */
-    PL_REPLY_MISTRAL,  /* [TOOL_CALLS][{"name":..,"arguments":..}] or [TOOL_CALLS]name[ARGS]{..} */
-    PL_REPLY_GEMMA,    /* ```tool_code fences with JSON or a call in Python's notation */
-    PL_REPLY_XML,      /* <tool_call><function=f><parameter=a>..</parameter></function></tool_call>: Qwen3-Coder */
-    PL_REPLY_DEEPSEEK, /* V3, R1 (a fence after the name) and V3.1 (bare arguments) */
-    PL_REPLY_HARMONY   /* gpt-oss: channels, a call is a message with a recipient */
+    PL_REPLY_JSON,          /* a bare JSON object or list, or one in a ```json fence */
+    PL_REPLY_HERMES,        /* <tool_call>{"name":..,"arguments":..}</tool_call>: Hermes, Qwen, SmolLM */
+    PL_REPLY_LLAMA,         /* {"name":..,"parameters":..}, maybe after <|python_tag|> */
+    PL_REPLY_MISTRAL,       /* [TOOL_CALLS][{"name":..,"arguments":..}] or [TOOL_CALLS]name[ARGS]{..} */
+    PL_REPLY_GEMMA,         /* ```tool_code fences with JSON or a call in Python's notation */
+    PL_REPLY_GRANITE,       /* <|tool_call|>[{..}]: Granite 3; Phi-4-mini closes with <|/tool_call|> */
+    PL_REPLY_NEMOTRON,      /* <TOOLCALL>[{..}]</TOOLCALL> */
+    PL_REPLY_JAMBA,         /* <tool_calls>[{..}]</tool_calls> */
+    PL_REPLY_COMMAND,       /* <|START_ACTION|>[{"tool_name":..,"parameters":..}]<|END_ACTION|>: Command R7B, A */
+    PL_REPLY_OLMO,          /* <function_calls>f(a=1)</function_calls> */
+    PL_REPLY_FUNCTIONGEMMA, /* <start_function_call>call:f{a:<escape>text<escape>}<end_function_call> */
+    PL_REPLY_GLM,           /* the name on a line of its own, then the arguments as an object: GLM-4 */
+    PL_REPLY_XML,           /* <tool_call><function=f><parameter=a>..</parameter></function></tool_call>: Qwen3-Coder */
+    PL_REPLY_DEEPSEEK,      /* V3, R1 (a fence after the name) and V3.1 (bare arguments) */
+    PL_REPLY_HARMONY        /* gpt-oss: channels, a call is a message with a recipient */
 };
 const char *pl_reply_kind_name(enum pl_reply_kind k);
 /* The kind that a template's text shows; *knows_tools says whether it mentions tools at all. */
 enum pl_reply_kind pl_reply_format(const char *source, size_t len, bool *knows_tools);
 /* Texts of special tokens that a parser must see although they are hidden in ordinary text. */
 bool pl_reply_is_mark(const char *piece, size_t len);
+/* What ends the reasoning that a prompt opens at its end; NULL: it opens none. */
+const char *pl_reply_opens_reasoning(const char *prompt, size_t len);
 
 struct pl_reply_options {
     enum pl_reply_kind kind;
     bool tools;               /* look for calls */
-    bool reasoning;           /* split <think>..</think> at the beginning out */
-    bool in_reasoning;        /* the prompt has opened <think> already */
+    bool reasoning;           /* split <think>..</think> ([THINK], <|START_THINKING|>) at the beginning out */
+    const char *in_reasoning; /* what ends the reasoning that the prompt has opened already; NULL: it has not */
     bool single;              /* only the first call is wanted: later ones are dropped */
     const char *const *names; /* of the tools; must outlive the parser */
     size_t name_count;

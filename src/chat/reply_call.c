@@ -34,7 +34,7 @@ static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c ==
 static bool value_is(const struct pl_buf *b, const char *text) { return strcmp(pl_buf_cstr(b), text) == 0; }
 
 static enum scan_field field_of(const struct pl_buf *key) {
-    if (value_is(key, "\"name\"")) return FIELD_NAME;
+    if (value_is(key, "\"name\"") || value_is(key, "\"tool_name\"")) return FIELD_NAME;
     if (value_is(key, "\"arguments\"") || value_is(key, "\"parameters\"") || value_is(key, "\"args\""))
         return FIELD_ARGUMENTS;
     if (value_is(key, "\"function\"")) return FIELD_FUNCTION;

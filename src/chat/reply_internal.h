@@ -1,5 +1,5 @@
-/* reply_internal - shared by reply.c (marks and text), reply_call.c (one call as JSON) and reply_py.c (Python's notation).
- */
+/* reply_internal - shared by reply_marks.c (what introduces what), reply.c (text and reasoning), reply_tags.c (notations of
+ * tags), reply_call.c (one call as JSON) and reply_py.c (whole bodies: JSON, Python's notation, Gemma's). */
 #ifndef PL_CHAT_REPLY_INTERNAL_H
 #define PL_CHAT_REPLY_INTERNAL_H
 
@@ -15,6 +15,7 @@ enum reply_state {
     /* reply_tags.c */
     REPLY_XML_OPEN,
     REPLY_XML_NAME,
+    REPLY_XML_FIRST,
     REPLY_XML_PARAMETER,
     REPLY_XML_VALUE,
     REPLY_XML_CLOSE,
@@ -25,6 +26,13 @@ enum reply_state {
     REPLY_DS_AFTER,
     REPLY_HEADER,
     REPLY_BODY
+};
+
+/* What follows a mark: objects, which stream; a name; a body that is read when it has ended, fenced or not. */
+enum mark_form { MARK_OBJECTS, MARK_NAME, MARK_BODY, MARK_FENCE, MARK_JSON };
+struct reply_mark {
+    const char *open, *close; /* "": nothing closes it */
+    enum mark_form form;
 };
 
 enum scan_phase {
@@ -70,7 +78,8 @@ struct pl_reply {
     uint32_t calls, dropped;
     bool muted; /* the call being read is dropped (single) */
     struct scan scan;
-    const char *mark;        /* what introduced what is being read */
+    const char *mark, *close; /* what introduced what is being read, and what ends it ("": nothing) */
+    const char *think_end;
     bool tag_open, tag_text; /* tags: inside a value or past the first header; the value is a string */
     uint32_t tag_count;      /* parameters, or whether arguments came */
     enum { BODY_TEXT, BODY_REASONING, BODY_CALL } tag_body;
@@ -86,10 +95,14 @@ void reply_reasoning(struct pl_reply *r, const char *data, size_t len);
 /* Length of the longest end of data that begins mark without being all of it. */
 size_t reply_partial(const char *data, size_t len, const char *mark);
 void reply_leave(struct pl_reply *r); /* the calls are over */
-void reply_enter_objects(struct pl_reply *r, const char *mark);
+void reply_enter_objects(struct pl_reply *r, const char *mark, const char *close);
 void reply_enter_arguments(struct pl_reply *r); /* of a call that was announced: one object */
 
-const char *const *reply_tag_marks(enum pl_reply_kind kind, size_t *count); /* what introduces calls in text */
+/* What introduces calls in text: of the notations in reply_tags.c (NULL: it is none of them), of all others. */
+const char *const *reply_tag_marks(enum pl_reply_kind kind, size_t *count);
+const struct reply_mark *reply_marks(enum pl_reply_kind kind, size_t *count);
+/* The mark that data begins with and what ends its reasoning; NULL: none, *more when it may still become one. */
+const char *reply_think_begin(const char *data, size_t len, const char **end, bool *more);
 bool reply_is_tag(const char *piece, size_t len);
 bool reply_tag_kind(const char *source, size_t len, enum pl_reply_kind *kind);
 void reply_enter_tag(struct pl_reply *r, const char *mark);
@@ -101,7 +114,7 @@ void scan_args_only(struct scan *s);
 /* Consumes bytes up to the end of the object; returns how many. */
 size_t scan_push(struct pl_reply *r, const char *data, size_t len);
 
-/* A fenced body: JSON calls or name(key=value, ..). False: neither, nothing went out. */
+/* A body: JSON calls, name(key=value, ..), or call:name{key:value, ..}. False: none of them, nothing went out. */
 bool reply_fence(struct pl_reply *r, const char *body, size_t len);
 bool reply_python(struct pl_reply *r, const char *body, size_t len);
 

@@ -1,4 +1,5 @@
-/* reply_py.c - calls in a fenced block: JSON, or Python's notation with keyword arguments and literals. */
+/* reply_py.c - calls in a body that is read as a whole: JSON, Python's notation with keyword arguments and literals, or
+ * Gemma's, call:name{key:value, ..}, whose strings stand between marks and whose keys are bare. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@ enum { LITERAL_DEPTH_MAX = 32 };
 struct cursor {
     const char *at, *end;
     struct pl_buf out;
+    bool bare_keys;
 };
 
 static bool name_char(char c, bool first) {
@@ -57,7 +59,38 @@ static bool take_string(struct cursor *c) {
     return c->at < c->end && *c->at++ == quote;
 }
 
+/* Text as it stands between two marks, as a JSON string. False: no such mark here. */
+static bool take_marked(struct cursor *c, const char *mark, bool *ok) {
+    size_t n = strlen(mark), left = (size_t)(c->end - c->at);
+    if (left < n || memcmp(c->at, mark, n) != 0) return false;
+    const char *begin = c->at + n, *end = memmem(begin, left - n, mark, n);
+    *ok = end != NULL;
+    if (end == NULL) return true;
+    json_t *text = json_stringn(begin, (size_t)(end - begin));
+    char *quoted = text == NULL ? NULL : json_dumps(text, JSON_ENCODE_ANY);
+    *ok = quoted != NULL;
+    pl_buf_add_c(&c->out, quoted != NULL ? quoted : "");
+    free(quoted);
+    json_decref(text);
+    c->at = end + n;
+    return true;
+}
+
 static bool take_literal(struct cursor *c, int depth);
+
+static bool take_key(struct cursor *c, int depth) {
+    skip_space(c);
+    if (!c->bare_keys || c->at == c->end || *c->at == '"' || *c->at == '<') return take_literal(c, depth);
+    const char *end = memchr(c->at, ':', (size_t)(c->end - c->at));
+    json_t *key = end == NULL ? NULL : json_stringn(c->at, (size_t)(end - c->at));
+    char *quoted = key == NULL ? NULL : json_dumps(key, JSON_ENCODE_ANY);
+    pl_buf_add_c(&c->out, quoted != NULL ? quoted : "");
+    c->at = end != NULL ? end : c->at;
+    bool ok = quoted != NULL;
+    free(quoted);
+    json_decref(key);
+    return ok;
+}
 
 static bool take_list(struct cursor *c, char close, bool pairs, int depth) {
     pl_buf_add_char(&c->out, *c->at++);
@@ -65,7 +98,7 @@ static bool take_list(struct cursor *c, char close, bool pairs, int depth) {
         if (!first && !take(c, ',')) return false;
         if (take(c, close)) break;
         if (!first) pl_buf_add_char(&c->out, ',');
-        if (!take_literal(c, depth + 1)) return false;
+        if (!(pairs ? take_key(c, depth + 1) : take_literal(c, depth + 1))) return false;
         if (!pairs) continue;
         if (!take(c, ':')) return false;
         pl_buf_add_char(&c->out, ':');
@@ -76,8 +109,10 @@ static bool take_list(struct cursor *c, char close, bool pairs, int depth) {
 }
 
 static bool take_literal(struct cursor *c, int depth) {
+    bool ok;
     skip_space(c);
     if (c->at == c->end || depth > LITERAL_DEPTH_MAX) return false;
+    if (take_marked(c, "<escape>", &ok) || take_marked(c, "<|\"|>", &ok)) return ok;
     if (*c->at == '"' || *c->at == '\'') return take_string(c);
     if (*c->at == '[') return take_list(c, ']', false, depth);
     if (*c->at == '{') return take_list(c, '}', true, depth);
@@ -115,7 +150,14 @@ static bool take_call(struct cursor *c, struct pl_str *name) {
     bool printed = pl_str_eq_c(*name, "print") && take(c, '(');
     if (printed) *name = take_name(c);
     pl_buf_clear(&c->out);
-    if (name->len == 0 || name->len > 128 || !take(c, '(') || !take_arguments(c)) return false;
+    c->bare_keys = pl_str_eq_c(*name, "call") && take(c, ':');
+    if (c->bare_keys) {
+        *name = take_name(c);
+        skip_space(c);
+        if (name->len == 0 || c->at == c->end || *c->at != '{' || !take_list(c, '}', true, 0)) return false;
+    } else if (name->len == 0 || name->len > 128 || !take(c, '(') || !take_arguments(c)) {
+        return false;
+    }
     json_t *check = pl_buf_ok(&c->out) ? json_loadb(pl_buf_cstr(&c->out), c->out.len, 0, NULL) : NULL;
     bool ok = check != NULL && (!printed || take(c, ')'));
     json_decref(check);
@@ -123,10 +165,10 @@ static bool take_call(struct cursor *c, struct pl_str *name) {
 }
 
 bool reply_python(struct pl_reply *r, const char *body, size_t len) {
-    struct cursor c = {body, body + len, {0}};
-    bool any = false;
+    struct cursor c = {.at = body, .end = body + len};
+    bool any = false, list = take(&c, '[');
     for (;;) {
-        (void)take(&c, ';');
+        (void)(take(&c, ';') || (list && any && take(&c, ',')));
         skip_space(&c);
         struct pl_str name;
         if (c.at == c.end || !take_call(&c, &name) || !reply_begin(r, name.data, name.len)) break;
@@ -140,7 +182,7 @@ bool reply_python(struct pl_reply *r, const char *body, size_t len) {
 static bool json_call(struct pl_reply *r, const json_t *call) {
     const json_t *inner = json_object_get(call, "function"), *o = json_is_object(inner) ? inner : call;
     const json_t *name = json_object_get(o, "name"), *args = json_object_get(o, "arguments");
-    if (name == NULL && json_is_string(inner)) name = inner;
+    if (name == NULL) name = json_is_string(inner) ? inner : json_object_get(o, "tool_name");
     if (args == NULL) args = json_object_get(o, "parameters");
     if (args == NULL) args = json_object_get(o, "args");
     if (!json_is_string(name) || json_string_length(name) == 0) return false;
@@ -154,7 +196,7 @@ static bool json_call(struct pl_reply *r, const json_t *call) {
 
 bool reply_fence(struct pl_reply *r, const char *body, size_t len) {
     json_t *v = len == 0 ? NULL : json_loadb(body, len, 0, NULL);
-    if (v == NULL) return !r->strict && reply_python(r, body, len);
+    if (v == NULL) return (!r->strict || r->close[0] == '\0') && reply_python(r, body, len);
     bool any = false;
     if (json_is_object(v)) any = json_call(r, v);
     for (size_t i = 0; json_is_array(v) && i < json_array_size(v); i++) any |= json_call(r, json_array_get(v, i));

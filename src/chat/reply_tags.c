@@ -24,6 +24,7 @@ static const char CALLED[] = "<|call|>", RETURN[] = "<|return|>", CONSTRAIN[] = 
 const char *const *reply_tag_marks(enum pl_reply_kind kind, size_t *count) {
     static const char *const xml[] = {TOOL, FUNCTION}, *const deepseek[] = {CALLS, CALL};
     *count = kind == PL_REPLY_HARMONY ? 0 : 2;
+    if (kind < PL_REPLY_XML) return NULL;
     return kind == PL_REPLY_DEEPSEEK ? deepseek : xml;
 }
 
@@ -188,7 +189,7 @@ static bool xml_open(struct pl_reply *r, bool last) {
         eat(r, skip + sizeof FUNCTION - 1);
         r->state = REPLY_XML_NAME;
     } else if (w > 0) {
-        reply_enter_objects(r, TOOL);
+        reply_enter_objects(r, TOOL, END_TOOL);
     } else {
         return as_text(r);
     }
@@ -203,8 +204,22 @@ static bool xml_name(struct pl_reply *r, bool last) {
     if (end == NULL || !call(r, data, (size_t)(end - data))) return as_text(r);
     r->at += (size_t)(end - data) + 1;
     r->tag_count = 0;
+    r->state = REPLY_XML_FIRST;
+    return true;
+}
+
+/* Functionary and others write the arguments as one object instead of parameters. */
+static bool xml_first(struct pl_reply *r, bool last) {
+    size_t len;
+    const char *data = rest(r, &len);
+    size_t skip = spaces(data, len);
+    if (skip == len && !last) return false;
+    r->at += skip;
     r->state = REPLY_XML_PARAMETER;
-    reply_arguments(r, "{", 1);
+    if (skip < len && data[skip] == '{')
+        reply_enter_arguments(r);
+    else
+        reply_arguments(r, "{", 1);
     return true;
 }
 
@@ -290,13 +305,17 @@ static bool xml_value(struct pl_reply *r, bool last) {
 }
 
 static bool xml_close(struct pl_reply *r, bool last) {
-    static const char *const next[] = {END_TOOL, FUNCTION};
+    static const char *const next[] = {END_TOOL, FUNCTION, END_FUNCTION};
     size_t len;
     const char *data = rest(r, &len);
     size_t skip = spaces(data, len);
     if (skip == len) return false;
-    int w = which(data + skip, len - skip, next, 2, last);
+    int w = which(data + skip, len - skip, next, 3, last);
     if (w == -2) return false;
+    if (w == 2) {
+        r->at += skip + sizeof END_FUNCTION - 1;
+        return true;
+    }
     if (w == 1) {
         eat(r, skip + sizeof FUNCTION - 1);
         r->state = REPLY_XML_NAME;
@@ -489,6 +508,7 @@ bool reply_step_tags(struct pl_reply *r, bool last) {
     switch (r->state) {
     case REPLY_XML_OPEN: return xml_open(r, last);
     case REPLY_XML_NAME: return xml_name(r, last);
+    case REPLY_XML_FIRST: return xml_first(r, last);
     case REPLY_XML_PARAMETER: return xml_parameter(r, last);
     case REPLY_XML_VALUE: return xml_value(r, last);
     case REPLY_XML_CLOSE: return xml_close(r, last);

@@ -311,15 +311,6 @@ enum pl_status chat_request_render(const struct pl_server *s, struct chat_reques
     return render(s, q, out, pe);
 }
 
-/* The prompt may end inside a reasoning that its template has opened. */
-static bool opens_reasoning(const struct pl_rendered *r) {
-    static const char mark[] = "<think>";
-    size_t n = r->text.len;
-    const char *t = pl_buf_cstr(&r->text);
-    while (n > 0 && (t[n - 1] == '\n' || t[n - 1] == ' ')) n--;
-    return n >= sizeof mark - 1 && memcmp(t + n - (sizeof mark - 1), mark, sizeof mark - 1) == 0;
-}
-
 static enum pl_status keep_names(const json_t *tools, struct pl_reply_options *o) {
     size_t count = json_array_size(tools);
     const char **names = pl_calloc(count, sizeof *names);
@@ -339,7 +330,7 @@ static enum pl_status setup_reply(const struct pl_server *s, const struct chat_r
     *o = (struct pl_reply_options){.kind = q->tools != NULL && !s->template_tools ? PL_REPLY_JSON : s->reply_kind,
                                    .tools = q->tools != NULL,
                                    .reasoning = !q->no_reasoning,
-                                   .in_reasoning = opens_reasoning(r),
+                                   .in_reasoning = pl_reply_opens_reasoning(pl_buf_cstr(&r->text), r->text.len),
                                    .single = q->single_call};
     j->params.parse_reply = o->tools || o->reasoning || o->kind == PL_REPLY_HARMONY;
     o->tools_json = j->tools = json_incref(q->tools);

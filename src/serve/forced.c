@@ -63,6 +63,15 @@ static void root_rule(const struct forced *f) {
         break;
     case PL_REPLY_LLAMA: frame(f, "", "; ", ""); break;
     case PL_REPLY_GEMMA: frame(f, "```tool_code\n", "\n```\n```tool_code\n", "\n```"); break;
+    case PL_REPLY_GRANITE: frame(f, "<|tool_call|>[", ", ", "]"); break;
+    case PL_REPLY_NEMOTRON: frame(f, "<TOOLCALL>[", ", ", "]</TOOLCALL>"); break;
+    case PL_REPLY_JAMBA: frame(f, "<tool_calls>[\n", ",\n", "\n]</tool_calls>"); break;
+    case PL_REPLY_COMMAND: frame(f, "<|START_ACTION|>[\n    ", ",\n    ", "\n]<|END_ACTION|>"); break;
+    case PL_REPLY_OLMO: frame(f, "<function_calls>[", ", ", "]</function_calls>"); break; /* JSON, which the tags may hold */
+    case PL_REPLY_FUNCTIONGEMMA:
+        frame(f, "<start_function_call>", "<end_function_call><start_function_call>", "<end_function_call>");
+        break;
+    case PL_REPLY_GLM: pl_buf_add_c(f->g, "root ::= call\n"); break; /* its turn ends with the one call */
     case PL_REPLY_XML: frame(f, "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"); break;
     case PL_REPLY_DEEPSEEK:
         frame(f, TAG("calls" GAP "begin"), f->server->call_fence ? "\n" : "", TAG("calls" GAP "end"));
@@ -117,6 +126,12 @@ static enum pl_status call_with_object(const struct forced *f, size_t i) {
         around_arguments(f, i, "", "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>", name);
     else if (f->kind == PL_REPLY_MISTRAL && f->server->call_args)
         around_arguments(f, i, "", "[TOOL_CALLS]%s[ARGS]", name);
+    else if (f->kind == PL_REPLY_GLM)
+        around_arguments(f, i, "", "%s\n", name);
+    else if (f->kind == PL_REPLY_FUNCTIONGEMMA)
+        around_arguments(f, i, "", "call:%s", name);
+    else if (f->kind == PL_REPLY_COMMAND)
+        around_arguments(f, i, "}", "{\"tool_call_id\": \"0\", \"tool_name\": \"%s\", \"parameters\": ", name);
     else
         around_arguments(f, i, "}", "{\"name\": \"%s\", \"%s\": ", name,
                          f->kind == PL_REPLY_LLAMA ? "parameters" : "arguments");

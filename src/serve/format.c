@@ -53,7 +53,7 @@ enum pl_status make_constraint(const struct job *j, struct pl_constraint **out, 
     const struct gen_params *p = &j->params;
     if (p->compiled == NULL) return PL_OK;
     struct pl_grammar *g = pl_grammar_ref(p->compiled);
-    const char *after = p->reply.reasoning && p->reply.in_reasoning ? "</think>" : NULL;
+    const char *after = p->reply.reasoning ? p->reply.in_reasoning : NULL;
     enum pl_status st = pl_constraint_create(j->server->vocab, g, after, out, err);
     if (st != PL_OK) pl_grammar_destroy(g);
     return st;

@@ -136,6 +136,7 @@ static void mistral(void **state) {
           "<f {\"a\": 1}><g {}>");
     check(o, "[TOOL_CALLS]f[ARGS]{\"a\": {\"b\": 1}}[TOOL_CALLS]g{}", "<f {\"a\": {\"b\": 1}}><g {}>");
     check(o, "see [TOOL_CALL", "see [TOOL_CALL");
+    check(o, "[TOOL_CALLS]f[CALL_ID]abc123[ARGS]{\"a\": 1}", "<f {\"a\": 1}>");
     check(o, "[TOOL_CALLS]", "[TOOL_CALLS]");
     check(o, "[1]", "[1]");
 }
@@ -182,6 +183,8 @@ static void qwen_xml(void **state) {
     check(o, "<tool_call>\n<function=f>\n<parameter=s>\nline one\n\nline </two>\n", /* cut: what came stands */
           "<f {\"s\": \"line one\\n\\nline </two>\\n>");
     json_decref(tools);
+    check(o, "<function=f>{\"a\": [1, {}]}</function><function=g>{}</function> ok", "<f {\"a\": [1, {}]}><g {}>ok");
+    check(o, "<function=f>", "<f {>"); /* cut by max_tokens */
 }
 
 #define DS(name) "<\xEF\xBD\x9Ctool\xE2\x96\x81" name "\xEF\xBD\x9C>"
@@ -236,6 +239,62 @@ static void harmony(void **state) {
     check(o, "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b", "ab");
 }
 
+/* Objects between marks of their own: Granite and Phi-4-mini, Nemotron, Jamba, Command R7B. */
+static void wrapped(void **state) {
+    (void)state;
+    check(TOOLS(PL_REPLY_GRANITE), "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\"}]\n",
+          "<f {\"a\": 1}><g {}>");
+    check(TOOLS(PL_REPLY_JSON), "Wait. <|tool_call|>[{\"name\":\"f\",\"arguments\":{}}]<|/tool_call|> ok", "Wait.<f {}>ok");
+    check(TOOLS(PL_REPLY_NEMOTRON), "<TOOLCALL>[{\"name\":\"f\",\"arguments\":{\"a\":[]}}]</TOOLCALL>", "<f {\"a\":[]}>");
+    check(TOOLS(PL_REPLY_JAMBA),
+          " <tool_calls>[\n  {\"name\": \"f\", \"arguments\": {}},\n  {\"name\": \"weather\", \"arguments\": "
+          "{}}\n]</tool_calls>",
+          "<f {}><weather {}>");
+    check(TOOLS(PL_REPLY_COMMAND),
+          "<|START_THINKING|>I will.<|END_THINKING|><|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", "
+          "\"parameters\": {\"a\": 1}}\n]<|END_ACTION|>",
+          "(I will.)<f {\"a\": 1}>");
+    check(TOOLS(PL_REPLY_GRANITE), "<|tool_call|> none", "<|tool_call|> none");
+    check(TOOLS(PL_REPLY_NEMOTRON), "<TOOLCALL>[]</TOOLCALL>", "<TOOLCALL>[]</TOOLCALL>");
+    struct pl_reply_options o = TOOLS(PL_REPLY_GRANITE);
+    o.tools = false;
+    check(o, "<|tool_call|>[{\"name\":\"f\"}]", "<|tool_call|>[{\"name\":\"f\"}]");
+}
+
+/* Bodies that are read whole: OLMo 3's Python, Gemma's own notation. */
+static void bodies(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_OLMO);
+    check(o, "<function_calls>f(a=\"x\", b=[1, 2])\ng()</function_calls>", "<f {\"a\":\"x\",\"b\":[1,2]}><g {}>");
+    check(o, "<function_calls>[{\"name\": \"f\", \"arguments\": {\"a\":1}}]</function_calls> then", "<f {\"a\":1}>then");
+    check(o, "<function_calls>f of x</function_calls>", "<function_calls>f of x</function_calls>");
+    o = TOOLS(PL_REPLY_FUNCTIONGEMMA);
+    check(o,
+          "<start_function_call>call:f{city:<escape>Pa\"ris<escape>,days:2,tags:[<escape>x, y<escape>],in:{deep "
+          "key:true}}<end_function_call><start_function_call>call:g{}<end_function_call>",
+          "<f {\"city\":\"Pa\\\"ris\",\"days\":2,\"tags\":[\"x, y\"],\"in\":{\"deep key\":true}}><g {}>");
+    check(o, "<start_function_call>call:f{\"a\": \"b\"}<end_function_call>", "<f {\"a\":\"b\"}>");
+    check(o, "<start_function_call>call:f{a<end_function_call>", "<start_function_call>call:f{a<end_function_call>");
+    check(TOOLS(PL_REPLY_JSON), "<|tool_call>call:f{a:<|\"|>b<|\"|>}<tool_call|>", "<f {\"a\":\"b\"}>");
+    check(TOOLS(PL_REPLY_JSON), "<|tool_call_start|>[f(a='x'), g()]<|tool_call_end|>", "<f {\"a\":\"x\"}><g {}>");
+    check(TOOLS(PL_REPLY_LLAMA), "[f(a='x'), weather(b=None)]", "<f {\"a\":\"x\"}><weather {\"b\":null}>");
+    check(TOOLS(PL_REPLY_LLAMA), "[other(a='x')]", "[other(a='x')]");
+    check(TOOLS(PL_REPLY_LLAMA), "[f", "[f");
+}
+
+/* The name on the first line, as GLM-4 writes it. */
+static void glm(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_GLM);
+    check(o, "\nweather\n{\"city\": \"x\"}", "<weather {\"city\": \"x\"}>");
+    check(o, "<think>so</think>\nf\n{}", "(so)<f {}>");
+    check(o, "weather\nis fine", "weather\nis fine");
+    check(o, "other\n{}", "other\n{}");
+    check(o, "weather\n", "weather\n");
+    o.tools = false;
+    check(o, "f\n{}", "f\n{}");
+}
+
 static void reasoning(void **state) {
     (void)state;
     struct pl_reply_options o = {.kind = PL_REPLY_HERMES, .reasoning = true};
@@ -244,7 +303,12 @@ static void reasoning(void **state) {
     check(o, "<thin", "<thin");
     check(o, "<think>never ends \n", "(never ends)");
     check(o, "<think>\n\n</think>\n\nhi \n", "hi \n");
-    o.in_reasoning = true;
+    check(o, "[THINK]hm[/THINK]hi", "(hm)hi");
+    check(o, "<|START_THINKING|>hm</think><|END_THINKING|>hi", "(hm</think>)hi");
+    assert_null(pl_reply_opens_reasoning("<think> so", 10));
+    assert_string_equal(pl_reply_opens_reasoning("a<think>\n", 9), "</think>");
+    assert_string_equal(pl_reply_opens_reasoning("[THINK]", 7), "[/THINK]");
+    o.in_reasoning = "</think>";
     check(o, "hm\n</think>\n\nhi", "(hm)hi");
     o.tools = true;
     check(o, "hm</think>\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", "(hm)<f {}>");
@@ -263,6 +327,13 @@ static void formats(void **state) {
                  {"{% if tools %}<tool_call>\\n<function=", PL_REPLY_XML, true},
                  {"{{ tools }}" DS_CALLS, PL_REPLY_DEEPSEEK, true},
                  {"<|channel|>{{ tools }}", PL_REPLY_HARMONY, true},
+                 {"{{ tools }}<|tool_call|>", PL_REPLY_GRANITE, true},
+                 {"{{ tools }}<TOOLCALL><|start_header_id|>", PL_REPLY_NEMOTRON, true},
+                 {"{{ tools }}<tool_calls>", PL_REPLY_JAMBA, true},
+                 {"{{ tools }}<|START_ACTION|>", PL_REPLY_COMMAND, true},
+                 {"{{ tools }}<function_calls>", PL_REPLY_OLMO, true},
+                 {"<start_of_turn><start_function_call>", PL_REPLY_FUNCTIONGEMMA, false},
+                 {"<|observation|>", PL_REPLY_GLM, false},
                  {"<|im_start|>", PL_REPLY_JSON, false},
                  {"", PL_REPLY_JSON, false}};
     for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
@@ -271,7 +342,9 @@ static void formats(void **state) {
         assert_int_equal(tools, cases[i].tools);
     }
     assert_true(pl_reply_is_mark("[TOOL_CALLS]", 12));
+    assert_true(pl_reply_is_mark("<|END_ACTION|>", 14));
     assert_false(pl_reply_is_mark("<|im_end|>", 10));
+    assert_false(pl_reply_is_mark("", 0));
 }
 
 static void every_allocation_may_fail(void **state) {
@@ -295,11 +368,19 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),   cmocka_unit_test(llama_and_json),
-        cmocka_unit_test(mistral),  cmocka_unit_test(gemma),
-        cmocka_unit_test(qwen_xml), cmocka_unit_test(deepseek),
-        cmocka_unit_test(harmony),  cmocka_unit_test(reasoning),
-        cmocka_unit_test(formats),  cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(hermes),
+        cmocka_unit_test(llama_and_json),
+        cmocka_unit_test(mistral),
+        cmocka_unit_test(gemma),
+        cmocka_unit_test(qwen_xml),
+        cmocka_unit_test(deepseek),
+        cmocka_unit_test(harmony),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(wrapped),
+        cmocka_unit_test(bodies),
+        cmocka_unit_test(glm),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

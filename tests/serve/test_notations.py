@@ -21,6 +21,13 @@ NOTATIONS = {  # what a template shows of it, and how an answer must begin and e
     "qwen3-coder": ("<tool_call> <function=", "<tool_call>\n<function=", "</function>\n</tool_call>"),
     "deepseek v3": (DS("calls\u2581begin") + " ```json", DS("calls\u2581begin") + DS("call\u2581begin") + "function" + DS("sep"), DS("calls\u2581end")),
     "deepseek v3.1": (DS("calls\u2581begin"), DS("calls\u2581begin") + DS("call\u2581begin"), DS("calls\u2581end")),
+    "granite": ("<|tool_call|>", '<|tool_call|>[{"name": "', "}]"),
+    "nemotron": ("<TOOLCALL>", '<TOOLCALL>[{"name": "', "}]</TOOLCALL>"),
+    "jamba": ("<tool_calls>", '<tool_calls>[\n{"name": "', "}\n]</tool_calls>"),
+    "command": ("<|START_ACTION|>", '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "', "}\n]<|END_ACTION|>"),
+    "olmo": ("<function_calls>", '<function_calls>[{"name": "', "}]</function_calls>"),
+    "functiongemma": ("<start_function_call>", "<start_function_call>call:", "}<end_function_call>"),
+    "glm": ("<|observation|>", ("weather\n{", "numbers\n{"), "}"),
     "gpt-oss": ("<|channel|>", "<|channel|>", "}"),
     "json": ("", ('{"name": "', '[{"name": "'), ("}", "]")),
 }
