@@ -11,7 +11,7 @@ static const size_t rows_of[SEQS] = {70, 5}, past_of[SEQS] = {33, 0};
 struct bed {
     struct pl_tensor k_t[H], v_t[H];
     const struct pl_cpu_weight *k[H], *v[H];
-    double wk[H][L][N], wv[H][V][L];
+    double wk[H][L][N], wv[H][V][L], key[SEQS][LONGEST][H][N];
     enum pl_dtype cache;
     float latents[SEQS][LONGEST][D]; /* as the cache holds them */
     uint32_t pages[SEQS][PAGES];
@@ -55,6 +55,12 @@ static void open_bed(struct bed *b, struct pl_cpu *c, enum pl_dtype weights, enu
             for (size_t i = 0; i < D; i++)
                 b->latents[s][t][i] = stored(b, (b->pages[s][t / PAGE] * PAGE + t % PAGE) * D + i, rng_uniform(&seed));
     }
+    memset(b->key, 0, sizeof b->key);
+    for (size_t s = 0; s < SEQS; s++)
+        for (size_t t = 0; t < past_of[s] + rows_of[s]; t++)
+            for (size_t h = 0; h < H; h++)
+                for (size_t r = 0; r < L; r++)
+                    for (size_t i = 0; i < N; i++) b->key[s][t][h][i] += b->wk[h][r][i] * (double)b->latents[s][t][r];
     for (size_t i = 0; i < ROWS * H * (N + R); i++) b->q[i] = rng_uniform(&seed);
     for (size_t i = 0; i < ROWS * H * D; i++) b->qa[i] = rng_uniform(&seed);
 }
@@ -79,8 +85,7 @@ static void define(struct bed *b, enum fault f) {
                 for (size_t k = 0; k < seen; k++) {
                     const float *c = b->latents[s][k];
                     score[k] = 0;
-                    for (size_t r = 0; r < L; r++)
-                        for (size_t i = 0; i < N; i++) score[k] += (double)q[i] * b->wk[h][r][i] * (double)c[r];
+                    for (size_t i = 0; i < N; i++) score[k] += (double)q[i] * b->key[s][k][h][i];
                     for (size_t i = 0; i < R; i++)
                         score[k] += (double)(f == NOT_ROTATED ? q[N + i] : turned[i]) * (double)c[L + i];
                     top = fmax(top, score[k] *= scale);

@@ -107,7 +107,8 @@ static void every_type_every_row_count(void **state) {
         struct pl_cpu *c = cpu_make(isa, 2);
         for (size_t k = 0; k < WEIGHT_CASES; k++) {
             size_t grain = case_grain(&weight_cases[k]);
-            for (size_t rows = 1; rows <= 64; rows += isa == PL_ISA_SCALAR ? 9 : isa == PL_ISA_AMX ? 3 : PL_TEST_ROW_STEP) {
+            const size_t step = isa == PL_ISA_SCALAR ? 9 : isa == PL_ISA_AMX ? 3 : PL_TEST_ROW_STEP;
+            for (size_t rows = 1; rows <= 64; rows += rows < 24 ? step : step * PL_TEST_SHARE) {
                 size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
                 check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, false}, rows % 2,
                               rows % 3 == 0);
@@ -125,7 +126,7 @@ static void fine_products(void **state) {
         struct pl_cpu *c = cpu_make(isa, 2);
         for (size_t k = 0; k < WEIGHT_CASES; k++) {
             size_t grain = case_grain(&weight_cases[k]);
-            for (size_t rows = 1; rows <= 64; rows += rows < 9 ? 1 : isa == PL_ISA_SCALAR ? 26 : 5) {
+            for (size_t rows = 1; rows <= 64; rows += PL_TEST_ROW_STEP * (rows < 9 ? 1 : isa == PL_ISA_SCALAR ? 26 : 5)) {
                 size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
                 check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, true}, rows % 2,
                               rows % 3 == 0);

@@ -155,6 +155,15 @@ static const struct golden_case cases[] = {
     {"glm4-mlx3", "glm4-mlx3", true, false},
 };
 
+/* A build for an emulator (tests/cpu/test_aarch64.py) has no JSON. */
+static bool readable(const char *path) {
+#ifdef PL_TEST_EMULATED
+    return strstr(path, ".gguf") != NULL;
+#else
+    return path != NULL;
+#endif
+}
+
 static float got[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
 
 struct distance {
@@ -200,6 +209,7 @@ static bool is_stepped(const char *path) { return strncmp(path, "bitnet", 6) == 
 static void check(const char *isa, enum pl_dtype kv, struct bound b) {
     bool good = true;
     for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        if (!readable(cases[i].path)) continue;
         struct distance d = distance_of(&cases[i], isa, kv);
         double max = cases[i].quantised ? b.quantised_max : b.exact_max, rms = cases[i].quantised ? b.quantised_rms : max;
         print_message("# %-12s %-16s kv %-4s worst position: max %.2e (limit %.0e), rms %.2e (limit %.0e)\n", isa,
