@@ -23,7 +23,8 @@ from transformers.integrations import replace_with_bitnet_linear
 from transformers.integrations.bitnet import pack_weights
 from transformers.utils.quantization_config import BitNetQuantConfig
 
-from make_golden import ROOT, TOKENS, build, exact, expected, mlx_packed, write_bin
+from golden.to_mlx import mlx_packed
+from golden.weights import ROOT, TOKENS, build, exact, expected, write_bin
 
 BASE = dict(architectures=["BitNetForCausalLM"], model_type="bitnet", hidden_act="relu2", hidden_size=64, intermediate_size=96,
             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=96, max_position_embeddings=128,

@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models import plamo2
 from mlx_lm.utils import load_model
 
-from make_golden import ROOT, TOKENS, exact, write_bin, write_hf
+from golden.weights import ROOT, TOKENS, exact, write_bin, write_hf
 
 BASE = dict(architectures=["Plamo2ForCausalLM"], model_type="plamo2", vocab_size=96, hidden_size=32, intermediate_size=48,
             num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, hidden_size_per_head=16,
