@@ -76,6 +76,9 @@ static enum pl_status read_template(struct render *r, struct pl_err *err) {
         if (s != PL_OK && s != PL_NOT_FOUND) return s;
     }
     struct pl_str source;
+    bool tools = r->name == NULL && json_array_size(r->tools) > 0 && r->template_file == NULL;
+    if (tools && pl_file_chat_template(r->f, "tool_use", &source))
+        return pl_template_parse(source.data, source.len, &r->tmpl, err);
     if (r->template_file != NULL) {
         PL_TRY(pl_cmd_read_file(r->template_file, PL_TEXT_BYTES_MAX, &r->source, err));
         source = (struct pl_str){pl_buf_cstr(&r->source), r->source.len};

@@ -280,6 +280,7 @@ void plumb_engine_destroy(struct plumb_engine *e) {
     if (e->model != NULL) pl_model_destroy(e->model);
     if (e->ops != NULL) pl_ops_destroy(e->ops);
     if (e->tmpl != NULL) pl_template_destroy(e->tmpl);
+    if (e->tmpl_tools != NULL) pl_template_destroy(e->tmpl_tools);
     if (e->tok != NULL) pl_tokenizer_destroy(e->tok);
     if (e->file != NULL) pl_file_close(e->file);
     pl_free(e->model_path);

@@ -35,8 +35,8 @@ struct plumb_engine {
     struct plumb_engine_options opt; /* strings are copies owned by the engine */
     char *model_path, *isa;
     struct pl_file *file;
-    struct pl_tokenizer *tok; /* NULL: the file has none, text is refused */
-    struct pl_template *tmpl; /* parsed on first use */
+    struct pl_tokenizer *tok;              /* NULL: the file has none, text is refused */
+    struct pl_template *tmpl, *tmpl_tools; /* parsed on first use; the latter, "tool_use", where the file has it */
     struct pl_ops *ops;
     struct pl_model *model;
     struct pl_model_config config;
@@ -148,6 +148,7 @@ bool pl_sampler_draw_of(const struct pl_sampler *s, uint64_t position, struct pl
 
 /* Text. Without a tokenizer or template in the file these are PL_UNSUPPORTED, with what to do instead. */
 enum pl_status pl_engine_need_text(const struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
+bool pl_engine_chat_template(const struct plumb_engine *e, bool tools, struct pl_str *source); /* false: it has none */
 enum pl_status pl_engine_render(struct plumb_engine *e, const json_t *messages, const json_t *tools, bool generation_prompt,
                                 const json_t *extra, struct pl_rendered *out, struct pl_err *err) PL_MUST_CHECK;
 /* Renders and encodes; user content is untrusted. ids is appended to. */

@@ -35,16 +35,24 @@ json_t *pl_chat_vars(const json_t *messages, const json_t *tools, bool generatio
     return NULL;
 }
 
-static enum pl_status need_template(struct plumb_engine *e, struct pl_err *err) {
-    if (e->tmpl != NULL) return PL_OK;
+/* As transformers chooses: where there are tools, the template "tool_use", if the file has one of that name. */
+bool pl_engine_chat_template(const struct plumb_engine *e, bool tools, struct pl_str *source) {
+    return (tools && pl_file_chat_template(e->file, "tool_use", source)) || pl_file_chat_template(e->file, NULL, source);
+}
+
+static enum pl_status need_template(struct plumb_engine *e, bool tools, const struct pl_template **out, struct pl_err *err) {
     struct pl_str source;
-    if (!pl_file_chat_template(e->file, NULL, &source))
+    struct pl_template **kept = tools && pl_file_chat_template(e->file, "tool_use", &source) ? &e->tmpl_tools : &e->tmpl;
+    *out = *kept;
+    if (*out != NULL) return PL_OK;
+    if (!pl_engine_chat_template(e, tools, &source))
         PL_FAIL(err, PL_UNSUPPORTED,
                 "%.300s has no chat template, so it completes text only (plumb generate -m MODEL -p TEXT); plumb render "
                 "shows a template of your own",
                 e->model_path);
-    enum pl_status s = pl_template_parse(source.data, source.len, &e->tmpl, err);
+    enum pl_status s = pl_template_parse(source.data, source.len, kept, err);
     if (s != PL_OK) pl_err_note(err, "reading the chat template of %.200s", e->model_path);
+    *out = *kept;
     return s;
 }
 
@@ -82,13 +90,14 @@ void pl_chat_specials_deinit(struct pl_chat_specials *sp) {
 
 enum pl_status pl_engine_render(struct plumb_engine *e, const json_t *messages, const json_t *tools, bool generation_prompt,
                                 const json_t *extra, struct pl_rendered *out, struct pl_err *err) {
-    PL_TRY(need_template(e, err));
+    const struct pl_template *t;
+    PL_TRY(need_template(e, tools != NULL, &t, err));
     struct pl_chat_specials sp = {0};
     json_t *vars = NULL;
     if (pl_chat_specials_read(e->tok, &sp) == PL_OK) vars = pl_chat_vars(messages, tools, generation_prompt, &sp, extra);
     pl_chat_specials_deinit(&sp);
     if (vars == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the variables of the chat template");
-    enum pl_status s = pl_template_render(e->tmpl, vars, pl_chat_trusted, NULL, -1, out, err);
+    enum pl_status s = pl_template_render(t, vars, pl_chat_trusted, NULL, -1, out, err);
     json_decref(vars);
     return s;
 }

@@ -208,12 +208,12 @@ enum MHD_Result handle_props(struct exchange *x) {
     struct pl_str tmpl = {"", 0};
     (void)pl_file_chat_template(e->file, NULL, &tmpl);
     return answer_json(x, 200,
-                       json_pack("{s:s, s:s, s:s, s:s, s:o, s:i, s:i, s:i, s:s%, s:{s:i}}", "model_alias", s->model_name,
-                                 "model_path", s->opt.model_path != NULL ? s->opt.model_path : "", "backend",
+                       json_pack("{s:s, s:s, s:s, s:s, s:o, s:i, s:i, s:i, s:s%, s:o, s:{s:i}}", "model_alias",
+                                 s->model_name, "model_path", s->opt.model_path != NULL ? s->opt.model_path : "", "backend",
                                  pl_ops_describe(e->ops), "build", plumb_build_id(), "fingerprint",
                                  pl_engine_fingerprint_json(e), "total_slots", (int)n.max_running, "n_ctx", (int)e->context,
-                                 "kv_pages", (int)n.page_count, "chat_template", tmpl.data, tmpl.len,
-                                 "default_generation_settings", "n_ctx", (int)e->context));
+                                 "kv_pages", (int)n.page_count, "chat_template", tmpl.data, tmpl.len, "chat_template_shows",
+                                 traits_json(&s->traits), "default_generation_settings", "n_ctx", (int)e->context));
 }
 
 enum MHD_Result handle_slots(struct exchange *x) {

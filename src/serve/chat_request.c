@@ -237,9 +237,11 @@ enum pl_status chat_request_check(const struct pl_server *s, struct chat_request
         json_decref(q->tools);
         q->tools = NULL;
     }
-    if (q->tools != NULL && !s->template_tools && describe_tools(q) != PL_OK)
+    enum tools_place place = s->traits.tools;
+    if (q->tools != NULL && place == TOOLS_DESCRIBED && describe_tools(q) != PL_OK)
         return param_bad(pe, "tools", PL_NO_MEMORY, "no memory for the tools");
-    return PL_OK;
+    if (q->tools != NULL && place != TOOLS_DESCRIBED && place != TOOLS_VARIABLE) PL_TRY(traits_place_tools(s, q, pe));
+    return traits_apply(s, q, pe);
 }
 
 /* ---------- rendering ---------- */
@@ -289,16 +291,25 @@ static enum pl_status continue_final(const struct chat_request *q, struct pl_ren
     return PL_OK;
 }
 
+static enum pl_status render_once(const struct pl_server *s, const struct chat_request *q, struct pl_rendered *out,
+                                  struct param_error *pe) {
+    const json_t *tools = s->traits.tools == TOOLS_VARIABLE ? q->tools : NULL;
+    json_t *messages = traits_messages(&s->traits, q->messages);
+    if (messages == NULL) return param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    enum pl_status st = pl_engine_render(s->engine, messages, tools, !q->no_generation_prompt, q->extra, out, &pe->err);
+    json_decref(messages);
+    return st;
+}
+
 static enum pl_status render(const struct pl_server *s, struct chat_request *q, struct pl_rendered *out,
                              struct param_error *pe) {
-    const json_t *tools = s->template_tools ? q->tools : NULL;
     if (q->continue_final) q->no_generation_prompt = true;
-    enum pl_status st = pl_engine_render(s->engine, q->messages, tools, !q->no_generation_prompt, q->extra, out, &pe->err);
+    enum pl_status st = render_once(s, q, out, pe);
     if (st == PL_INVALID && arguments_as_text(q->messages)) {
         pl_rendered_deinit(out);
         *out = (struct pl_rendered){0};
         pe->err = (struct pl_err){0};
-        st = pl_engine_render(s->engine, q->messages, tools, !q->no_generation_prompt, q->extra, out, &pe->err);
+        st = render_once(s, q, out, pe);
     }
     if (st == PL_OK && q->continue_final) return continue_final(q, out, pe);
     if (st != PL_OK) snprintf(pe->param, sizeof pe->param, "messages");
@@ -327,7 +338,8 @@ static enum pl_status keep_names(const json_t *tools, struct pl_reply_options *o
 static enum pl_status setup_reply(const struct pl_server *s, const struct chat_request *q, const struct pl_rendered *r,
                                   struct job *j, struct param_error *pe) {
     struct pl_reply_options *o = &j->params.reply;
-    *o = (struct pl_reply_options){.kind = q->tools != NULL && !s->template_tools ? PL_REPLY_JSON : s->reply_kind,
+    *o = (struct pl_reply_options){.kind = q->tools != NULL && s->traits.tools == TOOLS_DESCRIBED ? PL_REPLY_JSON
+                                                                                                  : s->reply_kind,
                                    .tools = q->tools != NULL,
                                    .reasoning = !q->no_reasoning,
                                    .in_reasoning = pl_reply_opens_reasoning(pl_buf_cstr(&r->text), r->text.len),

@@ -487,8 +487,10 @@ static void read_template(struct pl_server *s) {
     struct pl_str t = {"", 0};
     struct pl_err err = {0};
     struct pl_rendered out = {0};
-    (void)pl_file_chat_template(s->engine->file, NULL, &t);
-    s->reply_kind = pl_reply_format(t.data, t.len, &s->template_tools);
+    (void)pl_engine_chat_template(s->engine, true, &t);
+    bool knows;
+    s->reply_kind = pl_reply_format(t.data, t.len, &knows);
+    s->traits.tools = knows ? TOOLS_VARIABLE : TOOLS_DESCRIBED;
     s->call_args = t.len > 0 && memmem(t.data, t.len, "[ARGS]", 6) != NULL;
     s->call_fence = t.len > 0 && memmem(t.data, t.len, "```json", 7) != NULL;
     for (size_t i = 0; i < PL_COUNT_OF(none) && t.len > 0; i++)
@@ -498,6 +500,7 @@ static void read_template(struct pl_server *s) {
         pl_log(PL_LOG_INFO, "chat is refused until this is mended: %s", err.text);
     pl_rendered_deinit(&out);
     json_decref(messages);
+    traits_read(s);
 }
 
 enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_options *opt, struct pl_server **out,

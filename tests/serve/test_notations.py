@@ -81,7 +81,8 @@ def case(name):
     def test():
         directory = tempfile.mkdtemp()
         try:
-            tiny_chat_model.TEMPLATE = "{# tools " + mark + " #}" + TEMPLATE if mark else TEMPLATE
+            shown = "{# " + mark + " #}{% for t in tools %}{{ t.function.name }}{% endfor %}"  # tools must be seen in the prompt
+            tiny_chat_model.TEMPLATE = shown + TEMPLATE if mark else TEMPLATE
             tiny_chat_model.write(directory, context=1024)
             s = Server(directory)
             named = {"type": "function", "function": {"name": "weather"}}
