@@ -149,6 +149,31 @@ $(O)/tests/%: $(O)/tests/%.o $(O)/libplumb.a
 	@echo "  LD  $@"
 	$(Q)$(CC) $(PL_CFLAGS) -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS) -lcmocka
 
+# The AVX-512, AMX and AVX-VNNI tables made of AVX2 (tests/cpu/emulated/), and the tests of src/cpu linked with them in
+# place of the library's own: tests/cpu/test_emulated.py runs them. Nothing else is linked with these objects.
+EMU      := $(O)/emulated
+EMU_OBJS := $(patsubst %.c,$(EMU)/%.o,$(filter src/cpu/avx512_%.c src/cpu/avx2_vnni.c src/cpu/cpu.c,$(SRCS)))
+EMU_CC    = $(CC) $(PL_CFLAGS) -O1 -g0 -MMD -MP -c -o $@ $<
+EMU_ISA  := -mavx2 -mfma -mf16c -mbmi2 -Wno-psabi -include tests/cpu/emulated/avx512.h
+$(EMU)/src/cpu/avx%.o: src/cpu/avx%.c $(O)/flags
+	@mkdir -p $(@D)
+	@echo "  CC  $< (emulated)"
+	$(Q)$(EMU_CC) $(EMU_ISA)
+$(EMU)/wrong.o: src/cpu/avx512_groups.c $(O)/flags
+	@mkdir -p $(@D)
+	@echo "  CC  $< (emulated, with a wrong instruction)"
+	$(Q)$(EMU_CC) $(EMU_ISA) -DPL_WRONG_INSTRUCTION
+$(EMU)/%.o: %.c $(O)/flags
+	@mkdir -p $(@D)
+	@echo "  CC  $< (emulated)"
+	$(Q)$(EMU_CC) -DPL_AVX512_EMULATED -DPL_TEST_FIRST_ISA=PL_ISA_AVX_VNNI -DPL_TEST_ROW_STEP=3
+$(EMU)/test_%: $(EMU)/tests/cpu/test_%.o $(EMU_OBJS) $(O)/libplumb.a
+	@echo "  LD  $@"
+	$(Q)$(CC) $(PL_CFLAGS) -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS) -lcmocka
+$(EMU)/test_wrong: $(EMU)/tests/cpu/test_matmul.o $(EMU)/wrong.o $(filter-out %/avx512_groups.o,$(EMU_OBJS)) $(O)/libplumb.a
+	@echo "  LD  $@"
+	$(Q)$(CC) $(PL_CFLAGS) -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS) -lcmocka
+
 $(O)/fuzz/fuzz_%: $(O)/fuzz/fuzz_%.o $(O)/libplumb.a
 	@echo "  LD  $@"
 	$(Q)$(CC) $(PL_CFLAGS) -fsanitize=fuzzer -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS)

@@ -12,7 +12,7 @@ libedit-dev libmicrohttpd-dev zlib1g-dev libkissfft-dev
 ca-certificates"
 demo_packages="python3 python3-pip" # pip knows the package index that holds the demo model
 check_packages="libcmocka-dev clang clang-format libclang-rt-dev pocl-opencl-icd ocl-icd-libopencl1 curl valgrind python3 python3-venv python3-pip git
-gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libsimde-dev"
 optional_packages="libamdhip64-5" # hipRTC: without it the HIP compile gates are skipped, and say so
 
 case $what in
@@ -30,6 +30,7 @@ present() {
     gcc | make | clang | clang-format | python3 | git | curl | valgrind) command -v "$1" > /dev/null 2>&1 ;;
     gcc-aarch64-linux-gnu) command -v aarch64-linux-gnu-gcc > /dev/null 2>&1 ;;
     libc6-dev-arm64-cross) printf '#include <stdio.h>\n' | aarch64-linux-gnu-gcc -x c -fsyntax-only - > /dev/null 2>&1 ;;
+    libsimde-dev) printf '#include <simde/x86/avx512.h>\n' | ${CC:-gcc} -E -x c - > /dev/null 2>&1 ;;
     qemu-user) command -v qemu-aarch64 > /dev/null 2>&1 ;;
     libc6-dev) compiles '#include <stdio.h>' ;;
     libjansson-dev) compiles '#include <jansson.h>' ;;

@@ -135,7 +135,13 @@ Q8_INLINE struct q8_scales load_scales(const struct q8_instance k, const struct 
 /* d + w . the four activations at q, met by every lane. gcc 12 keeps the broadcast a separate instruction; as part of
  * the product it costs no slot and no register. */
 Q8_INLINE __m512i dot4(__m512i d, __m512i w, const int8_t *q) {
+#if defined(PL_AVX512_EMULATED)
+    int32_t four;
+    __builtin_memcpy(&four, q, 4);
+    d = _mm512_dpbusd_epi32(d, w, _mm512_set1_epi32(four));
+#else
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(d) : "v"(w), "m"(*(const int8_t(*)[4])q));
+#endif
     return d;
 }
 Q8_INLINE __m512i start(const unsigned offset_log2, int32_t nsum) {

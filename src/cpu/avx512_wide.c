@@ -20,9 +20,13 @@ Q8_INLINE __m512i to_bf16(const bool emulated, __m512 a, __m512 b) {
                                              23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
         return _mm512_permutex2var_epi16(rounded(a), odd, rounded(b));
     }
+#if defined(PL_AVX512_EMULATED)
+    return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+#else
     __m512i out;
     __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(out) : "v"(a), "v"(b));
     return out;
+#endif
 }
 Q8_INLINE __mmask16 lanes_below(size_t n) { return n >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1u); }
 

@@ -34,10 +34,16 @@ static inline void rng_fill(uint64_t *s, float *x, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = rng_value(s);
 }
 
-/* Where the CPU has no tiles, the AMX table runs with its instructions in C, so that it is tested everywhere. */
+/* Where the CPU has no tiles, the AMX table runs with its instructions in C, so that it is tested everywhere; and always
+ * where the vectors are emulated too (emulated/). */
+#if defined(PL_AVX512_EMULATED)
+enum { TEST_EMULATED = 1 };
+#else
+enum { TEST_EMULATED = 0 };
+#endif
 #ifndef PL_TEST_REAL_ONLY
 __attribute__((constructor)) static void emulate_amx(void) {
-    if (!pl_cpu_isa_available(PL_ISA_AMX)) pl_cpu_emulate_amx(true);
+    if (TEST_EMULATED || !pl_cpu_isa_available(PL_ISA_AMX)) pl_cpu_emulate_amx(true);
 }
 #endif
 
