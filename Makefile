@@ -166,7 +166,7 @@ $(EMU)/wrong.o: src/cpu/avx512_groups.c $(O)/flags
 $(EMU)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "  CC  $< (emulated)"
-	$(Q)$(EMU_CC) -DPL_AVX512_EMULATED -DPL_TEST_FIRST_ISA=PL_ISA_AVX_VNNI -DPL_TEST_ROW_STEP=3
+	$(Q)$(EMU_CC) -DPL_AVX512_EMULATED -DPL_TEST_EMULATED
 $(EMU)/test_%: $(EMU)/tests/cpu/test_%.o $(EMU_OBJS) $(O)/libplumb.a
 	@echo "  LD  $@"
 	$(Q)$(CC) $(PL_CFLAGS) -o $@ $^ $(PL_LDFLAGS) $(CMD_LIBS) -lcmocka

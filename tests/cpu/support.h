@@ -79,13 +79,18 @@ static inline struct pl_cpu *cpu_make(enum pl_isa isa, int threads) {
     return c;
 }
 
-/* Runs body once for each instruction set of this machine, from the plainest on. Under an emulator (test_aarch64.py) from
- * the first with kernels of its own on, where there is one, and over fewer sizes. */
-#ifdef PL_TEST_EMULATED
+/* Runs body once for each instruction set of this machine, from the plainest on. Under an emulator (test_aarch64.py,
+ * test_emulated.py) from the first that it is there for, and over fewer sizes. */
+#if defined(PL_AVX512_EMULATED)
+#define PL_TEST_FIRST_ISA PL_ISA_AVX_VNNI
+#elif defined(PL_TEST_EMULATED)
 #define PL_TEST_FIRST_ISA (pl_cpu_best_isa() < PL_ISA_NEON ? PL_ISA_SCALAR : PL_ISA_NEON)
-enum { PL_TEST_ROW_STEP = 3, PL_TEST_SHARE = 4 };
 #else
 #define PL_TEST_FIRST_ISA PL_ISA_SCALAR
+#endif
+#ifdef PL_TEST_EMULATED
+enum { PL_TEST_ROW_STEP = 3, PL_TEST_SHARE = 4 };
+#else
 enum { PL_TEST_ROW_STEP = 1, PL_TEST_SHARE = 1 }; /* between row counts, where every one is tried; 1/share of the width */
 #endif
 #define FOR_EACH_ISA(isa)                                                \

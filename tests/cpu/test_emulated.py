@@ -9,7 +9,7 @@ sys.path.insert(0, os.getcwd())
 from tests.tap import Skip, case, main  # noqa: E402
 
 OUT = "build/release/emulated"
-TESTS = ["matmul", "amx", "rows", "attention", "latent", "moe", "ssm", "ternary", "wrong"]
+TESTS = ["matmul", "passes", "amx", "rows", "attention", "latent", "moe", "ssm", "ternary", "wrong"]
 MARK = b"plumb: vectors of 512 bits made of AVX2"  # tests/cpu/emulated/avx512.h
 
 
@@ -50,6 +50,7 @@ def norms_activations_and_rotation_agree():
 @case
 def products_of_every_type_agree_with_the_reference():
     run("matmul")
+    run("passes")
 
 
 @case
