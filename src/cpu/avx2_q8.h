@@ -197,45 +197,61 @@ Q8_INLINE void q8_block(const struct q8_instance k, const unsigned char *p, __m2
     }
 }
 
-/* n (1, 2, 4) activation rows against half `h8 / 8` of a tile. */
-Q8_INLINE void q8_run(const struct q8_instance k, const int n, const struct pl_cpu_weight *w, size_t tile_index, size_t h8,
-                      const struct cpu_act_group *g, float *y, size_t y_stride, const float *bias, bool accumulate) {
+/* n (1, 2, 4) activation rows against `halves` halves of a tile from h8 on. Both at once read memory evenly: half by half,
+ * the second one would be waited for with nothing asked of memory. */
+Q8_INLINE void q8_run(const struct q8_instance k, const int n, const int halves, const struct pl_cpu_weight *w,
+                      size_t tile_index, size_t h8, const struct cpu_act_group *g, float *y, size_t y_stride,
+                      const float *bias, bool accumulate) {
     const unsigned char *tile = w->tiles + tile_index * w->layout.bytes, *a = g->data;
     __m256i book = _mm256_setzero_si256();
     if (k.book != NULL) book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)k.book));
-    __m256 acc[4];
-#pragma GCC unroll 4
-    for (int m = 0; m < n; m++) acc[m] = _mm256_setzero_ps();
+    __m256 acc[2][4];
+#pragma GCC unroll 8
+    for (int m = 0; m < 4 * halves; m++) acc[m / 4][m % 4] = _mm256_setzero_ps();
     for (size_t b = 0; b < w->layout.blocks; b++, a += (size_t)n * ACT_ROW_BYTES) {
-        struct q8_scales s = load_scales(k, w, tile, b, h8);
-        const unsigned char *p = tile + b * w->layout.plane_bytes + 4 * h8;
         if (h8 == 0) cpu_prefetch_block(k.storage, k.scale, &w->layout, tile, b);
-        if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
-            q8_block(k, p, book, &s, a, 0, n, acc);
-            q8_block(k, p, book, &s, a, 1, n, acc);
-        } else {
-            q8_block(k, p, book, &s, a, -1, n, acc);
+#pragma GCC unroll 2
+        for (int i = 0; i < halves; i++) {
+            const size_t at = h8 + 8 * (size_t)i;
+            struct q8_scales s = load_scales(k, w, tile, b, at);
+            const unsigned char *p = tile + b * w->layout.plane_bytes + 4 * at;
+            if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
+                q8_block(k, p, book, &s, a, 0, n, acc[i]);
+                q8_block(k, p, book, &s, a, 1, n, acc[i]);
+            } else {
+                q8_block(k, p, book, &s, a, -1, n, acc[i]);
+            }
         }
     }
-    size_t row = tile_index * TILE_ROWS + h8;
+#pragma GCC unroll 2
+    for (int i = 0; i < halves; i++) {
+        const size_t at = h8 + 8 * (size_t)i, row = tile_index * TILE_ROWS + at;
 #pragma GCC unroll 4
-    for (int m = 0; m < n; m++)
-        q8_store(w, row, acc[m], bias != NULL ? bias + h8 : NULL, accumulate, y + (size_t)m * y_stride + h8);
+        for (int m = 0; m < n; m++)
+            q8_store(w, row, acc[i][m], bias != NULL ? bias + at : NULL, accumulate, y + (size_t)m * y_stride + at);
+    }
 }
 
 #include "cpu/avx2_groups.h"
+
+/* Both halves together, but of four rows only where products are slow: elsewhere their sums do not all stay in registers. */
+Q8_INLINE void q8_rows(const struct q8_instance k, const int n, const struct pl_cpu_weight *w, size_t tile,
+                       const struct cpu_act_group *g, float *y, size_t y_stride, const float *bias, bool accumulate) {
+    const int halves = n < 4 || k.pairs == 1 ? 2 : 1;
+#pragma GCC unroll 2
+    for (size_t h8 = 0; h8 < TILE_ROWS; h8 += 8 * (size_t)halves)
+        if (tile * TILE_ROWS + h8 < w->out) q8_run(k, n, halves, w, tile, h8, g, y, y_stride, bias, accumulate);
+}
 
 /* Defines `name`, the kernels of one format: a tile by one group of any size, by many. */
 #define Q8_KERNEL(name, ...)                                                                                       \
     static void name##_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y,   \
                             size_t y_stride, const float *bias, bool accumulate) {                                 \
         const struct q8_instance k = {__VA_ARGS__};                                                                \
-        for (size_t h8 = 0; h8 < TILE_ROWS && tile * TILE_ROWS + h8 < w->out; h8 += 8) {                           \
-            switch (g->rows) {                                                                                     \
-            case 4: q8_run(k, 4, w, tile, h8, g, y, y_stride, bias, accumulate); break;                            \
-            case 2: q8_run(k, 2, w, tile, h8, g, y, y_stride, bias, accumulate); break;                            \
-            default: q8_run(k, 1, w, tile, h8, g, y, y_stride, bias, accumulate); break;                           \
-            }                                                                                                      \
+        switch (g->rows) {                                                                                         \
+        case 4: q8_rows(k, 4, w, tile, g, y, y_stride, bias, accumulate); break;                                   \
+        case 2: q8_rows(k, 2, w, tile, g, y, y_stride, bias, accumulate); break;                                   \
+        default: q8_rows(k, 1, w, tile, g, y, y_stride, bias, accumulate); break;                                  \
         }                                                                                                          \
     }                                                                                                              \
     static void name##_groups(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, \
