@@ -1,7 +1,7 @@
 /* Which devices a test runs on, how large its shapes are, and in which order its cases run. The environment says:
  *   PLUMB_TEST_DEVICE   cuda, rocm, opencl or opencl:1: only that one (default: the first device of every kind)
- *   PLUMB_TEST_SMALL    set: the smallest shapes that still reach every kernel, for compute-sanitizer; so do sanitized
- * builds PLUMB_TEST_RACECHECK set: kernels are built so that racecheck can follow them PLUMB_TEST_SHUFFLE  seed: the cases
+ *   PLUMB_TEST_SMALL    set: the smallest shapes that still reach every kernel, for compute-sanitizer; so in sanitized
+ * builds PLUMB_TEST_RACECHECK  set: kernels are built so that racecheck can follow them PLUMB_TEST_SHUFFLE  seed: the cases
  * in a random order PLUMB_TEST_ONLY     pattern: only cases of that name */
 #ifndef TESTS_DEVICES_H
 #define TESTS_DEVICES_H
@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -26,6 +27,13 @@ static inline bool test_small(void) {
 #else
     return getenv("PLUMB_TEST_SMALL") != NULL;
 #endif
+}
+
+/* Compiled kernels go under build/ and not into the user's cache. */
+static inline void test_own_cache(void) {
+    char cache[4096];
+    assert_non_null(getcwd(cache, sizeof cache - sizeof "/build/test-cache"));
+    setenv("XDG_CACHE_HOME", strcat(cache, "/build/test-cache"), 1);
 }
 
 /* The device of that kind to test; -1 where there is none or another was asked for. */

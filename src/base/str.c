@@ -95,6 +95,17 @@ void pl_buf_printf(struct pl_buf *b, const char *fmt, ...) {
     va_end(again);
 }
 
+void pl_buf_add_word(struct pl_buf *b, const char *word) {
+    pl_buf_add_c(b, " '");
+    for (; *word != '\0'; word++) {
+        if (*word == '\'')
+            pl_buf_add_c(b, "'\\''");
+        else
+            pl_buf_add_char(b, *word);
+    }
+    pl_buf_add_char(b, '\'');
+}
+
 bool pl_buf_ok(const struct pl_buf *b) { return !b->failed; }
 const char *pl_buf_cstr(const struct pl_buf *b) { return b->data == NULL ? "" : b->data; }
 

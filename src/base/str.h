@@ -35,6 +35,8 @@ void pl_buf_add_c(struct pl_buf *b, const char *cstr);
 void pl_buf_add_char(struct pl_buf *b, char c);
 void pl_buf_add_utf8(struct pl_buf *b, uint32_t code_point);
 void pl_buf_printf(struct pl_buf *b, const char *fmt, ...) PL_PRINTF(2, 3);
+/* A space and the word in quotes, so that a shell and whoever splits like one see it as it is. */
+void pl_buf_add_word(struct pl_buf *b, const char *word);
 bool pl_buf_ok(const struct pl_buf *b);
 const char *pl_buf_cstr(const struct pl_buf *b); /* "" while empty */
 

@@ -227,6 +227,17 @@ static struct tj_val mapping_key(struct percent *p) {
     return *v;
 }
 
+/* The character of that number. */
+static struct tj_str *character(struct tj_rt *R, struct tj_val v) {
+    int64_t cp = tj_as_int(v);
+    if (cp < 0 || cp > 0x10FFFF) tj_raise(R, PL_INVALID, "%%c arg not in range(0x110000)");
+    if (cp >= 0xD800 && cp <= 0xDFFF) tj_raise(R, PL_INVALID, "surrogates not allowed");
+    struct tj_sb one;
+    tj_sb_init(R, &one);
+    tj_sb_cp(&one, (uint32_t)cp, v.taint);
+    return tj_sb_done(&one);
+}
+
 static void percent_text(struct percent *p, struct tj_sb *b, struct tj_val v, struct spec *f) {
     struct tj_rt *R = p->R;
     struct tj_str *t;
@@ -236,13 +247,7 @@ static void percent_text(struct percent *p, struct tj_sb *b, struct tj_val v, st
             t = v.s;
         } else {
             if (!tj_is_int(v)) tj_raise(R, PL_INVALID, "%%c requires int or char");
-            int64_t cp = tj_as_int(v);
-            if (cp < 0 || cp > 0x10FFFF) tj_raise(R, PL_INVALID, "%%c arg not in range(0x110000)");
-            if (cp >= 0xD800 && cp <= 0xDFFF) tj_raise(R, PL_INVALID, "surrogates not allowed");
-            struct tj_sb one;
-            tj_sb_init(R, &one);
-            tj_sb_cp(&one, (uint32_t)cp, v.taint);
-            t = tj_sb_done(&one);
+            t = character(R, v);
         }
         f->has_prec = false;
     } else if (f->type == 's') {
@@ -444,13 +449,7 @@ static void format_value(struct brace *x, struct tj_sb *b, struct tj_val v, stru
     }
     if (f.has_prec) tj_raise(R, PL_INVALID, "Precision not allowed in integer format specifier");
     if (f.type == 'c') {
-        int64_t cp = tj_as_int(v);
-        if (cp < 0 || cp > 0x10FFFF) tj_raise(R, PL_INVALID, "%%c arg not in range(0x110000)");
-        if (cp >= 0xD800 && cp <= 0xDFFF) tj_raise(R, PL_INVALID, "surrogates not allowed");
-        struct tj_sb one;
-        tj_sb_init(R, &one);
-        tj_sb_cp(&one, (uint32_t)cp, v.taint);
-        add_padded(b, tj_sb_done(&one), &f, '<');
+        add_padded(b, character(R, v), &f, '<');
         return;
     }
     if (f.type != 0 && strchr("bdnoxX", f.type) == NULL) bad_code(R, f.type, v);

@@ -139,17 +139,6 @@ static enum pl_status read_prompts(struct ab *a, struct pl_err *err) {
 
 /* ---------- sides ---------- */
 
-static void quote(struct pl_buf *b, const char *word) {
-    pl_buf_add_c(b, " '");
-    for (; *word != '\0'; word++) {
-        if (*word == '\'')
-            pl_buf_add_c(b, "'\\''");
-        else
-            pl_buf_add_char(b, *word);
-    }
-    pl_buf_add_char(b, '\'');
-}
-
 /* -m MODEL: both sides are this binary, and something must be different. */
 static enum pl_status own_commands(struct ab *a, struct pl_err *err) {
     char self[1024];
@@ -159,9 +148,9 @@ static enum pl_status own_commands(struct ab *a, struct pl_err *err) {
     struct pl_buf *commands[2] = {&a->base_command, &a->arm_command};
     const char *flags[2] = {a->base_flags, a->arm_flags};
     for (int i = 0; i < 2; i++) {
-        quote(commands[i], self);
+        pl_buf_add_word(commands[i], self);
         pl_buf_add_c(commands[i], a->counters ? " serve -m" : " generate -m");
-        quote(commands[i], a->model);
+        pl_buf_add_word(commands[i], a->model);
         if (flags[i] != NULL) pl_buf_printf(commands[i], " %s", flags[i]);
         if (!pl_buf_ok(commands[i])) PL_FAIL(err, PL_NO_MEMORY, "no memory for a command");
     }

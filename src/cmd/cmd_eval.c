@@ -38,6 +38,9 @@ static enum pl_status check(struct eval *v, struct pl_err *err) {
     if (v->reference_dtype != NULL && v->scorer.save_path == NULL)
         PL_FAIL(err, PL_USAGE, "--reference-dtype needs --save-reference: it says how that file is written");
     v->scorer.about.form = strcmp(dtype, "f32") == 0 ? PL_REFERENCE_F32 : PL_REFERENCE_F16;
+    PL_TRY(pl_cmd_can_write(v->dump_file != NULL && strcmp(v->dump_file, "-") == 0 ? NULL : v->dump_file, "dump", err));
+    PL_TRY(pl_cmd_can_write(v->scorer.save_path, "reference", err));
+    PL_TRY(pl_cmd_can_write(v->scorer.scores_path, "scores", err));
     return pl_cmd_can_record(v->witness, v->counters, err);
 }
 
@@ -63,6 +66,21 @@ enum pl_status eval_windows(struct eval *v, uint32_t context, struct pl_err *err
     a->stride = v->stride;
     a->id_count = v->ids.len;
     a->ids_hash = pl_hash64(v->ids.data, v->ids.len * sizeof *v->ids.data, 0);
+    return PL_OK;
+}
+
+enum pl_status eval_each_window(struct eval *v,
+                                enum pl_status (*run)(struct eval *v, size_t begin, size_t end, size_t first,
+                                                      struct pl_err *err),
+                                struct pl_err *err) {
+    size_t scored_to = 1, done = v->scorer.count + 1;
+    for (size_t begin = 0; scored_to < v->ids.len; begin += v->stride) {
+        size_t end = PL_MIN(begin + v->window, v->ids.len);
+        size_t first = PL_MAX(PL_MAX(scored_to, begin + 1), done);
+        if (first < end) PL_TRY(run(v, begin, end, first, err));
+        scored_to = end;
+    }
+    pl_progress_end();
     return PL_OK;
 }
 

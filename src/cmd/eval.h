@@ -37,5 +37,11 @@ enum pl_status eval_url_run(struct eval *v, struct pl_err *err) PL_MUST_CHECK;
 
 enum pl_status eval_read_ids(struct eval *v, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status eval_windows(struct eval *v, uint32_t context, struct pl_err *err) PL_MUST_CHECK;
+/* Windows of `window` ids that advance by `stride`: run scores ids first..end of one that begins at begin. Each scores only
+ * what no window before it did, and only what an interrupted run has not. */
+enum pl_status eval_each_window(struct eval *v,
+                                enum pl_status (*run)(struct eval *v, size_t begin, size_t end, size_t first,
+                                                      struct pl_err *err),
+                                struct pl_err *err) PL_MUST_CHECK;
 
 #endif

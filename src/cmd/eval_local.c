@@ -59,20 +59,6 @@ static enum pl_status run_window(struct eval *v, size_t begin, size_t end, size_
     return PL_OK;
 }
 
-/* Windows of `window` ids that advance by `stride`; each scores only what no window before it did, and only what an
- * interrupted run has not. */
-static enum pl_status run_windows(struct eval *v, struct pl_err *err) {
-    size_t scored_to = 1, done = v->scorer.count + 1;
-    for (size_t begin = 0; scored_to < v->ids.len; begin += v->stride) {
-        size_t end = PL_MIN(begin + v->window, v->ids.len);
-        size_t first = PL_MAX(PL_MAX(scored_to, begin + 1), done);
-        if (first < end) PL_TRY(run_window(v, begin, end, first, err));
-        scored_to = end;
-    }
-    pl_progress_end();
-    return PL_OK;
-}
-
 static enum pl_status encode_text(struct eval *v, struct pl_err *err) {
     struct pl_encode_options opt = {.add_special = true, .parse_special = false};
     PL_TRY(pl_engine_need_text(v->engine, err));
@@ -115,12 +101,12 @@ enum pl_status eval_local_prepare(struct eval *v, struct pl_err *err) {
 }
 
 enum pl_status eval_local_run(struct eval *v, struct pl_err *err) {
-    if (v->dump_file == NULL) return run_windows(v, err);
+    if (v->dump_file == NULL) return eval_each_window(v, run_window, err);
     v->dump = strcmp(v->dump_file, "-") == 0 ? stdout : fopen(v->dump_file, "we");
     if (v->dump == NULL) PL_FAIL(err, PL_IO, "%.300s: %s", v->dump_file, strerror(errno));
     pl_interrupt_hold(true); /* whole lines stay */
     dump_row(v, 0, NULL);
-    PL_TRY(run_windows(v, err));
+    PL_TRY(eval_each_window(v, run_window, err));
     if (v->dump == stdout) {
         pl_out_flush();
         return PL_OK;

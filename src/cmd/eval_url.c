@@ -307,14 +307,4 @@ static enum pl_status run_window(struct eval *v, size_t begin, size_t end, size_
     return PL_OK;
 }
 
-enum pl_status eval_url_run(struct eval *v, struct pl_err *err) {
-    size_t scored_to = 1, done = v->scorer.count + 1;
-    for (size_t begin = 0; scored_to < v->ids.len; begin += v->stride) {
-        size_t end = PL_MIN(begin + v->window, v->ids.len);
-        size_t first = PL_MAX(PL_MAX(scored_to, begin + 1), done);
-        if (first < end) PL_TRY(run_window(v, begin, end, first, err));
-        scored_to = end;
-    }
-    pl_progress_end();
-    return PL_OK;
-}
+enum pl_status eval_url_run(struct eval *v, struct pl_err *err) { return eval_each_window(v, run_window, err); }

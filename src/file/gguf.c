@@ -246,6 +246,17 @@ enum pl_status pl_gguf_read_part(struct pl_file *f, size_t part, struct pl_err *
     return status;
 }
 
+enum pl_status pl_gguf_finish(struct pl_file *f, enum pl_status status, struct pl_file **out, struct pl_err *err) {
+    if (status == PL_OK) status = pl_templates_from_gguf(f, err);
+    if (status == PL_OK) status = pl_file_finish(f, err);
+    if (status != PL_OK) {
+        pl_file_close(f);
+        return status;
+    }
+    *out = f;
+    return PL_OK;
+}
+
 enum pl_status pl_gguf_open_memory(const void *data, size_t len, struct pl_file **out, struct pl_err *err) {
     struct pl_file *f;
     struct pl_part part;
@@ -257,12 +268,5 @@ enum pl_status pl_gguf_open_memory(const void *data, size_t len, struct pl_file 
     }
     if (status == PL_OK) status = pl_gguf_read_part(f, 0, err);
     if (status == PL_OK) status = pl_gguf_split_check_single(f, err);
-    if (status == PL_OK) status = pl_templates_from_gguf(f, err);
-    if (status == PL_OK) status = pl_file_finish(f, err);
-    if (status != PL_OK) {
-        pl_file_close(f);
-        return status;
-    }
-    *out = f;
-    return PL_OK;
+    return pl_gguf_finish(f, status, out, err);
 }

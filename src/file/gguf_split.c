@@ -111,13 +111,5 @@ static enum pl_status open_any(struct pl_file *f, const char *path, struct pl_er
 enum pl_status pl_gguf_open(const char *path, struct pl_file **out, struct pl_err *err) {
     struct pl_file *f;
     PL_TRY(pl_file_create(PL_FILE_GGUF, path, &f, err));
-    enum pl_status status = open_any(f, path, err);
-    if (status == PL_OK) status = pl_templates_from_gguf(f, err);
-    if (status == PL_OK) status = pl_file_finish(f, err);
-    if (status != PL_OK) {
-        pl_file_close(f);
-        return status;
-    }
-    *out = f;
-    return PL_OK;
+    return pl_gguf_finish(f, open_any(f, path, err), out, err);
 }

@@ -90,6 +90,9 @@ void pl_readable_types(bool gguf, char *out, size_t size);
 
 /* --- gguf.c, gguf_split.c --- */
 enum pl_status pl_gguf_read_part(struct pl_file *f, size_t part, struct pl_err *err) PL_MUST_CHECK;
+/* The end of every way to open one: templates, fingerprint. Takes f: closed unless all, status included, went well. */
+enum pl_status pl_gguf_finish(struct pl_file *f, enum pl_status status, struct pl_file **out,
+                              struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_gguf_open(const char *path, struct pl_file **out, struct pl_err *err) PL_MUST_CHECK;
 
 /* --- safetensors.c, hf.c, mlx.c --- */

@@ -288,23 +288,12 @@ enum pl_status pl_verify_self(const struct pl_verify_options *o, const char *con
     return PL_OK;
 }
 
-static void quote(struct pl_buf *b, const char *word) {
-    pl_buf_add_c(b, " '");
-    for (; *word != '\0'; word++) {
-        if (*word == '\'')
-            pl_buf_add_c(b, "'\\''");
-        else
-            pl_buf_add_char(b, *word);
-    }
-    pl_buf_add_char(b, '\'');
-}
-
 void pl_verify_command(const struct pl_verify_options *o, const char *self, const char *command, const char *extra,
                        struct pl_buf *out) {
     pl_buf_clear(out);
-    quote(out, self);
+    pl_buf_add_word(out, self);
     pl_buf_printf(out, " %s -m", command);
-    quote(out, o->model);
+    pl_buf_add_word(out, o->model);
     if (o->flags != NULL) pl_buf_printf(out, " %s", o->flags);
     if (extra != NULL) pl_buf_printf(out, " %s", extra);
 }

@@ -1,7 +1,6 @@
 """plumb generate: output formats, reproducibility, and every way to ask for something impossible."""
 import json
 import os
-import pty
 import signal
 import struct
 import subprocess
@@ -9,6 +8,7 @@ import time
 
 from tests.cmd.support import GOLDEN, PLUMB, path, run, tiny
 from tests.tap import case, main
+from tests.terminal import on_terminal
 
 MODEL = tiny()
 
@@ -278,17 +278,8 @@ def chat_wraps_the_prompt():
 @case
 def messages_on_a_terminal_begin_a_line():
     """Progress is wiped before a message, and the summary does not continue the text; the output itself stays as it is."""
-    master, slave = pty.openpty()
-    p = subprocess.Popen([PLUMB, "generate", "-m", MODEL, "-p", "hello the world", "-n", "5", "--ignore-eos"], stdin=slave,
-                         stdout=slave, stderr=slave)
-    os.close(slave)
-    seen = b""
-    try:
-        while data := os.read(master, 4096):
-            seen += data
-    except OSError:  # the other end is closed
-        pass
-    assert p.wait() == 0 and b"loading" in seen, seen
+    code, seen = on_terminal([PLUMB, "generate", "-m", MODEL, "-p", "hello the world", "-n", "5", "--ignore-eos"])
+    assert code == 0 and b"loading" in seen, seen
     parts = seen.split(b"plumb: ")
     assert len(parts) > 3 and all(part == b"" or part.endswith((b"\n", b"\r\x1b[K")) for part in parts[:-1]), seen
 

@@ -104,6 +104,14 @@ class Terminal:
     def type(self, text):
         os.write(self.master, text)
 
+    def leave_saved(self, name):
+        """Saves the conversation and ends it; its messages."""
+        self.type(b"/save " + path(name).encode() + b"\n")
+        self.until(rb"saved as")
+        assert self.close() == 0
+        said = json.load(open(path(name)))
+        return said["messages"] if isinstance(said, dict) else said
+
     def close(self):
         self.type(b"\x04")
         end = time.time() + 30
@@ -145,11 +153,7 @@ def characters_beyond_ascii_are_kept():
     t.until("日é🙂".encode())  # the editor has it
     t.type(b"\x7f!\n")
     t.until(rb"answer \d+ tokens")
-    t.type(b"/save " + path("typed.json").encode() + b"\n")
-    t.until(rb"saved as")
-    assert t.close() == 0
-    said = json.load(open(path("typed.json")))
-    said = said["messages"] if isinstance(said, dict) else said
+    said = t.leave_saved("typed.json")
     assert said[0]["content"] == "Grüße 日é!", said
 
 
@@ -166,11 +170,7 @@ def control_c_at_the_prompt_drops_the_line():
     t.until(rb"\n> ")
     t.type(b"hello\n")
     t.until(rb"answer 12 tokens")
-    t.type(b"/save " + path("kept.json").encode() + b"\n")
-    t.until(rb"saved as")
-    assert t.close() == 0
-    said = json.load(open(path("kept.json")))
-    said = said["messages"] if isinstance(said, dict) else said
+    said = t.leave_saved("kept.json")
     assert said[0]["content"] == "hello", said
 
 

@@ -4,7 +4,6 @@ refusing. By libraries of our own (tests/device/fakes.py), so neither a GPU nor 
 test-timeout: 600"""
 import json
 import os
-import pty
 import re
 import shutil
 import signal
@@ -14,6 +13,7 @@ import time
 from tests.cmd.support import PLUMB, WORK, path, run, tiny
 from tests.device.fakes import build, env
 from tests.tap import Skip, case, main
+from tests.terminal import on_terminal
 
 MODEL = tiny()
 
@@ -184,18 +184,10 @@ def entries(e):
 def kernels_compile_together_with_a_line_that_moves():
     log = path("running")
     e = cold("moving", FAKE_NVRTC_MS="60", FAKE_NVRTC_LOG=log)
-    ours, theirs = pty.openpty()
-    p = subprocess.Popen(argv(), env=e, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            shown += chunk
-    except OSError:  # the other end is closed
-        pass
-    assert p.wait() == 0, shown
-    assert b"compiling" in shown and b"plumb: compiling kernels: 1 of" in shown and b"compiled in" in shown, shown
-    assert shown.count(b"plumb: compiling kernels: ") > 8, shown
+    code, seen = on_terminal(argv(), env=e, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    assert code == 0, seen
+    assert b"compiling" in seen and b"plumb: compiling kernels: 1 of" in seen and b"compiled in" in seen, seen
+    assert seen.count(b"plumb: compiling kernels: ") > 8, seen
     if os.cpu_count() > 1:
         assert max(int(n) for n in open(log)) > 1
     out = generate(e)

@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "device/device.h"
 #include "engine/engine.h"
+#include "tests/devices.h"
 #include "tests/skip.h"
 
 enum { STEPS = 6, PROMPT = 5 };
@@ -93,8 +94,7 @@ static void in_turn(void **state) {
 }
 
 int main(void) {
-    char cache[4096]; /* not the user's */
-    if (getcwd(cache, sizeof cache - 32) != NULL) setenv("XDG_CACHE_HOME", strcat(cache, "/build/test-cache"), 1);
+    test_own_cache();
     const struct CMUnitTest tests[] = {cmocka_unit_test(in_turn)};
     return cmocka_run_group_tests_name("two models", tests, NULL, NULL);
 }

@@ -21,6 +21,7 @@
 #include "base/str.h"
 #include "file/file.h"
 #include "file/reader.h"
+#include "fuzz/file_walk.h"
 
 /* --- bytes --- */
 static inline void put_u32(struct pl_buf *b, uint32_t v) { pl_buf_add(b, &v, 4); }
@@ -119,6 +120,26 @@ static inline enum pl_status open_copy(open_fn open_memory, const void *data, si
     *f = NULL;
     *err = (struct pl_err){0};
     return open_memory(*copy, len, f, err);
+}
+
+/* One byte changed: either the file opens and can be read through, or it is refused with a message. */
+static inline void opens_or_is_refused(open_fn open_memory, struct pl_buf *b, size_t at, char changed, size_t *accepted,
+                                       size_t *refused) {
+    uint8_t *copy;
+    struct pl_file *f;
+    struct pl_err err;
+    char old = b->data[at];
+    b->data[at] = changed;
+    if (open_copy(open_memory, b->data, b->len, &copy, &f, &err) == PL_OK) {
+        pl_walk_file(f, copy, b->len);
+        pl_file_close(f);
+        ++*accepted;
+    } else {
+        assert_true(f == NULL && err.text[0] != '\0');
+        ++*refused;
+    }
+    b->data[at] = old;
+    free(copy);
 }
 
 /* The bytes must be refused with this status and a message that contains every one of the parts (NULL ends). */

@@ -218,10 +218,7 @@ static void differences_are_seen(void **state) {
 }
 
 int main(void) {
-    char cache[4096]; /* not the user's */
-    if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
-    strcat(cache, "/build/test-cache");
-    setenv("XDG_CACHE_HOME", cache, 1);
+    test_own_cache();
     struct CMUnitTest tests[] = {cmocka_unit_test(on_the_cpu), cmocka_unit_test(on_opencl), cmocka_unit_test(on_cuda),
                                  cmocka_unit_test(differences_are_seen)};
     return TEST_RUN("invariant products", tests);

@@ -284,10 +284,7 @@ static void one_form_on_the_cpu(void **state) {
 }
 
 int main(void) {
-    char cache[4096]; /* not the user's */
-    if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
-    strcat(cache, "/build/test-cache");
-    setenv("XDG_CACHE_HOME", cache, 1);
+    test_own_cache();
     struct CMUnitTest tests[] = {cmocka_unit_test(one_form_on_the_cpu),
                                  cmocka_unit_test(invariant_on_the_cpu),
                                  cmocka_unit_test(switches),

@@ -228,10 +228,7 @@ static void absent_is_an_error(void **state) {
 }
 
 int main(void) {
-    char cache[4096]; /* not the user's */
-    if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
-    strcat(cache, "/build/test-cache");
-    setenv("XDG_CACHE_HOME", cache, 1);
+    test_own_cache();
     struct CMUnitTest tests[] = {cmocka_unit_test(opencl),
                                  cmocka_unit_test(opencl_half),
                                  cmocka_unit_test(cuda),

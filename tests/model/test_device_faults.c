@@ -223,10 +223,7 @@ static void cuda(void **state) {
 }
 
 int main(void) {
-    char cache[4096]; /* not the user's */
-    if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
-    strcat(cache, "/build/test-cache");
-    setenv("XDG_CACHE_HOME", cache, 1);
+    test_own_cache();
     struct CMUnitTest tests[] = {cmocka_unit_test(opencl), cmocka_unit_test(cuda), cmocka_unit_test(every_driver_call),
                                  cmocka_unit_test(every_allocation)};
     return TEST_RUN("device faults", tests);

@@ -245,10 +245,7 @@ static void the_table_is_what_ran(void **state) {
 }
 
 int main(void) {
-    char cache[4096]; /* not the user's */
-    if (getcwd(cache, sizeof cache - 16) == NULL) return 1;
-    strcat(cache, "/build/test-cache");
-    setenv("XDG_CACHE_HOME", cache, 1);
+    test_own_cache();
     struct CMUnitTest tests[] = {cmocka_unit_test(the_table_is_what_ran)};
     return TEST_RUN("families", tests);
 }

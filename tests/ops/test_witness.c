@@ -144,8 +144,7 @@ static void uncounted_kernels_say_so(void **state) {
 }
 
 int main(void) {
-    char cache[4096]; /* not the user's */
-    if (getcwd(cache, sizeof cache - 32) != NULL) setenv("XDG_CACHE_HOME", strcat(cache, "/build/test-cache"), 1);
+    test_own_cache();
     struct CMUnitTest tests[] = {cmocka_unit_test(both_count), cmocka_unit_test(a_skipped_launch_is_seen),
                                  cmocka_unit_test(uncounted_kernels_say_so)};
     return TEST_RUN("witness", tests);

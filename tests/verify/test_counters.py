@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 
 from tests import tap
 from tests.tap import case
+from tests.verify.answers import Answers
 
 PLUMB = os.path.abspath(os.environ.get("PLUMB", "build/plumb"))
 LAYERS = 6
@@ -16,17 +17,7 @@ FINE = {"steps": 10, "alone": 2, "kernels": {("attention", "paged_v2"): 60, ("at
                                               ("rope_append", "rope"): 60, ("gather", "copy/gather"): 20}, "declined": {}}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *a):
-        pass
-
-    def send(self, code, data):
-        data = data if isinstance(data, bytes) else data.encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
+class Handler(Answers):
     def page(self):
         w = self.server.what
         n = self.server.answers

@@ -10,6 +10,7 @@ import threading
 
 from tests.cmd.support import GOLDEN, path, run, tiny
 from tests.tap import case, main
+from tests.verify.answers import Answers
 
 IDS = random.Random(7).choices(range(96), k=120)
 FILE = path("ids.json", json.dumps(IDS))
@@ -139,25 +140,15 @@ def a_damaged_or_foreign_reference_is_refused():
     assert b"http" in run("eval", "--url", "ftp://x", "--tokens", FILE, check=64).stderr
 
 
-class Fake(http.server.BaseHTTPRequestHandler):
+class Fake(Answers):
     """A server of one distribution: id i follows id j with a probability that depends on both; way: echo, steps or none."""
     V = 96
-
-    def log_message(self, *a):
-        pass
 
     @classmethod
     def row(cls, last):
         logits = [math.sin(last * 1.7 + i * 0.9) * 2 for i in range(cls.V)]
         z = math.log(sum(math.exp(x) for x in logits))
         return [x - z for x in logits]
-
-    def send(self, code, value):
-        data = json.dumps(value).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
     def do_GET(self):
         if self.path == "/v1/models":

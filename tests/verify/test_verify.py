@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ET
 from tests import tap
 from tests.cmd.support import PLUMB, WORK, path, tiny
 from tests.tap import case, main
+from tests.verify.answers import Answers
 from tests.verify.schema import faults
 
 SCHEMA = json.load(open("docs/verify.schema.json"))
@@ -359,18 +360,8 @@ exec {PLUMB} "$@"
     assert "one build" in text, text
 
 
-class Foreign(http.server.BaseHTTPRequestHandler):
+class Foreign(Answers):
     """Somebody else's server: OpenAI's endpoints and nothing more."""
-
-    def log_message(self, *a):
-        pass
-
-    def send(self, code, value):
-        data = json.dumps(value).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
     def do_GET(self):
         self.send(200, {"data": [{"id": "their-model"}]}) if self.path == "/v1/models" else self.send(404, {})
