@@ -150,12 +150,17 @@ static json_t *dtypes_json(const struct pl_file *f, const struct pl_model_config
 
 static enum pl_status gather(struct inspect *in, struct pl_err *err) {
     struct pl_ops *ops = NULL;
-    struct pl_ops_options oo = {.threads = in->model.engine.threads, .isa = in->model.engine.isa};
-    if (in->model.engine.backend != NULL && strcmp(in->model.engine.backend, "auto") != 0 &&
-        !pl_backend_from_name(in->model.engine.backend, &oo.backend))
-        PL_FAIL(err, PL_INVALID, "backend is '%.40s' but must be auto, cpu, cuda, rocm or opencl", in->model.engine.backend);
+    const struct plumb_engine_options *e = &in->model.engine; /* checked: a backend's name is one */
+    struct pl_ops_options oo = {.threads = e->threads,
+                                .isa = e->isa,
+                                .device = e->device,
+                                .force = e->force_kernels,
+                                .disable = e->disable_kernels,
+                                .invariant = e->invariant};
+    if (e->backend != NULL && strcmp(e->backend, "auto") != 0) PL_ASSERT(pl_backend_from_name(e->backend, &oo.backend));
     PL_TRY(pl_ops_create(&oo, &ops, err));
     pl_log_always("kernel backend: %s", pl_ops_describe(ops));
+    if (pl_ops_forced(ops)[0] != 0) pl_log_always("kernels: %s", pl_ops_forced(ops));
     in->info = pl_engine_info(in->engine);
     in->metadata = metadata_json(in->engine->file);
     in->dtypes = dtypes_json(in->engine->file, &in->engine->config, ops);
@@ -255,7 +260,8 @@ static enum pl_status inspect_alone(struct inspect *in, const char *path, struct
 
 static enum pl_status inspect(struct inspect *in, struct pl_err *err) {
     char *path = NULL;
-    if (in->model.model == NULL) PL_FAIL(err, PL_USAGE, "-m MODEL is missing");
+    PL_TRY(pl_cmd_read_environment(&in->model, err));
+    PL_TRY(pl_cmd_check_model(&in->model, err));
     PL_TRY(pl_store_resolve(in->model.model, &path, err));
     in->model.engine.model = path;
     enum pl_status s = pl_engine_open(&in->model.engine, &in->engine, err);

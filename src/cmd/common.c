@@ -123,8 +123,7 @@ enum pl_status pl_cmd_check_model(const struct pl_model_opts *o, struct pl_err *
     return check_values(&o->engine, err);
 }
 
-/* The environment is read here, once; options win where both name one value. */
-static enum pl_status read_environment(struct pl_model_opts *o, struct pl_err *err) {
+enum pl_status pl_cmd_read_environment(struct pl_model_opts *o, struct pl_err *err) {
     const char *kernel = getenv("PLUMB_KERNEL"), *cache = getenv("PLUMB_JIT_CACHE"), *off = getenv("PLUMB_ATTN_OFF");
     if (kernel != NULL && kernel[0] != 0) PL_TRY(add_forced(o, kernel, err));
     if (o->engine.jit_cache == NULL && cache != NULL && cache[0] != 0) {
@@ -141,7 +140,7 @@ struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opt
     struct pl_err err = {0};
     struct plumb_engine *e = NULL;
     char *path = NULL;
-    enum pl_status s = read_environment(o, &err);
+    enum pl_status s = pl_cmd_read_environment(o, &err);
     if (s == PL_OK) s = pl_cmd_check_model(o, &err);
     if (s == PL_OK) s = pl_store_resolve(o->model, &path, &err);
     if (s == PL_OK) {

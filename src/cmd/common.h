@@ -22,6 +22,8 @@ struct pl_model_opts {
 void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS]);
 /* -m is there and the named values are known: wrong usage is said before anything is read. */
 enum pl_status pl_cmd_check_model(const struct pl_model_opts *o, struct pl_err *err) PL_MUST_CHECK;
+/* PLUMB_KERNEL and its kin, once; options win where both name one value. Part of opening an engine as below. */
+enum pl_status pl_cmd_read_environment(struct pl_model_opts *o, struct pl_err *err) PL_MUST_CHECK;
 /* Resolves -m, loads with a progress line, prints the backend line. NULL after an error was printed; *code is set. */
 struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code);
 /* Only opens the file: no weights are loaded. */

@@ -54,12 +54,25 @@ def options_that_would_do_nothing_are_refused():
 
 
 @case
+def inspect_heeds_the_options_of_kernels():
+    for option, value in (("--kv-dtype", "f9"), ("--backend", "abacus"), ("--page-tokens", 3), ("--isa", "mmx"), ("--kv", "x")):
+        assert f": {option} is '{value}' but" in said("inspect", MODEL, option, value).replace("is 3", "is '3'")
+    assert "no operation 'x'" in said("inspect", MODEL, "--force-kernel", "x=y")
+    assert "scalar/bf16xf32" in run("inspect", MODEL, "--force-kernel", "linear=scalar", check=0).stdout.decode()
+    assert "no operation 'x'" in said("inspect", MODEL, env={**os.environ, "PLUMB_KERNEL": "x=y"})
+
+
+@case
 def places_that_cannot_be_written_are_told_before_the_work():
     for option, what in (("--witness", "witness"), ("--counters", "counters")):
         for place, why in ((NOWHERE, "No such file"), (os.path.dirname(PLUMB), "Is a directory"), (PLUMB + "/x", "Not a directory")):
             for args in (["generate", "-p", "a"], ["run", "-p", "a"], ["eval", "-f", path("t", "abc")], ["bench", "-p", 1, "-n", 1]):
                 message = said(args[0], "-m", path("no-such-model"), *args[1:], option, place, code=1)
                 assert f"{place}: cannot write the {what}: {why}" in message, message
+    for option, what in (("--save-reference", "reference"), ("--scores", "scores")):
+        message = said("eval", "-m", path("no-such-model"), "-f", path("t", "abc"), option, NOWHERE, code=1)
+        assert f"{NOWHERE}: cannot write the {what}: No such file" in message, message
+    assert "cannot write the dump" in said("eval", "-m", GOLDEN, "--tokens", path("t.json", "[1,2]"), "--dump", NOWHERE, code=1)
     assert "cannot write the access log" in said("serve", "-m", MODEL, "--access-log", NOWHERE, code=1)
     assert "cannot write the picture" in said("bench", "--op", "paged-decode", "--sweep", "--svg", NOWHERE, code=1)
     assert "cannot write the kernels" in said("cache", "--ship", NOWHERE, code=1)

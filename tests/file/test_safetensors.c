@@ -1,7 +1,6 @@
 /* The safetensors reader: what a valid file gives, and that nothing hostile gets through (PITFALLS 41). */
 #include "tests/file/craft.h"
 
-
 static const char valid_header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
                                    "\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
                                    "\"s\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[24,26]},"
