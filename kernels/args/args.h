@@ -266,6 +266,24 @@ struct pl_args_latent {
 PL_ARGS_CHECK(pl_args_latent, norm_eps, 12);
 PL_ARGS_SIZE(pl_args_latent, 16);
 
+/* to[head * head_stride + first + row * row_stride + col * col_stride], of rows [each] of a head; strides in f32. */
+struct pl_args_turn {
+    u32 rows, cols, each, row_stride, col_stride, first;
+    u64 head_stride, row_bytes;
+};
+PL_ARGS_CHECK(pl_args_turn, head_stride, 24);
+PL_ARGS_SIZE(pl_args_turn, 40);
+
+/* Rows [row0, row0 + rows) of the step, one sequence with `past` tokens before them; tokens [first, first + tokens) of it,
+ * padded to a multiple of 16. */
+struct pl_args_expand {
+    u32 heads, stride, row0, rows, past, first, tokens, padded;
+    f32 scale;
+    u32 pad;
+};
+PL_ARGS_CHECK(pl_args_expand, scale, 32);
+PL_ARGS_SIZE(pl_args_expand, 40);
+
 struct pl_args_attention {
     u32 heads, kv_heads, window, stride;
     f32 scale, softcap;

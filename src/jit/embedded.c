@@ -20,6 +20,7 @@
     X(rope, "rope.k.c")                                 \
     X(attention, "attention.k.c")                       \
     X(latent, "latent.k.c")                             \
+    X(latent_expand, "latent_expand.k.c")               \
     X(paged, "paged.k.c")                               \
     X(widen, "widen.k.c")                               \
     X(bandwidth, "bandwidth.k.c")                       \

@@ -196,6 +196,10 @@ static bool scratch_bytes(const struct pl_model_config *c, const struct pl_model
     if (!pl_mul_u64(rows * c->experts_used, 2 * ((uint64_t)c->width + c->expert_width) * sizeof(float), &part) ||
         !pl_add_u64(sum, part, &sum))
         return false;
+    if (c->latent > 0) {
+        const struct pl_latent_sizes s = {c->heads, c->nope_dim, c->rope_dim, c->value_dim, c->latent};
+        if (!pl_latent_scratch_bytes(&s, context, rows, &part) || !pl_add_u64(sum, part, &sum)) return false;
+    }
     uint64_t tables = c->rope_base_local != c->rope_base ? 2 : 1;
     if (!pl_mul_u64(context, (uint64_t)c->rope_dim * sizeof(float) * tables, &part)) return false;
     return pl_add_u64(sum, part, out);

@@ -79,6 +79,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
         out[n++] = PL_IMPL_TILES;
         out[n++] = PL_IMPL_SPLIT;
         n = add_planned_forms(out, n);
+        out[n++] = PL_IMPL_EXPANDED; /* as on the CPU */
     }
     if (op == PL_OP_ssm_scan) out[n++] = PL_IMPL_CHUNKS;
     if (op == PL_OP_ssm_update) out[n++] = PL_IMPL_STEP;
@@ -89,6 +90,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
 static size_t portable_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
     if (op == PL_OP_moe) return add_moe_forms(out, 0);
     size_t n = op == PL_OP_attention ? add_planned_forms(out, 0) : 0;
+    if (op == PL_OP_attention) out[n++] = PL_IMPL_EXPANDED; /* as on the CPU */
     if (op == PL_OP_ssm_scan) out[n++] = PL_IMPL_CHUNKS;
     out[n++] = PL_IMPL_PORTABLE;
     return n;

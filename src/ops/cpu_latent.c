@@ -11,24 +11,23 @@ static struct pl_cpu_latent_shape shape_of(const struct pl_ops *o, const struct 
                                         .latent = s->value_dim};
 }
 
-/* A step goes one way: where rows are few beside the tokens before them, or results may not depend on how many there are, by
- * the latents. */
+/* By the latents inputs are of 8 bits, by the heads f32: worth four of those. */
+static const struct pl_latent_costs costs = {.product = 0.25, .pair = 1, .head_product = 1, .head_pair = 1, .padded = true};
+
+/* Where it is wanted and there is room. */
 bool cpu_ops_takes_expanded(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w) {
     const struct pl_cpu_latent_shape s = shape_of(o, p, w);
     const struct pl_cpu_kv kv = cpu_ops_pages(o, p->layer);
     bool plain = kv.dtype == PL_F32 || kv.dtype == PL_F16 || kv.dtype == PL_BF16;
-    double saving = 0;
     size_t tokens = 0, rows = 0;
     for (uint32_t i = 0; i < o->batch->seq_count; i++) {
         const struct pl_batch_seq *q = &o->batch->seqs[i];
-        saving += pl_latent_saving(q->rows, q->past, s.latent, s.rope, s.nope, s.value);
         tokens = PL_MAX(tokens, (size_t)q->past + q->rows);
         rows = PL_MAX(rows, (size_t)q->rows);
     }
-    bool many = rows >= PL_EXPANDED_ROWS && saving > 0, asked = o->choice.expanded && rows > 1;
-    if (o->invariant || !plain || (o->choice.disabled[PL_OP_attention] >> PL_IMPL_EXPANDED & 1u) != 0) return false;
     struct pl_cpu *c = cpu_ops_kernels(o);
-    return (many || asked) && pl_cpu_expand_reserve(c, &s, cpu_ops_positions(o), cpu_ops_rows_max(o), PL_CPU_EXPAND_ROOM) &&
+    return plain && pl_ops_wants_expanded(o, w, &costs) &&
+           pl_cpu_expand_reserve(c, &s, cpu_ops_positions(o), cpu_ops_rows_max(o), PL_CPU_EXPAND_ROOM) &&
            pl_cpu_expand_heads(c, tokens, rows) > 0;
 }
 

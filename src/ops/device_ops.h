@@ -8,6 +8,7 @@
 #include "ops/cuda_fast.h"
 #include "ops/cuda_mma.h"
 #include "ops/draw.h"
+#include "ops/expand.h"
 #include "ops/cuda_moe.h"
 #include "ops/cuda_ssm.h"
 #include "ops/cuda_stream.h"
@@ -29,7 +30,7 @@ struct dev_format {
     struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2];       /* in order, by slot */
     struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][3]; /* in order, by slot, in order by bulk copies */
     struct pl_kernel moe_unpack, moe_routed, moe_one[PL_MOE_ONE_COUNT], moe_tall[3]; /* with silu, with gelu, down */
-    struct pl_kernel heads[PL_TILE_COUNT];
+    struct pl_kernel heads[PL_TILE_COUNT], turn;
     uint32_t routed_experts, routed_used; /* of moe_routed */
     uint32_t one_experts[PL_MOE_ONE_COUNT], one_used[PL_MOE_ONE_COUNT];
     char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48], stream_name[48];
@@ -120,6 +121,13 @@ struct dev_rope_waits {
 struct dev_ssm_kernel {
     struct pl_kernel kernel;
     struct pl_ssm_kind kind;
+};
+/* Keys and values of each head of one chunk of a sequence (device_expand.c): kernels and scratch, made when first used. */
+struct dev_expand {
+    struct pl_expand_shape shape; /* of kernels */
+    struct pl_kernel kernels[PL_EXPAND_COUNT];
+    uint32_t chunk, heads; /* tokens that scratch is for, of so many heads */
+    struct pl_device_buffer kv, latents, rotated, w, lse;
 };
 /* What waits to become one launch (device_chain.c), up to and with what `at` names. */
 struct dev_chain {
@@ -224,6 +232,7 @@ struct dev_ops {
         size_t head_dim, value_dim, page_tokens;
         bool halves;
     } latent;
+    struct dev_expand expand;
     struct dev_norm norm_waits, rounds; /* the second: of many rows (device_dense.c) */
     struct dev_chain chain;
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
@@ -296,6 +305,13 @@ enum pl_status dev_heads_linear(struct pl_ops *o, const struct pl_weight *w, con
 enum pl_status dev_latent_append(struct pl_ops *o, const struct pl_latent *p, const struct pl_activation *q,
                                  const struct pl_activation *kv, struct pl_activation *qa) PL_MUST_CHECK;
 void dev_latent_deinit(struct dev_ops *d);
+
+/* device_expand.c */
+bool dev_takes_expanded(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w);
+enum pl_status dev_expanded(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w,
+                            const struct pl_activation *q, const struct pl_activation *qa,
+                            struct pl_activation *out) PL_MUST_CHECK;
+void dev_expand_deinit(struct dev_ops *d);
 
 /* Bytes of a weight to the device, by the stage where that helps. `from` may be let go of once the stream was waited for. */
 enum pl_status dev_upload(struct dev_ops *d, const struct pl_device_buffer *to, uint64_t offset, const void *from,

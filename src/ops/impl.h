@@ -160,6 +160,10 @@ enum pl_status pl_ops_decide(struct pl_ops *o, enum pl_op op, const struct pl_ca
 /* Ends n decisions as picked; the refusal's text when nothing was taken. */
 enum pl_status pl_ops_end_decision(struct pl_ops *o, enum pl_op op, const struct pl_pick *p, uint64_t n,
                                    const char *shape) PL_MUST_CHECK;
+/* Whether this step's latent attention goes by keys and values of each head, as far as the shape is taken: never where
+ * results may not depend on how many rows there are; by itself where a sequence has many rows and the step as a whole costs
+ * less so (costs NULL: only when asked for). A step goes one way. */
+bool pl_ops_wants_expanded(const struct pl_ops *o, const struct pl_latent_heads *w, const struct pl_latent_costs *costs);
 /* One layer step of attention ended so. Texts are static. */
 void pl_ops_count_attention(struct pl_ops *o, const char *form, const char *reason, uint64_t bytes);
 void pl_ops_count_cascade(struct pl_ops *o, bool used, const char *reason);

@@ -572,14 +572,6 @@ enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, 
     return st;
 }
 
-/* By latents: L + R for a score and L for a value, and both products for each row; else V + N + R (the values of the vector
- * meet zeros) and V, and both products for each token, in f32: worth four of those with 8-bit inputs. */
-double pl_latent_saving(size_t rows, size_t past, size_t latent, size_t rope, size_t nope, size_t value) {
-    const double l = (double)latent, r = (double)rope, n = (double)nope, v = (double)value, t = (double)rows;
-    const double pairs = t * ((double)past + (t + 1) / 2), products = l * (n + v);
-    return pairs * (2 * l + r) + t * products / 4 - pairs * (2 * v + n + r) - ((double)past + t) * products;
-}
-
 enum pl_status pl_ops_latent_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w,
                                        const struct pl_activation *q, struct pl_activation *qa, struct pl_activation *made,
                                        struct pl_activation *out) {

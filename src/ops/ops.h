@@ -279,16 +279,30 @@ enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, 
 /* Latent attention, the keys of the step appended and q rotated into qa: products of the heads, attention over latents and
  * products again, through qa and made; or by keys and values of each head, made from the latents, where that is less work.
  * p: of the latents. k_heads [latent, nope] and v_heads [value, latent] of each head. */
-enum { PL_EXPANDED_ROWS = 64 }; /* no sequence with as many: by the latents */
+enum { PL_EXPANDED_ROWS = 64 };             /* no sequence with as many: by the latents */
+#define PL_EXPAND_ROOM ((uint64_t)64 << 20) /* bytes of keys and values of one chunk on devices */
+/* The most that steps of so many rows and sequences of so many tokens take there, on any backend, beside the operands.
+ * False: more than can be counted. */
+struct pl_latent_sizes {
+    uint64_t heads, nope, rope, value, latent;
+};
+bool pl_latent_scratch_bytes(const struct pl_latent_sizes *s, uint64_t tokens, uint64_t rows, uint64_t *out);
 struct pl_latent_heads {
     const struct pl_weight *k_heads, *v_heads;
 };
 enum pl_status pl_ops_latent_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w,
                                        const struct pl_activation *q, struct pl_activation *qa, struct pl_activation *made,
                                        struct pl_activation *out);
-/* Multiply-adds of a head by the latents, less those by keys and values of its own: above 0 where the second is less work.
+/* What multiply-adds cost beside each other. By the latents: of the products of each row, and of a pair of row and token; by
+ * keys and values of each head: of the products of each token, and of such a pair. */
+struct pl_latent_costs {
+    double product, pair, head_product, head_pair;
+    bool padded; /* there values meet the queries as well, which are zero */
+};
+/* What a head costs by the latents, less what it does by keys and values of its own: above 0 where the second is less work.
  */
-double pl_latent_saving(size_t rows, size_t past, size_t latent, size_t rope, size_t nope, size_t value);
+double pl_latent_saving(const struct pl_latent_costs *c, size_t rows, size_t past, size_t latent, size_t rope, size_t nope,
+                        size_t value);
 /* Clamped: gpt-oss's, of experts alone: gate is held below 7, up within 7, y = (up + 1) * gate * sigmoid(1.702 gate).
  * Relu2, the square of what is above zero: of glu alone. */
 enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED, PL_OPS_RELU2 };

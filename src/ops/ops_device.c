@@ -879,6 +879,7 @@ static void destroy(struct pl_ops *o) {
         dev_moe_deinit(d);
         dev_ternary_deinit(d);
         dev_latent_deinit(d);
+        dev_expand_deinit(d);
         dev_choice_deinit(d);
         pl_device_host_free(dev, d->staging);
         pl_device_event_destroy(dev, &d->uploaded);
@@ -921,7 +922,7 @@ static void destroy(struct pl_ops *o) {
         .takes_conv_ssm = dev_takes_conv_ssm, .conv_ssm = dev_conv_ssm, .gated_norm = dev_gated_norm,                       \
         .ternary = dev_ternary, .heads_create = dev_heads_create, .heads_linear = dev_heads_linear,                         \
         .latent_append = dev_latent_append, .value_rows = dev_value_rows, .settle = dev_settle_counts,                      \
-        .whole = dev_whole_again,                                                                                           \
+        .whole = dev_whole_again, .takes_expanded = dev_takes_expanded, .expanded = dev_expanded,                           \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

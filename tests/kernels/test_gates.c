@@ -15,6 +15,7 @@
 #include "base/pool.h"
 #include "jit/jit.h"
 #include "ops/cuda_ternary.h"
+#include "ops/expand.h"
 #include "ops/launch.h"
 #include "ops/paged.h"
 #include "tests/devices.h"
@@ -123,6 +124,20 @@ static void latent(struct gate *g) {
     assert_int_equal(pl_jit_set_kv(&p, PL_F16, 576, 32), PL_OK);
     pl_jit_set_u32(&p, "VALUE_DIM", 512);
     compile(g, &p);
+}
+
+static void expanded(struct gate *g) {
+    static const struct pl_expand_shape s = {PL_F16, 128, 64, 128, 512, 32};
+    struct pl_device_weight w = {.dtype = PL_Q8_0};
+    struct pl_jit_spec turn = spec("latent_expand.k.c", "pk_latent_turn", 256);
+    pl_jit_set(&turn, "TURN", "1");
+    pl_jit_set_weight(&turn, &w);
+    compile(g, &turn);
+    for (int i = 0; i < PL_EXPAND_COUNT; i++) {
+        struct pl_jit_spec one;
+        pl_expand_spec(&s, (enum pl_expand_kernel)i, 64, &one);
+        compile(g, &one);
+    }
 }
 
 static void paged(struct gate *g) {
@@ -598,6 +613,7 @@ static void gate(enum pl_device_kind kind, const char *target) {
     recurrent(&gated);
     widened(&gated);
     latent(&gated);
+    expanded(&gated);
     experts(&gated);
     ternary(&gated);
     draws(&gated);

@@ -1,10 +1,13 @@
 /* Latent attention's own kernels on every device present, against src/ref: products of each head with weights of every kind,
  * one row and many, and the append of keys; what lies between heads stays as it was. A wrong head, row or angle is seen.
+ * Attention by keys and values of each head, made from the latents chunk by chunk; a row that sees one token too few is
+ * seen.
  *
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
  * through is sanitized in tests/model) */
 #include "made.h"
 
+#include "ops/expand.h"
 #include "ops/latent.h"
 
 struct product {
@@ -138,6 +141,148 @@ static void appends(void) {
     for (size_t i = 0; i < PL_COUNT_OF(list); i++) one_append(&list[i]);
 }
 
+struct expanded {
+    struct pl_expand_shape s;
+    enum pl_dtype k, v; /* of the weights */
+    uint32_t heads, rows, past, chunk;
+};
+enum { ROW0 = 3 }; /* rows of other sequences come first */
+
+/* One head's keys and values [tokens, N + R] of the latents [tokens, L + R]; values, V <= N + R, padded with zeros. */
+static void keys_of(const struct expanded *e, const struct pl_tensor *k, const struct pl_tensor *v, const float *latents,
+                    uint32_t head, float *keys, float *values) {
+    const uint32_t N = e->s.nope, R = e->s.rope, V = e->s.value, L = e->s.latent, D = L + R;
+    float *wk = malloc((size_t)L * N * sizeof *wk), *wv = malloc((size_t)V * L * sizeof *wv);
+    assert_true(wk != NULL && wv != NULL);
+    for (uint32_t r = 0; r < L; r++) assert_int_equal(pl_dequant_row_product(k, head * L + r, wk + r * N), PL_OK);
+    for (uint32_t r = 0; r < V; r++) assert_int_equal(pl_dequant_row_product(v, head * V + r, wv + r * L), PL_OK);
+    for (uint32_t t = 0; t < e->past + e->rows; t++) {
+        const float *c = latents + (size_t)t * D;
+        for (uint32_t i = 0; i < N + R; i++) {
+            double key = i < N ? 0 : (double)c[L + i - N], value = 0;
+            for (uint32_t r = 0; r < L; r++) {
+                if (i < N) key += (double)wk[r * N + i] * (double)c[r];
+                if (i < V) value += (double)wv[i * L + r] * (double)c[r];
+            }
+            keys[t * (N + R) + i] = (float)key;
+            values[t * (N + R) + i] = (float)value;
+        }
+    }
+    free(wk), free(wv);
+}
+
+/* out [rows, heads, value]: rows that see `lost` tokens too few. */
+static void define(const struct expanded *e, const struct made *k, const struct made *v, const float *latents,
+                   const float *q, const float *qa, uint32_t lost, float *out) {
+    const uint32_t N = e->s.nope, R = e->s.rope, V = e->s.value, D = e->s.latent + R, K = N + R, tokens = e->past + e->rows;
+    float *keys = malloc((size_t)tokens * K * 4), *values = malloc((size_t)tokens * K * 4),
+          *mine = malloc((size_t)e->rows * K * 4), *got = malloc((size_t)e->rows * K * 4);
+    double *scores = malloc(tokens * sizeof *scores);
+    for (uint32_t h = 0; h < e->heads; h++) {
+        keys_of(e, &k->t, &v->t, latents, h, keys, values);
+        for (uint32_t r = 0; r < e->rows; r++) {
+            memcpy(mine + r * K, q + ((size_t)(ROW0 + r) * e->heads + h) * K, N * sizeof *mine);
+            memcpy(mine + r * K + N, qa + ((size_t)(ROW0 + r) * e->heads + h) * D + e->s.latent, R * sizeof *mine);
+        }
+        const struct pl_ref_attention a = {.heads = 1,
+                                           .kv_heads = 1,
+                                           .head_dim = K,
+                                           .rows = e->rows,
+                                           .past = e->past - lost,
+                                           .q = mine,
+                                           .q_stride = K,
+                                           .k = keys,
+                                           .v = values,
+                                           .scale = 0.02f,
+                                           .out = got,
+                                           .out_stride = K};
+        pl_ref_attention(&a, scores);
+        for (uint32_t r = 0; r < e->rows; r++) memcpy(out + ((size_t)r * e->heads + h) * V, got + r * K, V * sizeof *out);
+    }
+    free(keys), free(values), free(mine), free(got), free(scores);
+}
+
+static void one_expanded(const struct expanded *e) {
+    const struct pl_expand_shape *s = &e->s;
+    const uint32_t D = s->latent + s->rope, tokens = e->past + e->rows, all = ROW0 + e->rows, stride = all + 1;
+    const uint32_t pages = (tokens + s->page_tokens - 1) / s->page_tokens,
+                   size = (uint32_t)pl_dtype_info(s->kv)->block_bytes;
+    const size_t chunk = (e->chunk + 15) / 16 * 16, nout = (size_t)all * e->heads * s->value;
+    struct made k = make_tensor(e->k, e->heads * s->latent, s->nope, 4, 32, PL_F16),
+                v = make_tensor(e->v, e->heads * s->value, s->latent, 4, 32, PL_F16);
+    struct pl_device_weight wk = upload(&k), wv = upload(&v);
+    float *latents = kit_random((size_t)tokens * D, 1), *q = kit_random((size_t)all * e->heads * (s->nope + s->rope), 1),
+          *qa = kit_random((size_t)all * e->heads * D, 1), *want = malloc(nout * 4), *other = malloc(nout * 4);
+    char *pool = malloc((size_t)2 * pages * s->page_tokens * D * size);
+    uint32_t *step = calloc(4 * stride + 2 * pages, sizeof *step);
+    assert_true(pool != NULL && step != NULL && want != NULL && other != NULL);
+    memset(pool, 0xFF, (size_t)2 * pages * s->page_tokens * D * size);
+    for (uint32_t r = 0; r < e->rows; r++) step[PL_STEP_PAGE_FIRST(stride) + ROW0 + r] = 1;
+    for (uint32_t i = 0; i < pages; i++) step[PL_STEP_PAGES(stride) + 1 + i] = 2 * (pages - 1 - i) + i % 2;
+    for (size_t i = 0; i < (size_t)tokens * D; i++) {
+        size_t t = i / D, page = step[PL_STEP_PAGES(stride) + 1 + t / s->page_tokens];
+        size_t at = (page * s->page_tokens + t % s->page_tokens) * D + i % D;
+        uint16_t half = s->kv == PL_F16 ? pl_f32_to_f16(latents[i]) : pl_f32_to_bf16(latents[i]);
+        memcpy(pool + at * size, s->kv == PL_F32 ? (void *)&latents[i] : (void *)&half, size);
+        latents[i] = unpack(s->kv, pool, at); /* as the cache holds it */
+    }
+    struct pl_device_buffer bw = kit_out((size_t)e->heads * (s->nope + s->value) * s->latent * 4),
+                            bl = kit_out(chunk * s->latent * 4), br = kit_out(chunk * s->rope * 4),
+                            bk = kit_out(chunk * e->heads * pl_expand_vector(s) * 4), bo = kit_out(nout * 4),
+                            be = kit_out((size_t)all * e->heads * 4),
+                            bq = kit_up(q, (size_t)all * e->heads * (s->nope + s->rope) * 4),
+                            ba = kit_up(qa, (size_t)all * e->heads * D * 4),
+                            bp = kit_up(pool, (size_t)2 * pages * s->page_tokens * D * size),
+                            bs = kit_up(step, (4 * stride + 2 * pages) * sizeof *step);
+    struct pl_kernel turn[2] = {0}, kernels[PL_EXPAND_COUNT] = {0};
+    uint64_t counted, chunks = 0, before[PL_EXPAND_COUNT] = {0};
+    assert_null(pl_expand_declines(&ks, s));
+    CHECK(pl_kernel_turn(&ks, &wk, &turn[0], &err));
+    CHECK(pl_kernel_turn(&ks, &wv, &turn[1], &err));
+    CHECK(pl_launch_turn(&ks, &turn[0], s, &wk, false, &bw, e->heads));
+    CHECK(pl_launch_turn(&ks, &turn[1], s, &wv, true, &bw, e->heads));
+    for (int i = 0; i < PL_EXPAND_COUNT; i++) {
+        CHECK(pl_kernel_expand(&ks, s, (enum pl_expand_kernel)i, &kernels[i], &err));
+        CHECK(pl_kernel_counted(&ks, &kernels[i], &before[i], &err));
+    }
+    struct pl_launch_expand l = {&bp, &bs,      &bw,    &bq,  &ba,     &bl,     &br, &bk, &bo,
+                                 &be, e->heads, stride, ROW0, e->rows, e->past, 0,   0,   0.02f};
+    for (; l.first < tokens; l.first += l.tokens, chunks++) {
+        l.tokens = PL_MIN(e->chunk, tokens - l.first);
+        for (int i = 0; i < PL_EXPAND_COUNT; i++) CHECK(pl_launch_expand(&ks, s, (enum pl_expand_kernel)i, &kernels[i], &l));
+    }
+    for (int i = 0; i < PL_EXPAND_COUNT; i++) {
+        CHECK(pl_kernel_counted(&ks, &kernels[i], &counted, &err));
+        assert_int_equal(counted - before[i], chunks);
+    }
+    float *got = kit_down(&bo);
+    size_t skip = (size_t)ROW0 * e->heads * s->value, mine = nout - skip, differ = 0;
+    define(e, &k, &v, latents, q, qa, 0, want);
+    define(e, &k, &v, latents, q, qa, 1, other);
+    kit_near("attention by keys of heads", got + skip, want, mine, 2e-5, 1);
+    for (size_t i = 0; i < mine; i++) differ += fabsf(got[skip + i] - other[i]) > 1e-3f; /* negative control */
+    assert_true(differ > mine / 4);
+    for (size_t i = 0; i < skip; i++) assert_true(isnan(got[i])); /* other sequences' rows are theirs */
+    kit_drop(&bw), kit_drop(&bl), kit_drop(&br), kit_drop(&bk), kit_drop(&be), kit_drop(&bq), kit_drop(&ba), kit_drop(&bp);
+    kit_drop(&bs);
+    made_free(&k, &wk), made_free(&v, &wv);
+    free(latents), free(q), free(qa), free(want), free(other), free(pool), free(step), free(got);
+    for (int i = 0; i < PL_EXPAND_COUNT; i++) pl_kernel_free(&ks, &kernels[i]);
+    pl_kernel_free(&ks, &turn[0]), pl_kernel_free(&ks, &turn[1]);
+}
+
+static void expanded_shapes(void) {
+    static const struct expanded list[] = {
+        {{PL_F16, 128, 64, 128, 512, 32}, PL_BF16, PL_Q8_0, 2, 70, 133, 64}, /* published sizes, four chunks, the last short
+                                                                              */
+        {{PL_F32, 33, 6, 21, 40, 7}, PL_F32, PL_F32, 3, 17, 1, 4096},        /* no block divides anything */
+        {{PL_BF16, 64, 16, 76, 64, 16}, PL_MLX, PL_MLX, 4, 2, 300, 160}};
+    for (size_t i = 0; i < PL_COUNT_OF(list); i++) one_expanded(&list[i]);
+    const struct pl_expand_shape large = {PL_F16, 640, 64, 128, 512, 32}, bytes = {PL_I8, 128, 64, 128, 512, 32};
+    assert_string_equal(pl_expand_declines(&ks, &large), "head size");
+    assert_string_equal(pl_expand_declines(&ks, &bytes), "cache type");
+}
+
 static void heads_linear(void **state) {
     (void)state;
     kit_each(products);
@@ -146,8 +291,13 @@ static void latent_append(void **state) {
     (void)state;
     kit_each(appends);
 }
+static void expanded(void **state) {
+    (void)state;
+    kit_each(expanded_shapes);
+}
 
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(heads_linear), cmocka_unit_test(latent_append)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(heads_linear), cmocka_unit_test(latent_append),
+                                 cmocka_unit_test(expanded)};
     return TEST_RUN("latent attention", tests);
 }

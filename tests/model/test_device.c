@@ -163,14 +163,95 @@ static void cuda_tensor_cores(void **state) {
     one_backend(PL_BACKEND_CUDA, PL_DEVICE_CUDA, false, PL_F16, 5e-2, 1e-1);
 }
 
-static uint64_t scans_taken(const struct rig *r, const char *impl) {
+static uint64_t taken(const struct rig *r, const char *op, const char *impl) {
     struct pl_ops_decision rows[64];
     size_t n = pl_ops_decisions(r->ops, rows, PL_COUNT_OF(rows));
-    uint64_t taken = 0;
+    uint64_t count = 0;
     assert_true(n <= PL_COUNT_OF(rows));
     for (size_t i = 0; i < n; i++)
-        if (strcmp(rows[i].op, "ssm_scan") == 0 && strcmp(rows[i].taken, impl) == 0) taken += rows[i].count;
-    return taken;
+        if (strcmp(rows[i].op, op) == 0 && strcmp(rows[i].taken, impl) == 0) count += rows[i].count;
+    return count;
+}
+
+/* Two sequences in one step, one with a past: rms of their logits from those of each alone. */
+static double together_from_alone(struct rig *r, const uint32_t *ids, uint32_t vocab) {
+    enum { PAST = 9, A = 21, B = 17, SECOND = GOLD_PAGES / 2 };
+    static float alone[(A + B) * GOLD_VOCAB_MAX];
+    uint32_t tokens[A + B], wanted[A + B];
+    const struct pl_activation *logits;
+    double worst = 0;
+    rig_run(r, ids, PAST + A, PAST + A, got);
+    memcpy(alone, got + (size_t)PAST * vocab, (size_t)A * vocab * sizeof *got);
+    rig_run(r, ids + 5, B, B, alone + (size_t)A * vocab);
+    rig_run(r, ids, PAST, PAST, got);
+    for (uint32_t i = 0; i < A + B; i++) {
+        tokens[i] = i < A ? ids[PAST + i] : ids[5 + i - A];
+        wanted[i] = i;
+    }
+    const struct pl_batch_seq seqs[] = {{.rows = A, .past = PAST}, {.first_row = A, .rows = B, .page_first = SECOND}};
+    const struct pl_batch b = {.rows = A + B,
+                               .tokens = tokens,
+                               .seq_count = 2,
+                               .seqs = seqs,
+                               .pages = r->pages,
+                               .page_entries = GOLD_PAGES,
+                               .logit_count = A + B,
+                               .logit_rows = wanted};
+    assert_int_equal(pl_model_forward(r->model, &b, r->kv, &logits), PL_OK);
+    assert_int_equal(pl_ops_activation_read(r->ops, logits, 0, A + B, got), PL_OK);
+    for (size_t i = 0; i < A + B; i++) worst = fmax(worst, gold_rms_distance(got + i * vocab, alone + i * vocab, vocab));
+    return worst;
+}
+
+/* Latent attention by keys and values of each head, asked for: every step of more rows than one, and no step under
+ * --invariant; the logits are those of the checkpoint either way. */
+static void keys_of_heads(void **state) {
+    static const enum pl_device_kind kinds[] = {PL_DEVICE_OPENCL, PL_DEVICE_CUDA};
+    static const enum pl_backend backends[] = {PL_BACKEND_OPENCL, PL_BACKEND_CUDA};
+    static const char *const paths[] = {"deepseek2-lite", "deepseek2-lite-mlx4", "deepseek2.gguf", "deepseek3"};
+    static const uint32_t chunks[] = {GOLD_TOKENS_MAX, 7, 1};
+    static struct gold g;
+    size_t ran = 0;
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT_OF(kinds) * PL_COUNT_OF(paths); i++) {
+        const char *path = paths[i / PL_COUNT_OF(kinds)], *dot = strchr(path, '.');
+        int index = test_device_of(kinds[i % PL_COUNT_OF(kinds)]);
+        char full[256], gold[64];
+        struct rig r;
+        if (index < 0) continue;
+        snprintf(full, sizeof full, "tests/golden/model/%s", path);
+        snprintf(gold, sizeof gold, "%.*s", dot != NULL ? (int)(dot - path) : (int)strlen(path), path);
+        if (!gold_read(gold, &g)) fail_msg("cannot read tests/golden/model/%s.bin", gold);
+        struct pl_ops_options oo = {.backend = backends[i % PL_COUNT_OF(kinds)],
+                                    .device = index,
+                                    .threads = 2,
+                                    .exact = true,
+                                    .force = "attention=expanded"};
+        rig_open_with(&r, &oo, full, PL_F32, GOLD_TOKENS_MAX);
+        uint64_t before = 0, layers = pl_model_config(r.model)->layers;
+        for (size_t c = 0; c < PL_COUNT_OF(chunks); c++) {
+            double worst = 0;
+            rig_run(&r, g.ids, g.tokens, chunks[c], got);
+            for (uint32_t t = 0; t < g.tokens; t++)
+                worst = fmax(worst, gold_rms_distance(got + (size_t)t * g.vocab, g.logits[t], g.vocab));
+            uint64_t steps = taken(&r, "attention", "expanded") - before;
+            before += steps;
+            print_message("# %s %-20s steps of %2u: rms %.2e\n", pl_device_kind_name(kinds[i % 2]), path, chunks[c], worst);
+            bool rounds = kinds[i % 2] == PL_DEVICE_CUDA && (strstr(path, "mlx") != NULL || strstr(path, "-q") != NULL);
+            assert_true(worst <= (rounds ? 1e-1 : 1e-4)); /* there inputs of quantised weights are of 8 bits */
+            assert_int_equal(steps, chunks[c] == 1 ? 0 : layers * (g.tokens / chunks[c] + (g.tokens % chunks[c] > 1)));
+        }
+        assert_true(together_from_alone(&r, g.ids, g.vocab) < 1e-5);
+        assert_int_equal(taken(&r, "attention", "expanded") - before, 4 * layers);
+        rig_close(&r);
+        oo.invariant = true;
+        rig_open_with(&r, &oo, full, PL_F32, GOLD_TOKENS_MAX);
+        rig_run(&r, g.ids, g.tokens, GOLD_TOKENS_MAX, got);
+        assert_int_equal(taken(&r, "attention", "expanded"), 0);
+        rig_close(&r);
+        ran++;
+    }
+    if (ran == 0) SKIP("no such device here");
 }
 
 /* Mamba-2's prompts go by chunks of the recurrence, whose rounding knows where a step began; under --invariant a prompt cut
@@ -193,8 +274,8 @@ static void scans(void **state) {
         rig_open_with(&r, &oo, "tests/golden/model/mamba2.gguf", PL_F32, GOLD_TOKENS_MAX);
         rig_run(&r, g.ids, g.tokens, g.tokens, whole);
         uint64_t layers = pl_model_config(r.model)->state_layers;
-        assert_int_equal(scans_taken(&r, "chunks"), invariant ? 0 : layers);
-        assert_int_equal(scans_taken(&r, "portable"), invariant ? layers : 0);
+        assert_int_equal(taken(&r, "ssm_scan", "chunks"), invariant ? 0 : layers);
+        assert_int_equal(taken(&r, "ssm_scan", "portable"), invariant ? layers : 0);
         rig_run(&r, g.ids, g.tokens, 21, got);
         bool same = memcmp(got, whole, (size_t)g.tokens * g.vocab * sizeof *got) == 0;
         assert_true(same == invariant); /* else this could not fail */
@@ -229,12 +310,9 @@ static void absent_is_an_error(void **state) {
 
 int main(void) {
     test_own_cache();
-    struct CMUnitTest tests[] = {cmocka_unit_test(opencl),
-                                 cmocka_unit_test(opencl_half),
-                                 cmocka_unit_test(cuda),
-                                 cmocka_unit_test(cuda_half),
-                                 cmocka_unit_test(cuda_tensor_cores),
-                                 cmocka_unit_test(scans),
-                                 cmocka_unit_test(absent_is_an_error)};
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(opencl),    cmocka_unit_test(opencl_half),       cmocka_unit_test(cuda),
+        cmocka_unit_test(cuda_half), cmocka_unit_test(cuda_tensor_cores), cmocka_unit_test(keys_of_heads),
+        cmocka_unit_test(scans),     cmocka_unit_test(absent_is_an_error)};
     return TEST_RUN("models on devices", tests);
 }
