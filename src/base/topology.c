@@ -117,16 +117,18 @@ static void read_nodes(const char *root, struct pl_topology *t) {
     enum { NODES = 64 };
     char list[4096];
     int seen = 0;
+    for (int i = 0; i < t->count; i++) t->cpus[i].node = -1;
     for (int n = 0; n < NODES; n++) {
         if (!read_line(root, list, sizeof list, "/sys/devices/system/node/node%d/cpulist", n)) continue;
         bool used = false;
         for (int i = 0; i < t->count; i++) {
-            if (!list_has(list, t->cpus[i].cpu)) continue;
+            if (t->cpus[i].node >= 0 || !list_has(list, t->cpus[i].cpu)) continue; /* two claim it: the first has it */
             t->cpus[i].node = seen;
             used = true;
         }
         seen += used;
     }
+    for (int i = 0; i < t->count; i++) t->cpus[i].node = PL_MAX(0, t->cpus[i].node);
     t->nodes = PL_MAX(1, seen);
 }
 

@@ -102,6 +102,65 @@ static void one_thread_a_core_and_nodes_in_turn(void **state) {
     assert_int_equal(pl_topology_threads(&t), 1);
 }
 
+/* Lists of four nodes' CPUs (NULL: no such folder) and the node that each of eight CPUs belongs to. */
+struct layout {
+    const char *lists[4];
+    int nodes, of[8];
+};
+
+static void nodes_of_every_layout(void **state) {
+    (void)state;
+    char longer[5000] = "";
+    for (int i = 0; i < 1500; i++) strcat(longer, "0,"); /* longer than a line that is read */
+    const struct layout layouts[] = {
+        {{"0-7"}, 1, {0}},
+        {{"0-3", "4-7"}, 2, {0, 0, 0, 0, 1, 1, 1, 1}},
+        {{"0-1", "2-3", "4-5", "6-7"}, 4, {0, 0, 1, 1, 2, 2, 3, 3}},
+        {{"0,2,4,6", "1,3,5,7"}, 2, {0, 1, 0, 1, 0, 1, 0, 1}},
+        {{"7", "0,3-4,6", NULL, "1-2,5"}, 3, {1, 2, 2, 1, 1, 2, 1, 0}}, /* a number is missing */
+        {{"0-7,64-1023", "8-63"}, 1, {0}},                              /* CPUs that this process may not use */
+        {{"", "0-3", "", "4-7"}, 2, {0, 0, 0, 0, 1, 1, 1, 1}},          /* memory without CPUs */
+        {{"0-3", "2-5"}, 2, {0, 0, 0, 0, 1, 1, 0, 0}},                  /* two claim a CPU, none claims two */
+        {{"0-7", "0-7"}, 1, {0}},
+        {{"nonsense", "4-7"}, 1, {0}},
+        {{"0-", "-3", "5-2,6", ",7"}, 2, {0, 0, 0, 0, 0, 0, 1, 0}}, /* what stands before the fault counts */
+        {{"0-99999999999999999999"}, 1, {0}},
+        {{"0-1 2-7", "3"}, 2, {0, 0, 0, 1, 0, 0, 0, 0}},
+        {{longer, "6-7"}, 2, {0, 0, 0, 0, 0, 0, 1, 1}},
+    };
+    for (size_t i = 0; i < PL_COUNT_OF(layouts); i++) {
+        char path[64], full[160];
+        for (int n = 0; n < 4; n++) {
+            snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", n);
+            snprintf(full, sizeof full, "%s%s", root, path);
+            remove(full);
+            if (layouts[i].lists[n] != NULL) put(path, layouts[i].lists[n]);
+        }
+        struct pl_topology t = read_with(8);
+        bool has[4] = {false};
+        assert_int_equal(t.count, 8);
+        if (t.nodes != layouts[i].nodes) fail_msg("layout %zu: %d nodes", i, t.nodes);
+        for (int k = 0; k < 8; k++) {
+            if (t.cpus[k].node != layouts[i].of[t.cpus[k].cpu])
+                fail_msg("layout %zu: CPU %d on node %d", i, t.cpus[k].cpu, t.cpus[k].node);
+            has[t.cpus[k].node] = true;
+        }
+        for (int n = 0; n < t.nodes; n++) assert_true(has[n]);              /* a node without a thread: no use */
+        for (int n = 0; n < t.nodes; n++) assert_true(t.cpus[n].node == n); /* neighbours on different nodes */
+        struct pl_pool_options o = {.threads = 8, .topology = &t};
+        struct pl_pool *p;
+        assert_int_equal(pl_pool_create_with(&o, &p, NULL), PL_OK);
+        assert_int_equal(pl_pool_nodes(p), t.nodes);
+        for (int k = 0; k < 8; k++) assert_int_equal(pl_pool_node(p, k), t.cpus[k].node);
+        pl_pool_destroy(p);
+    }
+    char folder[160];
+    snprintf(folder, sizeof folder, "%s/sys/devices/system/node/node0/cpulist", root);
+    assert_int_equal(remove(folder), 0);
+    assert_int_equal(mkdir(folder, 0700), 0); /* no file at all */
+    assert_int_equal(read_with(8).nodes, 1);
+}
+
 static void quotas_of_the_second_version(void **state) {
     (void)state;
     put("/proc/self/cgroup", "0::/system.slice/box");
@@ -222,6 +281,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(nothing_to_read, fresh, remove_root),
         cmocka_unit_test_setup_teardown(one_thread_a_core_and_nodes_in_turn, fresh, remove_root),
+        cmocka_unit_test_setup_teardown(nodes_of_every_layout, fresh, remove_root),
         cmocka_unit_test_setup_teardown(quotas_of_the_second_version, fresh, remove_root),
         cmocka_unit_test_setup_teardown(quotas_of_the_first_version, fresh, remove_root),
         cmocka_unit_test_setup_teardown(threads_are_counted_pinned_and_released, fresh, remove_root),
