@@ -21,8 +21,11 @@ static const struct reply_mark marks[] = {
     {"```json", "```", MARK_JSON},
 };
 
-static const char *const thinks[][2] = {
-    {"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<|START_THINKING|>", "<|END_THINKING|>"}};
+static const char *const thinks[][2] = {{"<think>", "</think>"},
+                                        {"[THINK]", "[/THINK]"},                    /* Magistral */
+                                        {"<|START_THINKING|>", "<|END_THINKING|>"}, /* Command A */
+                                        {"<reasoning>", "</reasoning>"},            /* Reka Flash 3 */
+                                        {"<thought>", "</thought>"}};
 
 static const char ARGS[] = "[ARGS]", CALL_ID[] = "[CALL_ID]";
 

@@ -304,6 +304,8 @@ static void reasoning(void **state) {
     check(o, "<think>never ends \n", "(never ends)");
     check(o, "<think>\n\n</think>\n\nhi \n", "hi \n");
     check(o, "[THINK]hm[/THINK]hi", "(hm)hi");
+    check(o, " <reasoning>\nhm</think></reasoning> hi", "(hm</think>)hi");
+    check(o, "<thought", "<thought");
     check(o, "<|START_THINKING|>hm</think><|END_THINKING|>hi", "(hm</think>)hi");
     assert_null(pl_reply_opens_reasoning("<think> so", 10));
     assert_string_equal(pl_reply_opens_reasoning("a<think>\n", 9), "</think>");
