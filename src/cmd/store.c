@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "cmd/args.h"
 #include "cmd/sources.h"
 
 enum { NAME_MAX_BYTES = 200, MANIFEST_MAX = 4 << 20 };
@@ -205,6 +207,28 @@ static enum pl_status resolve_name(const char *name, char **path, struct pl_err 
     return complete ? status : PL_BUSY; /* the text is set: the caller passes it on */
 }
 
+struct near {
+    const char *typed;
+    char name[NAME_MAX_BYTES + 1];
+};
+static bool look_near(void *user, const struct pl_stored *s) {
+    struct near *n = user;
+    const char *const name = s->name;
+    if (pl_args_nearest(n->typed, &name, 1) != NULL) snprintf(n->name, sizeof n->name, "%s", name);
+    return n->name[0] == '\0';
+}
+
+/* What was probably meant: a stored name, else one that plumb knows. False: nothing is near. */
+static bool near_name(const char *typed, struct near *n) {
+    struct pl_err ignored = {0};
+    *n = (struct near){.typed = typed};
+    (void)!pl_store_each(look_near, n, &ignored);
+    const char *known;
+    for (size_t i = 0; n->name[0] == '\0' && (known = pl_pull_known_at(i, NULL)) != NULL; i++)
+        if (pl_args_nearest(typed, &known, 1) != NULL) snprintf(n->name, sizeof n->name, "%s", known);
+    return n->name[0] != '\0';
+}
+
 enum pl_status pl_store_resolve(const char *spec, char **path, struct pl_err *err) {
     if (spec == NULL || spec[0] == '\0')
         PL_FAIL(err, PL_INVALID, "the model is empty: expected a file, a directory, a stored name or hf:owner/repo[:file]");
@@ -222,5 +246,8 @@ enum pl_status pl_store_resolve(const char *spec, char **path, struct pl_err *er
     if (hf) PL_TRY(pl_hf_check(spec, err));
     if (hf || pl_pull_known(spec))
         PL_FAIL(err, PL_NOT_FOUND, "%.300s is not here yet: 'plumb pull %.300s' fetches it", spec, spec);
+    struct near n;
+    if (name_ok(spec) && near_name(spec, &n))
+        PL_FAIL(err, PL_NOT_FOUND, "%.400s: no such file, directory or stored model: did you mean %s?", spec, n.name);
     PL_FAIL(err, PL_NOT_FOUND, "%.400s: no such file, directory or stored model ('plumb list' shows what is stored)", spec);
 }

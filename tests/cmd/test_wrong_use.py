@@ -93,6 +93,20 @@ def names_that_no_pull_would_take_are_not_offered_to_it():
 
 
 @case
+def a_name_that_is_nearly_one_is_told_the_one():
+    home = path("near-home")
+    stored = os.path.join(home, "models", "mine-7b-chat")
+    os.makedirs(stored, exist_ok=True)
+    with open(os.path.join(stored, "plumb.json"), "w") as f:
+        f.write('{"name": "mine-7b-chat", "source": "x", "main": "m.gguf"}')
+    env = {**os.environ, "PLUMB_HOME": home}
+    for typed, meant in (("mine-7b-chta", "mine-7b-chat"), ("mine", "mine-7b-chat"), ("smollm2-135m", "smollm2-135m-instruct")):
+        assert f"{typed}: no such file, directory or stored model: did you mean {meant}?" in said("inspect", typed, code=1, env=env)
+    for typed in ("another", path("mine-7b.gguf")):
+        assert "'plumb list' shows what is stored" in said("inspect", typed, code=1, env=env)
+
+
+@case
 def a_limit_is_told_in_figures_that_differ():
     message = said("generate", "-m", MODEL, "-p", "a", "--memory-limit", 1000000, code=1)
     assert "but 1.00 MB may be used (--memory-limit)" in message and "up to 1.4" in message, message
