@@ -79,7 +79,7 @@ static bool noted(const struct dev_ops *d) {
 bool dev_takes_expanded(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w) {
     struct dev_ops *d = dev_of(o);
     const struct pl_expand_shape s = shape_of(d, w);
-    if (pl_expand_declines(&d->ks, &s) != NULL) return false;
+    if (d->sparse > 0 || pl_expand_declines(&d->ks, &s) != NULL) return false; /* sparse: all values would be read */
     if (!pl_ops_wants_expanded(o, w, costs_of(d)) && !noted(d)) return false;
     enum pl_status st = make_kernels(d, &s, w);
     if (st == PL_OK) st = reserve(d, &s, p->heads);
