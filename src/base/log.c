@@ -10,7 +10,14 @@
 static enum pl_log_level log_level = PL_LOG_WARN;
 static void (*log_sink)(const char *, void *);
 static void *log_user;
-static _Atomic bool progress_shown;
+static _Atomic bool progress_shown, progress_below; /* below the line of the cursor */
+static _Atomic bool text_open;
+
+/* What removes the line that is shown. */
+static const char *wipe(void) {
+    if (!atomic_exchange(&progress_shown, false)) return "";
+    return atomic_exchange(&progress_below, false) ? "\0337\033[B\r\033[K\0338" : "\r\033[K";
+}
 
 void pl_log_set_level(enum pl_log_level level) { log_level = level; }
 
@@ -27,24 +34,35 @@ static void emit(const char *fmt, va_list ap) {
     if (log_sink != NULL)
         log_sink(line, log_user);
     else
-        fprintf(stderr, "%s%s\n", atomic_exchange(&progress_shown, false) ? "\r\033[K" : "", line);
+        fprintf(stderr, "%s%s\n", wipe(), line);
 }
 
 void pl_log_progress_line(const char *text) {
     if (log_sink != NULL || !isatty(STDERR_FILENO)) return;
+    const char *before = atomic_load(&progress_below) ? wipe() : "";
     atomic_store(&progress_shown, true);
-    fprintf(stderr, "\r\033[K%s", text);
+    fprintf(stderr, "%s\r\033[K%s", before, text);
     fflush(stderr);
 }
+void pl_log_progress_aside(const char *text) {
+    if (!atomic_load(&text_open)) {
+        pl_log_progress_line(text);
+        return;
+    }
+    if (log_sink != NULL || !isatty(STDERR_FILENO)) return;
+    atomic_store(&progress_below, true);
+    atomic_store(&progress_shown, true);
+    fprintf(stderr, "\033D\033M\0337\033[B\r\033[K%s\0338", text); /* down and up first: that scrolls on the last line */
+    fflush(stderr);
+}
+void pl_log_text_open(bool open) { atomic_store(&text_open, open); }
 void pl_log_progress(const char *what, size_t done, size_t total) {
     char text[160];
     snprintf(text, sizeof text, "plumb: %s: %zu of %zu", what, done, total);
     pl_log_progress_line(text);
 }
 bool pl_log_progress_shown(void) { return atomic_load(&progress_shown); }
-void pl_log_progress_end(void) {
-    if (atomic_exchange(&progress_shown, false)) fprintf(stderr, "\r\033[K");
-}
+void pl_log_progress_end(void) { fputs(wipe(), stderr); }
 
 void pl_log(enum pl_log_level level, const char *fmt, ...) {
     if (level > log_level) return;

@@ -11,6 +11,10 @@
 void pl_log_progress(const char *what, size_t done, size_t total);
 /* Any text as that line. */
 void pl_log_progress_line(const char *text);
+/* The same while text may be under way: where some stands on the terminal's line (pl_log_text_open), on the line below it,
+ * and the cursor goes back. */
+void pl_log_progress_aside(const char *text);
+void pl_log_text_open(bool open);
 bool pl_log_progress_shown(void);
 void pl_log_progress_end(void);
 

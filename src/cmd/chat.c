@@ -59,11 +59,12 @@ static bool on_token(void *user, uint32_t id, const char *text, size_t len, doub
                      const double *top_logprobs, size_t top_count) {
     (void)id, (void)logprob, (void)top_ids, (void)top_logprobs, (void)top_count;
     struct pl_chat *c = user;
+    pl_out_text_begin();
     if (c->on_terminal)
         write_harmless(text, len);
     else
         pl_out_write(text, len);
-    pl_out_flush();
+    pl_out_text_end(text, len);
     pl_buf_add(&c->answer, text, len);
     return pl_buf_ok(&c->answer) && !atomic_load(&c->stop);
 }
@@ -101,7 +102,9 @@ static enum pl_status answer(struct pl_chat *c, struct pl_err *err) {
                                          .on_token = on_token,
                                          .user = c};
     uint64_t start = pl_clock_ns();
-    PL_TRY(pl_session_generate(c->session, &opt, &c->generated, &c->finish, err));
+    enum pl_status done = pl_session_generate(c->session, &opt, &c->generated, &c->finish, err);
+    pl_out_text_over();
+    PL_TRY(done);
     c->decode_ns = pl_clock_ns() - start;
     return PL_OK;
 }

@@ -40,8 +40,9 @@ static bool on_token(void *user, uint32_t id, const char *text, size_t len, doub
                      const double *top_logprobs, size_t top_count) {
     struct generate *g = user;
     if (!g->ids_only && !g->json) {
+        pl_out_text_begin();
         pl_out_write(text, len);
-        pl_out_flush();
+        pl_out_text_end(text, len);
     }
     pl_buf_add(&g->text, text, len);
     if (id == UINT32_MAX) return pl_buf_ok(&g->text); /* the rest of a cut character */
@@ -106,6 +107,7 @@ static enum pl_status generate(struct generate *g, struct pl_err *err) {
     start = pl_clock_ns();
     enum pl_status s = pl_session_generate_last(g->session, &opt, &g->generated, &g->finish, err);
     g->decode_ns = pl_clock_ns() - start;
+    pl_out_text_over();
     if (s == PL_OK && g->out_of_memory) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the generated text");
     return s;
 }

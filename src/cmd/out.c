@@ -37,6 +37,13 @@ void pl_out_printf(const char *fmt, ...) {
 
 void pl_out_flush(void) { pl_out_check(fflush(stdout) == 0); }
 
+void pl_out_text_begin(void) { pl_log_progress_end(); }
+void pl_out_text_end(const char *text, size_t len) {
+    pl_out_flush();
+    if (len > 0) pl_log_text_open(text[len - 1] != '\n' && isatty(STDOUT_FILENO));
+}
+void pl_out_text_over(void) { pl_log_text_open(false); }
+
 int pl_out_close(void) {
     pl_out_flush();
     return PL_EXIT_OK;

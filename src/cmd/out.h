@@ -14,6 +14,11 @@ void pl_out_write(const void *data, size_t len);
 void pl_out_str(const char *s);
 void pl_out_printf(const char *fmt, ...) PL_PRINTF(1, 2);
 void pl_out_flush(void);
+/* Around a piece of generated text: progress leaves its line; flushed, and progress keeps off a line that is not ended. */
+void pl_out_text_begin(void);
+void pl_out_text_end(const char *text, size_t len);
+/* No more text comes: lines are free again. */
+void pl_out_text_over(void);
 /* For who writes to stdout by other means: false ends the process as a failed write here does (errno says why). */
 void pl_out_check(bool ok);
 /* From here on the exit code is a verdict: a reader that leaves does not turn it into a good one, and when the report cannot

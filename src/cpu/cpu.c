@@ -114,6 +114,7 @@ enum pl_status pl_cpu_create_with(enum pl_isa isa, const struct pl_pool_options 
     memset(c, 0, sizeof *c);
     c->isa = isa;
     c->table = table_of(isa);
+    c->packing.patience_ns = 1000000000;
     enum pl_status s = pl_pool_create_with(pool, &c->pool, err);
     if (s == PL_OK) s = pl_cpu_reserve(c, 1, 1024, ATTN_CHUNK, err);
     if (s != PL_OK) {
@@ -187,6 +188,7 @@ static void space_free(struct cpu_space *s) {
 
 void pl_cpu_destroy(struct pl_cpu *c) {
     if (c == NULL) return;
+    cpu_packing_end(c);
     pl_pool_destroy(c->pool);
     space_free(&c->space);
     cpu_moe_free(c->moe);

@@ -41,6 +41,14 @@ struct cpu_act_group {
     const unsigned char *data;
 };
 
+/* Weights that waited for their second product, bytes of tiles. */
+struct cpu_packing {
+    size_t total, done;
+    uint64_t begun_ns, last_ns, drawn_ns; /* of the weights that are packed one after another */
+    uint64_t patience_ns;                 /* before a line of progress is shown */
+    bool shown;
+};
+
 /* What a context has reserved. */
 struct cpu_space {
     unsigned char *acts; /* packed activations, in groups */
@@ -67,7 +75,8 @@ struct pl_cpu {
     struct cpu_expand_scratch *expand;
     _Atomic size_t next;            /* unit of work to be taken next */
     _Atomic size_t near[CPU_NODES]; /* the same for work that is shared out by memory node */
-    size_t later_bytes;             /* weights of at least so many packed bytes wait for their second product */
+    struct cpu_packing packing;
+    size_t later_bytes; /* weights of at least so many packed bytes wait for their second product */
     void (*when_packed)(void *user, const struct pl_tensor *t);
     void *when_packed_user;
 };
@@ -84,6 +93,11 @@ void cpu_ternary_plain(const struct pl_cpu_weight *w, size_t tile, const float *
 /* What packed products left: sums, to be scaled. */
 void cpu_ternary_scale(const struct pl_cpu_weight *w, size_t tile, const float *factors, size_t rows, float *y,
                        size_t y_stride);
+
+/* packing.c: a weight that waited has been packed since; a product packs nothing. */
+void cpu_packing_done(struct pl_cpu *c, const struct pl_cpu_weight *w, uint64_t since_ns);
+void cpu_packing_rests(struct pl_cpu *c);
+void cpu_packing_end(struct pl_cpu *c);
 
 /* moe.c */
 void cpu_moe_free(struct cpu_moe_scratch *s);

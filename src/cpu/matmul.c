@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "cpu/internal.h"
 #include "cpu/tile.h"
@@ -78,7 +79,10 @@ static enum pl_status weight_hold(struct pl_cpu *c, struct pl_cpu_weight *w, str
     w->tiles = cpu_huge_alloc(total);
     if (w->tiles == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %zu bytes of packed weights of %s", total, w->t.name);
     w->bytes_owned = w->bytes_read = total;
-    if (c->when_packed == NULL || total < c->later_bytes) weight_pack(c, w);
+    if (c->when_packed == NULL || total < c->later_bytes)
+        weight_pack(c, w);
+    else
+        c->packing.total += total;
     return PL_OK;
 }
 
@@ -458,15 +462,20 @@ static bool is_wide(const struct pl_cpu *c, const struct pl_cpu_matmul *m) {
 
 /* Packs what was met before, or has to be packed; true when a matrix is met for the first time and stays as it is. */
 static bool settle(struct pl_cpu *c, const struct pl_cpu_matmul *m, bool must) {
-    bool first = false;
+    bool first = false, packs = false;
     for (size_t i = 0; i < m->count; i++) {
         struct pl_cpu_weight *w = (struct pl_cpu_weight *)(uintptr_t)m->w[i]; /* made by pl_cpu_weight_create, not const */
         if (w->kind != KIND_Q8 || w->packed) continue;
-        if (w->met || must)
-            weight_pack(c, w);
-        else
+        if (!w->met && !must) {
             first = w->met = true;
+            continue;
+        }
+        const uint64_t since = pl_clock_ns();
+        weight_pack(c, w);
+        cpu_packing_done(c, w, since);
+        packs = true;
     }
+    if (!packs) cpu_packing_rests(c);
     return first;
 }
 

@@ -21,7 +21,7 @@ CC, QEMU, OUT = "aarch64-linux-gnu-gcc", "qemu-aarch64", "build/cross-aarch64"
 FLAGS = ["-std=c17", "-D_GNU_SOURCE", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wno-sign-conversion",
          "-Werror", "-DPL_TEST_EMULATED", "-Itests/cpu/cross", "-Isrc", "-Iinclude", "-I.", f"-I{OUT}/include"]
 TESTS = ["matmul", "rows", "attention", "latent", "moe", "ssm", "ternary", "passes"]
-OTHER = {"amx"}  # what is not for this target
+OTHER = {"amx", "packing"}  # tiles; a terminal
 OPS = ("auto", "bandwidth", "choose", "cpu_latent", "cpu_ssm", "draw", "latent", "moe", "ops", "ops_cpu", "paged", "port", "ssm",
        "ternary")
 # What a model on the CPU never calls: JSON, other devices.
@@ -29,7 +29,7 @@ ABSENT = re.compile(r"json_|pl_json_|pl_device_|pl_jit_|pl_kernel_|pl_cuda_capab
 
 
 def operation_sources():
-    base = [f"src/base/{n}.c" for n in ("mem", "pool", "status", "str", "topology")]
+    base = [f"src/base/{n}.c" for n in ("log", "mem", "pool", "status", "str", "topology")]
     cpu = [f for f in glob.glob("src/cpu/*.c") if not os.path.basename(f).startswith("avx")]
     return base + glob.glob("src/tensor/*.c") + cpu + glob.glob("src/ref/*.c")
 
