@@ -54,12 +54,12 @@ Q8_INLINE void chunk_unpack(const struct q8_instance k, const struct pl_cpu_weig
     }
 }
 
-/* d[m][h] += codes of vectors [from, to), half h of the outputs, . activations, for n rows. */
+/* d[m][h] += codes of vectors [from, to), half h of the outputs, . activations, for n rows. part: as in q8_dots. */
 Q8_INLINE void chunk_dots(const struct q8_instance k, const unsigned char *codes, const int8_t *q, const int from,
-                          const int to, const int n, __m256i (*d)[2]) {
+                          const int to, const int n, __m256i (*part)[2], __m256i (*d)[2]) {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i part[4][2];
-    (void)k, (void)ones, (void)part;
+    const int pairs = by_lanes(k) ? 8 : k.pairs;
+    (void)pairs, (void)ones, (void)part;
 #pragma GCC unroll 8
     for (int j = from; j < to; j++) {
         const __m256i v[2] = {load32(codes + 64 * j), load32(codes + 64 * j + 32)};
@@ -72,8 +72,8 @@ Q8_INLINE void chunk_dots(const struct q8_instance k, const unsigned char *codes
                 d[m][h] = _mm256_dpbusd_avx_epi32(d[m][h], v[h], a);
 #else
                 const __m256i x = _mm256_maddubs_epi16(v[h], a);
-                part[m][h] = (j - from) % k.pairs == 0 ? x : as_written(_mm256_add_epi16(part[m][h], x));
-                if ((j - from) % k.pairs == k.pairs - 1 || j == to - 1)
+                part[m][h] = (j - from) % pairs == 0 && !by_lanes(k) ? x : as_written(_mm256_add_epi16(part[m][h], x));
+                if ((j - from) % pairs == pairs - 1 || j == to - 1)
                     d[m][h] = as_written(_mm256_add_epi32(d[m][h], _mm256_madd_epi16(part[m][h], ones)));
 #endif
             }
@@ -108,14 +108,19 @@ Q8_INLINE void chunk_rows(const struct q8_instance k, const struct q8_chunk *c, 
                           const int16_t *words, const bool halves, const int i, const int m0, const int n,
                           float (*acc)[TILE_ROWS]) {
     const float *scale = (const float *)(const void *)(a + 32 * GROUP_ROWS) + m0, *ssum = scale + GROUP_ROWS;
-    const int32_t *nsum = (const int32_t *)(const void *)(ssum + GROUP_ROWS) + (halves ? (1 + i) * GROUP_ROWS : 0);
-    __m256i d[4][2];
+    const int32_t *nsum = (const int32_t *)(const void *)(ssum + GROUP_ROWS);
+    const int half = halves ? i : -1;
+    __m256i d[4][2], part[4][2];
 #pragma GCC unroll 4
-    for (int m = 0; m < n; m++) d[m][0] = d[m][1] = start(k, nsum[m]);
+    for (int m = 0; m < n; m++) {
+        d[m][0] = d[m][1] = start(k, minus_sum(nsum, GROUP_ROWS, half, m));
+        if (by_lanes(k)) part[m][0] = part[m][1] = lanes_start(k, nsum, GROUP_ROWS, half, m);
+    }
     if (is_words(k))
         chunk_words(c->codes + codes_at(k, b), words + 32 * m0, n, d);
     else
-        chunk_dots(k, c->codes + codes_at(k, b), (const int8_t *)a + 32 * m0, i > 0 ? 4 : 0, halves && i == 0 ? 4 : 8, n, d);
+        chunk_dots(k, c->codes + codes_at(k, b), (const int8_t *)a + 32 * m0, i > 0 ? 4 : 0, halves && i == 0 ? 4 : 8, n,
+                   part, d);
 #pragma GCC unroll 4
     for (int m = 0; m < n; m++) {
         const __m256 s = _mm256_set1_ps(scale[m]);
@@ -125,8 +130,9 @@ Q8_INLINE void chunk_rows(const struct q8_instance k, const struct q8_chunk *c, 
             __m256 v = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_load_ps(c->scale[b][i] + 8 * h), s), _mm256_cvtepi32_ps(d[m][h]),
                                        _mm256_load_ps(at));
             if (k.has_min)
-                v = _mm256_fmadd_ps(_mm256_load_ps(c->min[b][i] + 8 * h),
-                                    _mm256_set1_ps(halves ? scale[m] * (float)-nsum[m] : ssum[m]), v);
+                v = _mm256_fmadd_ps(
+                    _mm256_load_ps(c->min[b][i] + 8 * h),
+                    _mm256_set1_ps(halves ? scale[m] * (float)-minus_sum(nsum, GROUP_ROWS, half, m) : ssum[m]), v);
             _mm256_store_ps(at, v);
         }
     }
@@ -137,7 +143,8 @@ Q8_INLINE void groups_run(const struct q8_instance k, const struct pl_cpu_weight
                           const struct cpu_act_group *g, size_t n, float *y, size_t y_stride, const float *bias,
                           bool accumulate) {
     const bool halves = k.scale == SCALE_K16 || k.scale == SCALE_K16N;
-    const int together = k.pairs == 8 || is_words(k) || BYTES_BY_WORDS ? 4 : 2; /* as many as registers hold */
+    const int together =
+        k.pairs == 8 || by_lanes(k) || is_words(k) || BYTES_BY_WORDS ? 4 : 2; /* as many as registers hold */
     const unsigned char *tile = w->tiles + tile_index * w->layout.bytes;
     struct q8_chunk chunk;
     _Alignas(32) float acc[CHUNK_GROUPS][GROUP_ROWS][TILE_ROWS];

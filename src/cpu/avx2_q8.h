@@ -2,7 +2,11 @@
  *
  * Same tiles and same order of operations as avx512_q8.h. Products of bytes are added in 16 bits as long as the
  * largest code allows (`pairs`), then widened. Eight-bit codes are taken as signed, their sign moved to the
- * activation, so that no 16-bit sum saturates. */
+ * activation, so that no 16-bit sum saturates.
+ *
+ * The sums of a block's halves in activations (tile.h) are kept here as two of 16 bits, as products of bytes come: minus the
+ * sum of inputs 4j and 4j+1 in the lower ones, of 4j+2 and 4j+3 in the upper ones. With AVX-VNNI they are what tile.h says.
+ */
 #ifndef PL_CPU_AVX2_Q8_H
 #define PL_CPU_AVX2_Q8_H
 
@@ -122,8 +126,27 @@ enum { BYTES_BY_WORDS = 1 }; /* unsigned by signed bytes go straight into 32-bit
 #else
 enum { BYTES_BY_WORDS = 0 };
 #endif
-/* What the 32-bit sum of a row starts from: the offset's part. nsum = -sum(q). */
+/* -sum(q) of row m, of a half of the block or (h < 0) of all of it; rows: of the group. */
+Q8_INLINE int32_t minus_sum(const int32_t *nsum, const int rows, const int h, const int m) {
+    if (h < 0) return nsum[m];
+    const int32_t lanes = nsum[(1 + h) * rows + m];
+    return BYTES_BY_WORDS ? lanes : (int16_t)lanes + (lanes >> 16);
+}
+
+/* Sums of 16 bits wrap, so only the last one has to fit: codes less their offset, of 5 bits over a block (16 * 16 * 127) or
+ * of 6 over half of it (8 * 32 * 127), do when the offset's part is in the sum from the beginning. */
+Q8_INLINE bool by_lanes(const struct q8_instance k) {
+    return !BYTES_BY_WORDS && k.offset_log2 != NO_OFFSET && (k.pairs == 2 || k.pairs == 4);
+}
+Q8_INLINE __m256i lanes_start(const struct q8_instance k, const int32_t *nsum, const int rows, const int h, const int m) {
+    __m256i v = _mm256_set1_epi32(nsum[(h > 0 ? 2 : 1) * rows + m]);
+    if (h < 0) v = _mm256_add_epi16(v, _mm256_set1_epi32(nsum[2 * rows + m]));
+    return _mm256_slli_epi16(v, k.offset_log2 & 15);
+}
+
+/* What the 32-bit sum of a row starts from: the offset's part, where the 16-bit ones have it not. nsum = -sum(q). */
 Q8_INLINE __m256i start(const struct q8_instance k, int32_t nsum) {
+    if (by_lanes(k)) return _mm256_setzero_si256();
     if (k.pairs == 1 && !BYTES_BY_WORDS) /* codes are taken minus 128 already: formats without an offset get it back */
         return k.offset_log2 == NO_OFFSET ? _mm256_set1_epi32(-128 * nsum) : _mm256_setzero_si256();
     return k.offset_log2 == NO_OFFSET ? _mm256_setzero_si256()
@@ -133,7 +156,8 @@ Q8_INLINE __m256i start(const struct q8_instance k, int32_t nsum) {
 #if defined(__AVXVNNI__)
 /* The same in one instruction a vector, whatever the codes. */
 Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m256i book, const int8_t *q, const int from,
-                       const int to, const int n, __m256i *d) {
+                       const int to, const int n, __m256i *part, __m256i *d) {
+    (void)part;
 #pragma GCC unroll 8
     for (int j = from; j < to; j++) {
         __m256i v = unpack(k, p, j);
@@ -143,11 +167,11 @@ Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m25
     }
 }
 #else
-/* d[m] += codes of vectors [from, to) . activations, for n rows. */
+/* d[m] += codes of vectors [from, to) . activations, for n rows. part: what the 16-bit sums start from, by lanes. */
 Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m256i book, const int8_t *q, const int from,
-                       const int to, const int n, __m256i *d) {
+                       const int to, const int n, __m256i *part, __m256i *d) {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i part[4];
+    const int pairs = by_lanes(k) ? 8 : k.pairs;
 #pragma GCC unroll 8
     for (int j = from; j < to; j++) {
         __m256i v = unpack(k, p, j), mag = v;
@@ -159,9 +183,9 @@ Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m25
             __m256i a = act4(q + 32 * m + 4 * j);
             if (k.pairs == 1) a = _mm256_sign_epi8(a, v);
             __m256i x = _mm256_maddubs_epi16(mag, a);
-            part[m] = (j - from) % k.pairs == 0 ? x : _mm256_add_epi16(part[m], x);
+            part[m] = (j - from) % pairs == 0 && !by_lanes(k) ? x : _mm256_add_epi16(part[m], x);
             if (n == 4) part[m] = as_written(part[m]);
-            if ((j - from) % k.pairs == k.pairs - 1 || j == to - 1)
+            if ((j - from) % pairs == pairs - 1 || j == to - 1)
                 d[m] = _mm256_add_epi32(d[m], _mm256_madd_epi16(part[m], ones));
         }
     }
@@ -183,17 +207,21 @@ Q8_INLINE void q8_store(const struct pl_cpu_weight *w, size_t row, __m256 acc, c
 Q8_INLINE void q8_block(const struct q8_instance k, const unsigned char *p, __m256i book, const struct q8_scales *s,
                         const unsigned char *a, const int h, const int n, __m256 *acc) {
     const float *scale = (const float *)(const void *)(a + 32 * n), *ssum = scale + n;
-    const int32_t *nsum = (const int32_t *)(const void *)(ssum + n) + (h < 0 ? 0 : (1 + h) * n);
-    __m256i d[4];
+    const int32_t *nsum = (const int32_t *)(const void *)(ssum + n);
+    __m256i d[4], part[4];
 #pragma GCC unroll 4
-    for (int m = 0; m < n; m++) d[m] = start(k, nsum[m]);
-    q8_dots(k, p, book, (const int8_t *)a, h > 0 ? 4 : 0, h == 0 ? 4 : 8, n, d);
+    for (int m = 0; m < n; m++) {
+        d[m] = start(k, minus_sum(nsum, n, h, m));
+        if (by_lanes(k)) part[m] = lanes_start(k, nsum, n, h, m);
+    }
+    q8_dots(k, p, book, (const int8_t *)a, h > 0 ? 4 : 0, h == 0 ? 4 : 8, n, part, d);
     const int i = h > 0;
 #pragma GCC unroll 4
     for (int m = 0; m < n; m++) {
         acc[m] = _mm256_fmadd_ps(_mm256_mul_ps(s->s[i], _mm256_set1_ps(scale[m])), _mm256_cvtepi32_ps(d[m]), acc[m]);
         if (k.has_min)
-            acc[m] = _mm256_fmadd_ps(s->m[i], _mm256_set1_ps(h < 0 ? ssum[m] : scale[m] * (float)-nsum[m]), acc[m]);
+            acc[m] = _mm256_fmadd_ps(s->m[i], _mm256_set1_ps(h < 0 ? ssum[m] : scale[m] * (float)-minus_sum(nsum, n, h, m)),
+                                     acc[m]);
     }
 }
 

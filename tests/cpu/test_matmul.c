@@ -45,11 +45,22 @@ static float *as_quantised(const float *x, size_t stride, size_t rows, size_t co
 
 struct shape {
     size_t out, in, rows;
-    bool fine;
+    bool fine, extreme;
 };
+
+/* Codes of the largest magnitude everywhere, scales as they are: what lies where in a block. */
+static void codes_extreme(const struct pl_tensor *t, unsigned char code) {
+    static const struct {
+        size_t at, bytes;
+    } codes[] = {[PL_Q4_0] = {2, 16}, [PL_Q5_0] = {2, 20}, [PL_Q3_K] = {0, 96}, [PL_Q6_K] = {0, 192}, [PL_MXFP4] = {1, 16}};
+    const size_t each = pl_dtype_info(t->dtype)->block_bytes;
+    for (size_t at = 0; at < t->bytes; at += each)
+        memset((unsigned char *)(uintptr_t)t->data + at + codes[t->dtype].at, code, codes[t->dtype].bytes);
+}
 
 static void check_product(struct pl_cpu *c, const struct weight_case *wc, struct shape s, bool with_bias, bool accumulate) {
     struct pl_tensor t = tensor_random(wc, s.out, s.in, 11 + s.out * 7 + s.in + wc->dtype);
+    if (s.extreme) codes_extreme(&t, s.rows % 2 != 0 ? 0x00 : 0xFF);
     struct pl_cpu_weight *w = weight_make(c, &t);
     struct pl_tensor unrounded = is_q8(c, w) ? without_rounding(&t) : t;
     struct pl_err err = {0};
@@ -59,6 +70,7 @@ static void check_product(struct pl_cpu *c, const struct weight_case *wc, struct
     float *x = malloc(s.rows * xs * sizeof *x), *bias = malloc(s.out * sizeof *bias), *row = malloc(s.in * sizeof *row);
     double *mag = malloc(s.rows * s.out * sizeof *mag);
     rng_fill(&rng, x, s.rows * xs);
+    for (size_t i = 0; s.extreme && i < s.rows * xs; i++) x[i] = s.rows % 3 != 0 ? 1.0f : -1.0f; /* 127 of one sign */
     rng_fill(&rng, bias, s.out);
     struct guarded y = guarded_make(s.rows * ys), want = guarded_make(s.rows * ys), exact = guarded_make(s.rows * ys);
     if (accumulate) {
@@ -110,9 +122,24 @@ static void every_type_every_row_count(void **state) {
             const size_t step = isa == PL_ISA_SCALAR ? 9 : isa == PL_ISA_AMX ? 3 : PL_TEST_ROW_STEP;
             for (size_t rows = 1; rows <= 64; rows += rows < 24 ? step : step * PL_TEST_SHARE) {
                 size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
-                check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, false}, rows % 2,
-                              rows % 3 == 0);
+                check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, false, false},
+                              rows % 2, rows % 3 == 0);
             }
+        }
+        pl_cpu_destroy(c);
+    }
+}
+
+/* Sums of products in 16 bits, and what an offset adds to them, hold the largest codes and inputs. */
+static void largest_codes_and_inputs(void **state) {
+    (void)state;
+    static const enum pl_dtype types[] = {PL_Q4_0, PL_Q5_0, PL_Q3_K, PL_Q6_K, PL_MXFP4};
+    FOR_EACH_ISA(isa) {
+        struct pl_cpu *c = cpu_make(isa, 2);
+        for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+            const struct weight_case wc = {types[k], 0, 0, 0};
+            for (size_t rows = 1; rows <= 12; rows++)
+                check_product(c, &wc, (struct shape){.out = 24, .in = 512, .rows = rows, .extreme = true}, false, false);
         }
         pl_cpu_destroy(c);
     }
@@ -128,8 +155,8 @@ static void fine_products(void **state) {
             size_t grain = case_grain(&weight_cases[k]);
             for (size_t rows = 1; rows <= 64; rows += PL_TEST_ROW_STEP * (rows < 9 ? 1 : isa == PL_ISA_SCALAR ? 26 : 5)) {
                 size_t in = grain * (1 + (rows * 5 + k) % (grain >= 256 ? 2 : 5));
-                check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, true}, rows % 2,
-                              rows % 3 == 0);
+                check_product(c, &weight_cases[k], (struct shape){1 + (rows * 13 + k * 3) % 50, in, rows, true, false},
+                              rows % 2, rows % 3 == 0);
             }
         }
         pl_cpu_destroy(c);
@@ -169,8 +196,8 @@ static void odd_widths(void **state) {
         for (size_t k = 0; k < WEIGHT_CASES; k++) {
             size_t grain = case_grain(&weight_cases[k]), limit = grain == 1 ? 1025 : 16 * grain;
             for (size_t in = grain; in <= limit; in += grain == 1 && in > 70 ? 53 : grain)
-                check_product(c, &weight_cases[k], (struct shape){17, in, 1 + in / grain % 6, false}, false, false);
-            check_product(c, &weight_cases[k], (struct shape){33, grain >= 32 ? 2048 : 2053, 3, false}, true, true);
+                check_product(c, &weight_cases[k], (struct shape){17, in, 1 + in / grain % 6, false, false}, false, false);
+            check_product(c, &weight_cases[k], (struct shape){33, grain >= 32 ? 2048 : 2053, 3, false, false}, true, true);
         }
         pl_cpu_destroy(c);
     }
@@ -361,6 +388,7 @@ static void embedding_rows(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_every_row_count),
+        cmocka_unit_test(largest_codes_and_inputs),
         cmocka_unit_test(odd_widths),
         cmocka_unit_test(fine_products),
         cmocka_unit_test(fine_rows_stand_alone),
