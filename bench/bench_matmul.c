@@ -24,8 +24,19 @@ struct options {
 
 static struct options parse(int argc, char **argv) {
     struct options o = {.rows = {1, 4, 16, 64, 512}, .row_count = 5, .out = 4096, .in = 4096, .mib = 512, .repeats = 5};
-    for (int i = 1; i + 1 < argc; i += 2) {
+    static const char *const names[] = {"--isa", "--type",    "--rows", "--threads", "--out",     "--in",
+                                        "--mib", "--repeats", "--fine", "--wide",    "--packing", "--clock"};
+    for (int i = 1; i < argc; i += 2) {
         const char *k = argv[i], *v = argv[i + 1];
+        size_t known = 0;
+        while (known < PL_COUNT_OF(names) && strcmp(k, names[known]) != 0) known++;
+        if (known == PL_COUNT_OF(names) || v == NULL) {
+            fprintf(stderr,
+                    known == PL_COUNT_OF(names) ? "bench_matmul: unknown option '%s' (its file says which there are)\n"
+                                                : "bench_matmul: %s needs a value\n",
+                    k);
+            exit(64);
+        }
         if (strcmp(k, "--isa") == 0) o.isa = v;
         if (strcmp(k, "--type") == 0) o.type = v;
         if (strcmp(k, "--out") == 0) o.out = strtoul(v, NULL, 10);
@@ -119,6 +130,7 @@ static void bench_type(const struct options *o, struct pl_cpu *c, const struct w
 
 int main(int argc, char **argv) {
     struct options o = parse(argc, argv);
+    bool shown = false;
     FOR_EACH_ISA(isa) {
         if (o.isa != NULL && strcmp(o.isa, pl_isa_name(isa)) != 0) continue;
         struct pl_cpu *c = cpu_make(isa, o.threads);
@@ -127,6 +139,8 @@ int main(int argc, char **argv) {
         printf("table %s, %d threads: reads %.1f GB/s\n", pl_isa_name(isa), pl_pool_threads(pl_cpu_pool(c)), ceiling);
         for (size_t k = 0; k < WEIGHT_CASES; k++) bench_type(&o, c, &weight_cases[k], ceiling);
         pl_cpu_destroy(c);
+        shown = true;
     }
-    return 0;
+    if (!shown) fprintf(stderr, "bench_matmul: this CPU has no table '%s'\n", o.isa);
+    return shown ? 0 : 1;
 }

@@ -156,11 +156,11 @@ static void announce(struct pl_pool *p, uint32_t epoch) {
 }
 
 void pl_pool_run(struct pl_pool *p, pl_pool_fn fn, void *arg) {
+    settle_caller(p);
     if (p->count == 1) {
         fn(arg, 0, 1);
         return;
     }
-    settle_caller(p);
     p->fn = fn;
     p->arg = arg;
     announce(p, next_epoch(p, true));
@@ -179,11 +179,11 @@ static void wait_empty(struct pl_pool *p) {
 }
 
 void pl_pool_run_any(struct pl_pool *p, pl_pool_fn fn, void *arg) {
+    settle_caller(p);
     if (p->count == 1) {
         fn(arg, 0, 1);
         return;
     }
-    settle_caller(p);
     p->fn = fn;
     p->arg = arg;
     uint32_t epoch = next_epoch(p, false);

@@ -244,6 +244,15 @@ static void threads_are_counted_pinned_and_released(void **state) {
     assert_true(CPU_EQUAL(&before, &after));
     pl_pool_run(p, look, &s); /* pinned again */
     pl_pool_destroy(p);
+    o.threads = 1; /* the caller alone */
+    for (int any = 0; any < 2; any++) {
+        struct seen one = {0};
+        assert_int_equal(pl_pool_create_with(&o, &p, NULL), PL_OK);
+        (any ? pl_pool_run_any : pl_pool_run)(p, look, &one);
+        assert_int_equal(one.hits, 1);
+        assert_int_equal(one.cpu_sets_of_one, 1);
+        pl_pool_destroy(p);
+    }
     assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
     assert_true(CPU_EQUAL(&before, &after));
 }
