@@ -28,7 +28,9 @@ listed=$(find src include kernels -type f \( -name '*.[ch]' -o -name '*.cl' -o -
     xargs -r sha256sum | sed -e 's/^\(.\{16\}\)[0-9a-f]*  \(.*\)$/    "\1 \2\\n" \\/')
 
 mkdir -p "$(dirname "$out")"
-cat > "$out.tmp" <<END
+new=$out.$$ # two builds at once do not share it
+trap 'rm -f "$new"' EXIT
+cat > "$new" <<END
 /* Written by tools/build_info.sh. */
 #ifndef PL_BUILD_INFO_H
 #define PL_BUILD_INFO_H
@@ -47,4 +49,4 @@ $listed
     ""
 #endif
 END
-if cmp -s "$out.tmp" "$out"; then rm "$out.tmp"; else mv "$out.tmp" "$out"; fi
+cmp -s "$new" "$out" || mv "$new" "$out"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.getcwd())
+from tests.build import make  # noqa: E402
 from tests.tap import Skip, case, main  # noqa: E402
 
 OBJECT = "build/release/src/cpu/avx512_amx.o"
@@ -15,7 +16,7 @@ OBJECT = "build/release/src/cpu/avx512_amx.o"
 def functions():
     if os.uname().machine != "x86_64" or shutil.which("objdump") is None:
         raise Skip("needs x86_64 and objdump")
-    subprocess.run(["make", "-s", OBJECT], check=True, stdout=subprocess.DEVNULL)
+    make(OBJECT)
     text = subprocess.run(["objdump", "-dr", "--no-show-raw-insn", OBJECT], stdout=subprocess.PIPE, check=True).stdout.decode()
     parts = re.split(r"^[0-9a-f]+ <([^>]+)>:$", text, flags=re.M)
     return {name: body for name, body in zip(parts[1::2], parts[2::2])}

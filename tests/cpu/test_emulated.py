@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.getcwd())
+from tests.build import make  # noqa: E402
 from tests.tap import Skip, case, main  # noqa: E402
 
 OUT = "build/release/emulated"
@@ -28,8 +29,7 @@ def build():
         raise Skip("the emulation is made of AVX2, which this machine lacks")
     if not has_simde():
         raise Skip("SIMDe is needed (package libsimde-dev)")
-    subprocess.run(["make", "-s", f"-j{len(os.sched_getaffinity(0))}"] + [f"{OUT}/test_{t}" for t in TESTS], check=True,
-                   stdout=subprocess.DEVNULL)
+    make(*(f"{OUT}/test_{t}" for t in TESTS), options=[f"-j{len(os.sched_getaffinity(0))}"])
 
 
 def run(test):

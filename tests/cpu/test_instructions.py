@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.getcwd())
+from tests.build import make  # noqa: E402
 from tests.cpu import stored  # noqa: E402
 from tests.tap import Skip, case, main  # noqa: E402
 
@@ -28,7 +29,7 @@ def prepare():
     with open("/proc/cpuinfo", encoding="utf-8") as f:
         if "avx2" not in f.read():
             raise Skip("this machine has no AVX2")
-    subprocess.run(["make", "-s", PROGRAM], check=True, stdout=subprocess.DEVNULL)
+    make(PROGRAM)
 
 
 def measure(table, *more):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.getcwd())
+from tests.build import make  # noqa: E402
 from tests.cpu import stored  # noqa: E402
 from tests.tap import Skip, case, main  # noqa: E402
 
@@ -30,7 +31,7 @@ def object_of(name):
 def prepare():
     if os.uname().machine != "x86_64" or shutil.which("objdump") is None:
         raise Skip("needs x86_64 and objdump")
-    subprocess.run(["make", "-s"] + [object_of(f) for f in FILES], check=True, stdout=subprocess.DEVNULL)
+    make(*map(object_of, FILES))
 
 
 def functions_of(path):
@@ -83,7 +84,7 @@ def fewer_registers_are_seen_as_spills():
     prepare()
     file = "avx512_q8_4bit"
     source = f"src/cpu/{file}.c"
-    said = subprocess.run(["make", "-n", "V=1", "-W", source, object_of(file)], stdout=subprocess.PIPE, check=True).stdout.decode()
+    said = make(object_of(file), options=("-n", "V=1", "-W", source))
     command = shlex.split(re.search(rf"^.* -c -o \S+ {source}", said, flags=re.M).group(0))
     with tempfile.TemporaryDirectory() as folder:
         command[command.index("-o") + 1] = f"{folder}/a.o"
