@@ -13,8 +13,7 @@ static void *log_user;
 static _Atomic bool progress_shown, progress_below; /* below the line of the cursor */
 static _Atomic bool text_open;
 
-/* What removes the line that is shown. */
-static const char *wipe(void) {
+const char *pl_log_progress_wipe(void) {
     if (!atomic_exchange(&progress_shown, false)) return "";
     return atomic_exchange(&progress_below, false) ? "\0337\033[B\r\033[K\0338" : "\r\033[K";
 }
@@ -34,12 +33,12 @@ static void emit(const char *fmt, va_list ap) {
     if (log_sink != NULL)
         log_sink(line, log_user);
     else
-        fprintf(stderr, "%s%s\n", wipe(), line);
+        fprintf(stderr, "%s%s\n", pl_log_progress_wipe(), line);
 }
 
 void pl_log_progress_line(const char *text) {
     if (log_sink != NULL || !isatty(STDERR_FILENO)) return;
-    const char *before = atomic_load(&progress_below) ? wipe() : "";
+    const char *before = atomic_load(&progress_below) ? pl_log_progress_wipe() : "";
     atomic_store(&progress_shown, true);
     fprintf(stderr, "%s\r\033[K%s", before, text);
     fflush(stderr);
@@ -61,8 +60,9 @@ void pl_log_progress(const char *what, size_t done, size_t total) {
     snprintf(text, sizeof text, "plumb: %s: %zu of %zu", what, done, total);
     pl_log_progress_line(text);
 }
+bool pl_log_text_is_open(void) { return atomic_load(&text_open); }
 bool pl_log_progress_shown(void) { return atomic_load(&progress_shown); }
-void pl_log_progress_end(void) { fputs(wipe(), stderr); }
+void pl_log_progress_end(void) { fputs(pl_log_progress_wipe(), stderr); }
 
 void pl_log(enum pl_log_level level, const char *fmt, ...) {
     if (level > log_level) return;

@@ -15,7 +15,11 @@ void pl_log_progress_line(const char *text);
  * and the cursor goes back. */
 void pl_log_progress_aside(const char *text);
 void pl_log_text_open(bool open);
+bool pl_log_text_is_open(void);
 bool pl_log_progress_shown(void);
+/* What a terminal must be sent to remove the line, which then counts as removed; "" where there is none. This and the two
+ * above may be called in a signal handler. */
+const char *pl_log_progress_wipe(void);
 void pl_log_progress_end(void);
 
 #endif

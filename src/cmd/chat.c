@@ -118,6 +118,7 @@ static enum pl_status add_message(struct pl_chat *c, const char *role, const cha
 
 enum pl_status pl_chat_ask(struct pl_chat *c, const char *text, size_t len, struct pl_err *err) {
     size_t before = json_array_size(c->messages);
+    pl_engine_tell_written(c->engine);
     PL_TRY(add_message(c, "user", text, len, err));
     enum pl_status s = answer(c, err);
     if (s == PL_OK) s = add_message(c, "assistant", pl_buf_cstr(&c->answer), c->answer.len, err);

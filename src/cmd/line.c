@@ -63,7 +63,7 @@ static void read_utf8(void) {
     if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0) (void)setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-static void restore_terminal(void) {
+void pl_line_restore(void) {
     if (have_found) tcsetattr(STDIN_FILENO, TCSADRAIN, &found);
 }
 
@@ -85,7 +85,7 @@ void pl_line_init(const char *history_file, const atomic_bool *stop) {
     rl_getc_function = read_character;
     read_utf8();
     have_found = tcgetattr(STDIN_FILENO, &found) == 0;
-    atexit(restore_terminal);
+    atexit(pl_line_restore);
     rl_initialize();
     rl_outstream = stderr;
     using_history();
@@ -96,7 +96,7 @@ void pl_line_init(const char *history_file, const atomic_bool *stop) {
 
 void pl_line_deinit(const char *history_file) {
     if (!interactive()) return;
-    restore_terminal();
+    pl_line_restore();
     if (history_file != NULL) write_history(history_file);
 }
 
@@ -109,6 +109,7 @@ static char *read_edited(const char *prompt) {
 #else
 void pl_line_init(const char *history_file, const atomic_bool *stop) { (void)history_file, (void)stop; }
 void pl_line_deinit(const char *history_file) { (void)history_file; }
+void pl_line_restore(void) {}
 #endif
 
 static char *read_plain(const char *prompt) {

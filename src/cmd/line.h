@@ -11,6 +11,9 @@
  * being typed is given up: pl_line_read returns. stop may be NULL. */
 void pl_line_init(const char *history_file, const atomic_bool *stop);
 void pl_line_deinit(const char *history_file);
+/* Gives the terminal back as it was found, where pl_line_init changed it. May be called in a signal handler that ends the
+ * process. */
+void pl_line_restore(void);
 /* False at the end of input. A line that ends in a backslash goes on in the next one. */
 bool pl_line_read(const char *prompt, struct pl_buf *out);
 

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "cmd/args.h"
 #include "cmd/cmd.h"
+#include "cmd/lost_page.h"
 #include "cmd/out.h"
 
 static const struct command {
@@ -73,6 +74,7 @@ static bool hold_standard_streams(void) {
 
 int main(int argc, char **argv) {
     if (!hold_standard_streams()) return PL_EXIT_FAILED;
+    pl_lost_page_watch();
     signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe is an error value, seen in out.c */
     if (argc < 2) {
         fprintf(stderr, "plumb: a command is missing ('plumb --help' lists the commands)\n");

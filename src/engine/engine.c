@@ -207,7 +207,8 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
                       pl_kv_type_name(e->kv_shape.dtype));
     announce_sparse(e);
     PL_TRY(allocate_step(e, err));
-    return plan_kernels(e, err);
+    PL_TRY(plan_kernels(e, err));
+    return pl_file_check_unchanged(e->file, err);
 }
 
 /* A file without any tokenizer still serves ids (evaluation, tests); a tokenizer that cannot be read is an error. */
@@ -260,6 +261,12 @@ enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct p
 
 enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out, struct pl_err *err) {
     return create(opt, false, out, err);
+}
+
+void pl_engine_tell_written(struct plumb_engine *e) {
+    struct pl_err err = {0};
+    if (pl_file_check_unchanged(e->file, &err) != PL_OK && !atomic_exchange(&e->written_told, true))
+        pl_log_always("%s", err.text);
 }
 
 void plumb_engine_destroy(struct plumb_engine *e) {

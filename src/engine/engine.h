@@ -51,6 +51,7 @@ struct plumb_engine {
     uint64_t memory_limit;
     uint32_t context, max_sessions, batch_rows, logit_rows, session_count;
     bool poisoned;
+    atomic_bool written_told;
     atomic_bool cancel; /* set from a signal handler or another thread: prefill stops between chunks */
     struct {            /* of one step */
         uint32_t *tokens, *logit_rows, *pages, *window_pages;
@@ -98,6 +99,8 @@ enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct p
 /* Only opened and planned, for inspect: no weights, no pages; sessions are refused. */
 enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out,
                               struct pl_err *err) PL_MUST_CHECK;
+/* Says, once, when the model's file has been written to since it was opened: asked where a text begins. Any thread. */
+void pl_engine_tell_written(struct plumb_engine *e);
 
 /* The epoch of a step of these parts: the last one's when they, their order and all pages are the same, else a new one. */
 uint64_t pl_engine_epoch(struct plumb_engine *e, const struct pl_epoch_part *parts, size_t count);

@@ -441,6 +441,7 @@ enum pl_status pl_service_submit(struct pl_service *s, const struct pl_service_r
     struct request *r = NULL;
     PL_TRY(check_request(s, q, err));
     PL_TRY(make_request(s, q, &r, err));
+    pl_engine_tell_written(s->engine);
     pthread_mutex_lock(&s->lock);
     enum pl_status st = enqueue(s, r, q->priority, err);
     if (st == PL_OK) {

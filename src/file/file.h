@@ -48,6 +48,8 @@ const struct pl_tensor *pl_file_tensor_at(const struct pl_file *f, size_t i);
 const struct pl_tensor *pl_file_tensor(const struct pl_file *f, const char *name); /* NULL: not there */
 /* Tells the system that all weights will be read soon (madvise); harmless. */
 void pl_file_will_need(const struct pl_file *f);
+/* PL_IO when a part has been written to since it was opened: asked when all was read. */
+enum pl_status pl_file_check_unchanged(const struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
 /* The tensor's pages may leave this process's memory until somebody reads them again: for a weight that has been copied.
  * Does nothing for files in memory. */
 void pl_file_forget(const struct pl_file *f, const struct pl_tensor *t);

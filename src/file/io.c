@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "file/mapped.h"
 #include "file/reader.h"
 
 static _Atomic uint64_t io_calls;
@@ -31,8 +32,8 @@ static const char *kind_name(mode_t mode) {
     return "something else";
 }
 
-/* Opens a regular file for reading; *size gets its length. The descriptor is the caller's. */
-static enum pl_status open_regular(const char *path, int *fd_out, uint64_t *size, struct pl_err *err) {
+/* Opens a regular file for reading; *out says what it is. The descriptor is the caller's. */
+static enum pl_status open_regular(const char *path, int *fd_out, struct stat *out, struct pl_err *err) {
     /* O_NONBLOCK: a FIFO without a writer must not hang the open; it has no effect on regular files. */
     int fd = io_refused() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
@@ -50,7 +51,7 @@ static enum pl_status open_regular(const char *path, int *fd_out, uint64_t *size
         PL_FAIL(err, PL_INVALID, "%s is %s; expected a regular file", PL_SHOWN_C(path), kind_name(st.st_mode));
     }
     *fd_out = fd;
-    *size = (uint64_t)st.st_size;
+    *out = st;
     return PL_OK;
 }
 
@@ -68,7 +69,10 @@ enum pl_status pl_part_map(const char *path, struct pl_part *out, struct pl_err 
     struct pl_part part = {.mapped = true};
     set_label(&part, path);
     int fd;
-    PL_TRY(open_regular(path, &fd, &part.len, err));
+    struct stat st;
+    PL_TRY(open_regular(path, &fd, &st, err));
+    part.len = (uint64_t)st.st_size;
+    part.opened = st;
     if (part.len == 0) {
         close(fd);
         PL_FAIL(err, PL_FORMAT,
@@ -92,6 +96,7 @@ enum pl_status pl_part_map(const char *path, struct pl_part *out, struct pl_err 
         munmap(map, (size_t)part.len);
         return pl_no_memory(&part, "its path", err);
     }
+    pl_mapped_note(part.data, part.len, part.path, part.label);
     *out = part;
     return PL_OK;
 }
@@ -107,9 +112,26 @@ enum pl_status pl_part_borrow(const char *label, const void *data, size_t len, s
 }
 
 void pl_part_unmap(struct pl_part *part) {
-    if (part->mapped && part->data != NULL) munmap((void *)(uintptr_t)part->data, (size_t)part->len);
+    if (part->mapped && part->data != NULL) {
+        pl_mapped_forget(part->data);
+        munmap((void *)(uintptr_t)part->data, (size_t)part->len);
+    }
     pl_free(part->path);
     *part = (struct pl_part){0};
+}
+
+enum pl_status pl_part_check_unchanged(const struct pl_part *part, struct pl_err *err) {
+    const struct stat *then = &part->opened;
+    struct stat now;
+    if (!part->mapped || stat(part->path, &now) != 0) return PL_OK;
+    if (now.st_dev != then->st_dev || now.st_ino != then->st_ino) return PL_OK;
+    if (now.st_size == then->st_size && now.st_mtim.tv_sec == then->st_mtim.tv_sec &&
+        now.st_mtim.tv_nsec == then->st_mtim.tv_nsec)
+        return PL_OK;
+    PL_FAIL(err, PL_IO,
+            "%s was written to while it was in use (%s bytes when it was opened, %s now), so its weights may be of two "
+            "files: start again when its copy or download is complete",
+            part->label, pl_num((uint64_t)then->st_size).s, pl_num((uint64_t)now.st_size).s);
 }
 
 /* Appends up to want bytes of fd; fewer when the file ends early. */
@@ -129,8 +151,9 @@ static enum pl_status read_all(int fd, const char *path, size_t want, struct pl_
 
 enum pl_status pl_read_file(const char *path, size_t max_bytes, struct pl_buf *out, struct pl_err *err) {
     int fd;
-    uint64_t size;
-    PL_TRY(open_regular(path, &fd, &size, err));
+    struct stat st;
+    PL_TRY(open_regular(path, &fd, &st, err));
+    uint64_t size = (uint64_t)st.st_size;
     enum pl_status status = PL_OK;
     if (size > max_bytes) {
         status = pl_err_set(err, __FILE__, __LINE__, PL_LIMIT, "%s has %s bytes; at most %s are read", PL_SHOWN_C(path),

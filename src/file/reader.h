@@ -6,6 +6,8 @@
 #ifndef PL_FILE_READER_H
 #define PL_FILE_READER_H
 
+#include <sys/stat.h>
+
 #include "base/arena.h"
 #include "base/map.h"
 #include "file/file.h"
@@ -19,6 +21,7 @@ struct pl_part {
     const uint8_t *data;
     uint64_t len;
     bool mapped;                        /* munmap at close; otherwise borrowed */
+    struct stat opened;                 /* mapped: what the file was then */
     uint64_t table_end;                 /* bytes [0, table_end) are metadata and tensor table */
     uint64_t data_start;                /* weights begin here */
     uint64_t split_number, split_count; /* GGUF parts: split.no and split.count; count 0 when absent */
@@ -57,6 +60,9 @@ struct pl_file {
 /* Maps a whole file. An empty file, a directory, a device, a FIFO and a socket are refused by name. */
 enum pl_status pl_part_map(const char *path, struct pl_part *out, struct pl_err *err) PL_MUST_CHECK;
 void pl_part_unmap(struct pl_part *part);
+/* PL_IO when the mapped file itself has been written to since. One that took its name, or that nobody can find any more,
+ * leaves the mapping whole. */
+enum pl_status pl_part_check_unchanged(const struct pl_part *part, struct pl_err *err) PL_MUST_CHECK;
 /* A part over borrowed memory. */
 enum pl_status pl_part_borrow(const char *label, const void *data, size_t len, struct pl_part *out,
                               struct pl_err *err) PL_MUST_CHECK;

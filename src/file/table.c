@@ -191,6 +191,11 @@ void pl_file_will_need(const struct pl_file *f) {
     }
 }
 
+enum pl_status pl_file_check_unchanged(const struct pl_file *f, struct pl_err *err) {
+    for (size_t i = 0; i < f->part_count; i++) PL_TRY(pl_part_check_unchanged(&f->parts[i], err));
+    return PL_OK;
+}
+
 /* Whole pages inside the span only: its ends may be shared with neighbours. */
 static void forget_span(const struct pl_file *f, const void *data, uint64_t bytes) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)data;
