@@ -15,6 +15,7 @@ enum { SHOWN_ELEMS = 6, SHOWN_TEXT = 120 };
 struct inspect {
     struct pl_model_opts model;
     bool json, tensors;
+    const char *backend; /* whose kernels are shown */
     struct plumb_engine *engine;
     struct pl_file *alone; /* when there can be no engine for it */
     json_t *info, *dtypes, *metadata, *list;
@@ -148,17 +149,26 @@ static json_t *dtypes_json(const struct pl_file *f, const struct pl_model_config
     return o;
 }
 
+/* As an engine would. A device that "auto" found and that does not open is told, and the table is the CPU's: the file is
+ * shown all the same. */
+static enum pl_status open_ops(struct inspect *in, struct pl_ops **out, struct pl_err *err) {
+    const struct plumb_engine_options *e = &in->model.engine;
+    struct pl_ops_options oo;
+    PL_TRY(pl_engine_ops_options(e, &oo, err));
+    enum pl_status s = pl_ops_create(&oo, out, err);
+    bool chosen = e->backend == NULL || strcmp(e->backend, "auto") == 0;
+    if (s == PL_OK || !chosen || oo.backend == PL_BACKEND_CPU || oo.device != 0) return s;
+    pl_log_always("%s cannot be used, so these are the CPU's kernels, which --backend cpu takes: %s",
+                  pl_backend_name(oo.backend), err->text);
+    *err = (struct pl_err){0};
+    oo.backend = PL_BACKEND_CPU;
+    return pl_ops_create(&oo, out, err);
+}
+
 static enum pl_status gather(struct inspect *in, struct pl_err *err) {
     struct pl_ops *ops = NULL;
-    const struct plumb_engine_options *e = &in->model.engine; /* checked: a backend's name is one */
-    struct pl_ops_options oo = {.threads = e->threads,
-                                .isa = e->isa,
-                                .device = e->device,
-                                .force = e->force_kernels,
-                                .disable = e->disable_kernels,
-                                .invariant = e->invariant};
-    if (e->backend != NULL && strcmp(e->backend, "auto") != 0) PL_ASSERT(pl_backend_from_name(e->backend, &oo.backend));
-    PL_TRY(pl_ops_create(&oo, &ops, err));
+    PL_TRY(open_ops(in, &ops, err));
+    in->backend = pl_backend_name(pl_ops_backend(ops));
     pl_log_always("kernel backend: %s", pl_ops_describe(ops));
     if (pl_ops_forced(ops)[0] != 0) pl_log_always("kernels: %s", pl_ops_forced(ops));
     in->info = pl_engine_info(in->engine);
@@ -211,7 +221,8 @@ static void print_text(struct inspect *in) {
     const char *key;
     json_t *v;
     print_head(in);
-    pl_out_printf("\ntensor types\n");
+    pl_out_printf("\ntensor types%s%s\n", in->backend != NULL ? ", kernels on " : "",
+                  in->backend != NULL ? in->backend : "");
     json_object_foreach(in->dtypes, key, v) {
         const json_t *k = json_object_get(v, "kernels");
         const char *one = json_string_value(json_object_get(k, "1_row")),
@@ -296,7 +307,7 @@ int pl_cmd_inspect(int argc, char **argv) {
         .command = "inspect",
         .synopsis = "[-m] MODEL [--json] [OPTIONS]",
         .about = "Shows metadata, tensor types, the memory budget for the given context, and which kernel each tensor type "
-                 "takes.",
+                 "takes\non the backend that 'run' would use.",
         .examples = "  plumb inspect smollm2.gguf\n"
                     "  plumb inspect -m smollm2.gguf --context 8192 --kv-dtype f32 --json\n",
         .groups = (const struct pl_arg *const[]){own, model, NULL},

@@ -30,24 +30,23 @@ static enum pl_status read_options(const struct plumb_engine_options *opt, struc
     return PL_OK;
 }
 
-static enum pl_status name_backend(const struct plumb_engine *e, enum pl_backend *out, struct pl_err *err) {
-    const char *name = e->opt.backend;
-    if (name == NULL || strcmp(name, "auto") == 0) {
+static enum pl_status name_backend(const struct plumb_engine_options *o, enum pl_backend *out, struct pl_err *err) {
+    if (o->backend == NULL || strcmp(o->backend, "auto") == 0) {
         char why[400];
-        *out = e->isa != NULL ? PL_BACKEND_CPU : pl_ops_auto(why, sizeof why); /* an instruction set asks for the CPU */
-        if (e->isa == NULL) pl_log(PL_LOG_INFO, "%s", why);
+        *out = o->isa != NULL ? PL_BACKEND_CPU : pl_ops_auto(why, sizeof why); /* an instruction set asks for the CPU */
+        if (o->isa == NULL) pl_log(PL_LOG_INFO, "%s", why);
         return PL_OK;
     }
-    if (!pl_backend_from_name(name, out))
-        PL_FAIL(err, PL_INVALID, "backend is '%.40s' but must be auto, cpu, cuda, rocm or opencl", name);
+    if (!pl_backend_from_name(o->backend, out))
+        PL_FAIL(err, PL_INVALID, "backend is '%.40s' but must be auto, cpu, cuda, rocm or opencl", o->backend);
     return PL_OK;
 }
 
-static enum pl_status choose_backend(const struct plumb_engine *e, enum pl_backend *out, struct pl_err *err) {
-    PL_TRY(name_backend(e, out, err));
-    if (*out == PL_BACKEND_CPU && e->opt.device != 0)
+static enum pl_status choose_backend(const struct plumb_engine_options *o, enum pl_backend *out, struct pl_err *err) {
+    PL_TRY(name_backend(o, out, err));
+    if (*out == PL_BACKEND_CPU && o->device != 0)
         PL_FAIL(err, PL_INVALID,
-                "device is %d, but the model runs on the CPU, which is one: name a backend that has devices", e->opt.device);
+                "device is %d, but the model runs on the CPU, which is one: name a backend that has devices", o->device);
     return PL_OK;
 }
 
@@ -63,23 +62,29 @@ static bool has_table(enum pl_backend backend, int index, struct pl_attn_table *
     return true;
 }
 
+enum pl_status pl_engine_ops_options(const struct plumb_engine_options *o, struct pl_ops_options *out, struct pl_err *err) {
+    *out = (struct pl_ops_options){.device = o->device,
+                                   .threads = o->threads,
+                                   .pin = o->pin,
+                                   .isa = o->isa,
+                                   .strict = o->strict,
+                                   .force = o->force_kernels,
+                                   .disable = o->disable_kernels,
+                                   .jit_cache = o->jit_cache,
+                                   .uncounted = o->uncounted,
+                                   .attn = o->attention,
+                                   .attn_off = o->attention_off,
+                                   .invariant = o->invariant,
+                                   .sparse_values = o->sparse_values,
+                                   .no_graphs = o->no_graphs};
+    return choose_backend(o, &out->backend, err);
+}
+
 static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
-    struct pl_ops_options oo = {.device = e->opt.device,
-                                .threads = e->opt.threads,
-                                .pin = e->opt.pin,
-                                .isa = e->isa,
-                                .strict = e->opt.strict,
-                                .force = e->opt.force_kernels,
-                                .disable = e->opt.disable_kernels,
-                                .jit_cache = e->opt.jit_cache,
-                                .uncounted = e->opt.uncounted,
-                                .attn = e->opt.attention,
-                                .attn_off = e->opt.attention_off,
-                                .invariant = e->opt.invariant,
-                                .sparse_values = e->opt.sparse_values,
-                                .no_graphs = e->opt.no_graphs};
+    struct pl_ops_options oo;
     struct pl_attn_table table;
-    PL_TRY(choose_backend(e, &oo.backend, err));
+    PL_TRY(pl_engine_ops_options(&e->opt, &oo, err));
+    oo.isa = e->isa;
     if (has_table(oo.backend, e->opt.device, &table)) oo.attn_table = &table;
     PL_TRY(pl_ops_create(&oo, &e->ops, err));
     if (!pl_fault("no-backend-line")) pl_log_always("kernel backend: %s", pl_ops_describe(e->ops));

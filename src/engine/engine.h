@@ -99,6 +99,9 @@ enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct p
 /* Only opened and planned, for inspect: no weights, no pages; sessions are refused. */
 enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out,
                               struct pl_err *err) PL_MUST_CHECK;
+/* What an engine of these options would open its operations with: "auto" is a backend then. Strings stay the caller's. */
+enum pl_status pl_engine_ops_options(const struct plumb_engine_options *o, struct pl_ops_options *out,
+                                     struct pl_err *err) PL_MUST_CHECK;
 /* Says, once, when the model's file has been written to since it was opened: asked where a text begins. Any thread. */
 void pl_engine_tell_written(struct plumb_engine *e);
 

@@ -82,6 +82,29 @@ def memory_full_is_refused_with_figures():
 
 
 @case
+def inspect_shows_the_kernels_that_run_would_take():
+    def shown(*args, **more):
+        out = run("inspect", MODEL, *args, env=env(build("fake"), **more), check=0)
+        kernels = re.search(r"kernels on (\S+)\n  bf16 .* 1 row: (\S+), 512 rows: (\S+)\n", out.stdout.decode())
+        assert kernels and f"kernel backend: {kernels[1]} (".encode() in out.stderr, out
+        return kernels[1], all(k.startswith("cuda/") for k in kernels.groups()[1:]), out.stderr
+
+    for auto in ((), ("--backend", "auto"), ("--backend", "cuda")):
+        assert shown(*auto)[:2] == ("cuda", True), auto
+    for plain in (("--backend", "cpu"), ("--isa", "scalar")):
+        assert shown(*plain)[:2] == ("cpu", False), plain
+    assert shown(FAKE_CUDA_DEVICES="0")[:2] == ("cpu", False)
+    broken = {"PLUMB_NVRTC": "off", "PLUMB_KERNEL_PACK": "/no/such/pack"}
+    backend, on_device, said = shown(**broken)
+    assert backend == "cpu" and b"cuda cannot be used, so these are the CPU's kernels" in said and b"NVRTC" in said, said
+    for args, why in ((("--backend", "cuda"), b"NVRTC"), (("--device", "3"), b"no device 3")):
+        out = run("inspect", MODEL, *args, env=env(build("fake"), **broken), check=1)
+        assert out.stdout == b"" and why in out.stderr, out
+    as_json = json.loads(run("inspect", MODEL, "--json", env=env(build("fake")), check=0).stdout)
+    assert as_json["backend"].startswith("cuda (") and as_json["dtypes"]["bf16"]["kernels"]["1_row"].startswith("cuda/"), as_json["dtypes"]
+
+
+@case
 def a_driver_that_computes_nothing_is_seen():
     e = env(build("fake"))
     out = generate(e, "--witness", path("nothing.json"), check=1)
