@@ -288,17 +288,27 @@ static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const ch
     (void)kind, (void)value;
     n[0] += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
     n[1] += strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    n[2] += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
     return MHD_YES;
 }
 
 /* The headers are in, the body is not: what can be refused by them alone. A client that waits for "100 Continue" is answered
  * at once; one that sends anyway keeps its answer, as its bytes are read and dropped. */
 static enum MHD_Result headers_are_in(struct exchange *x) {
-    unsigned n[2] = {0, 0};
+    unsigned n[3] = {0, 0, 0};
     (void)MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_header, n);
     if (n[0] > 1 || n[1] > 1 || (n[0] > 0 && n[1] > 0)) { /* where the body ends would be a guess (RFC 9112, 6.3) */
         x->routed = true;
         return answer_error(x, 400, NULL, NULL, "the request has more than one Content-Length or Transfer-Encoding");
+    }
+    if (n[2] > 1) { /* which of them is checked would be a guess (RFC 9112, 3.2) */
+        x->routed = true;
+        return answer_error(x, 400, NULL, NULL, "the request has more than one Host");
+    }
+    const char *coding = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+    if (coding != NULL && strcasecmp(coding, "chunked") != 0) { /* the library would wait for the connection's end */
+        x->routed = true;
+        return answer_error(x, 501, NULL, NULL, "Transfer-Encoding '%.60s' is not known, only 'chunked' is", coding);
     }
     const char *length = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
     x->too_large = length != NULL && strtoull(length, NULL, 10) > x->server->opt.body_bytes_max;

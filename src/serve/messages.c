@@ -130,61 +130,76 @@ static bool is_role(const json_t *m, const char *role) {
     return has != NULL && strcmp(has, role) == 0;
 }
 
-static bool calls_have(const json_t *m, const char *id) {
-    const json_t *calls = json_object_get(m, "tool_calls");
-    for (size_t k = 0; k < json_array_size(calls); k++) {
-        const char *given = json_string_value(json_object_get(json_array_get(calls, k), "id"));
-        if (given != NULL && strcmp(given, id) == 0) return true;
+/* What the calls of a message are named, by their ids; of equal ids the last counts. One look for each answer: a request may
+ * have a hundred thousand of them. */
+static json_t *names_by_id(const json_t *calls) {
+    json_t *names = json_object();
+    for (size_t k = 0; names != NULL && k < json_array_size(calls); k++) {
+        const json_t *call = json_array_get(calls, k);
+        const char *id = json_string_value(json_object_get(call, "id"));
+        if (id == NULL || json_object_set(names, id, json_object_get(json_object_get(call, "function"), "name")) == 0)
+            continue;
+        json_decref(names);
+        return NULL;
     }
-    return false;
+    return names;
 }
 
-/* Documented: tools' messages answer the calls of the assistant's message right before them, and every call is answered. */
-static enum pl_status check_answers(const json_t *messages, struct param_error *pe) {
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        const json_t *m = json_array_get(messages, i), *calls = json_object_get(m, "tool_calls");
+/* Every call of message `i` has one of the tools' messages right behind it. */
+static enum pl_status check_calls(const json_t *messages, size_t i, struct param_error *pe) {
+    const json_t *calls = json_object_get(json_array_get(messages, i), "tool_calls"), *m;
+    if (calls == NULL) return PL_OK;
+    json_t *answered = json_object();
+    int bad = answered == NULL;
+    for (size_t at = i + 1; is_role(m = json_array_get(messages, at), "tool"); at++) {
         const char *id = json_string_value(json_object_get(m, "tool_call_id"));
-        size_t before = i;
-        while (before > 0 && is_role(json_array_get(messages, before), "tool")) before--;
-        if (is_role(m, "tool") && id == NULL)
-            return param_bad(pe, "messages", PL_INVALID, "message %zu (tool) has no tool_call_id", i);
-        if (is_role(m, "tool") && !calls_have(json_array_get(messages, before), id))
-            return param_bad(
-                pe, "messages", PL_INVALID,
-                "message %zu (tool) answers the call '%.60s', which the message before the tools' does not make", i, id);
-        for (size_t k = 0; k < json_array_size(calls); k++) {
-            const char *call = json_string_value(json_object_get(json_array_get(calls, k), "id")), *answers = "";
-            size_t at = i + 1;
-            for (; call != NULL && is_role(json_array_get(messages, at), "tool"); at++) {
-                answers = json_string_value(json_object_get(json_array_get(messages, at), "tool_call_id"));
-                if (answers != NULL && strcmp(answers, call) == 0) break;
-            }
-            if (call != NULL && !is_role(json_array_get(messages, at), "tool"))
-                return param_bad(pe, "messages", PL_INVALID,
-                                 "message %zu makes the call '%.60s', which no tool message right after it answers", i,
-                                 call);
-        }
+        if (id != NULL) bad |= json_object_set(answered, id, json_true());
     }
+    enum pl_status st = bad == 0 ? PL_OK : param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    for (size_t k = 0; st == PL_OK && k < json_array_size(calls); k++) {
+        const char *id = json_string_value(json_object_get(json_array_get(calls, k), "id"));
+        if (id != NULL && json_object_get(answered, id) == NULL)
+            st = param_bad(pe, "messages", PL_INVALID,
+                           "message %zu makes the call '%.60s', which no tool message right after it answers", i, id);
+    }
+    json_decref(answered);
+    return st;
+}
+
+/* A tool's message answers one of `names`, the calls before it, and gets that function's name where it has none: some
+ * templates print it. */
+static enum pl_status check_answer(json_t *m, size_t i, const json_t *names, struct param_error *pe) {
+    const char *id = json_string_value(json_object_get(m, "tool_call_id"));
+    if (id == NULL) return param_bad(pe, "messages", PL_INVALID, "message %zu (tool) has no tool_call_id", i);
+    json_t *name = json_object_get(names, id);
+    if (name == NULL)
+        return param_bad(pe, "messages", PL_INVALID,
+                         "message %zu (tool) answers the call '%.60s', which the message before the tools' does not make", i,
+                         id);
+    if (json_object_get(m, "name") == NULL && json_object_set(m, "name", name) != 0)
+        return param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
     return PL_OK;
 }
 
-/* Tools' answers that name only the call's id get the function's name too: some templates print it. */
-static void name_tool_answers(json_t *messages) {
-    for (size_t i = 0; i < json_array_size(messages); i++) {
+/* Documented: tools' messages answer the calls of the assistant's message right before them, and every call is answered. */
+static enum pl_status check_answers(json_t *messages, struct param_error *pe) {
+    json_t *names = NULL; /* of the calls before the tools' messages */
+    enum pl_status st = PL_OK;
+    for (size_t i = 0; st == PL_OK && i < json_array_size(messages); i++) {
         json_t *m = json_array_get(messages, i);
-        const char *role = json_string_value(json_object_get(m, "role")),
-                   *id = json_string_value(json_object_get(m, "tool_call_id"));
-        if (role == NULL || strcmp(role, "tool") != 0 || id == NULL || json_object_get(m, "name") != NULL) continue;
-        for (size_t b = i; b-- > 0 && json_object_get(m, "name") == NULL;) {
-            const json_t *calls = json_object_get(json_array_get(messages, b), "tool_calls");
-            for (size_t k = 0; k < json_array_size(calls); k++) {
-                const json_t *call = json_array_get(calls, k);
-                const char *given = json_string_value(json_object_get(call, "id"));
-                json_t *name = json_object_get(json_object_get(call, "function"), "name");
-                if (given != NULL && strcmp(given, id) == 0) json_object_set(m, "name", name);
-            }
+        const json_t *calls = json_object_get(m, "tool_calls");
+        if (is_role(m, "tool")) {
+            st = calls != NULL ? param_bad(pe, "messages", PL_INVALID, "message %zu (tool) makes calls itself", i)
+                               : check_answer(m, i, names, pe);
+            continue;
         }
+        json_decref(names);
+        names = calls == NULL ? NULL : names_by_id(calls);
+        st = calls != NULL && names == NULL ? param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages")
+                                            : check_calls(messages, i, pe);
     }
+    json_decref(names);
+    return st;
 }
 
 enum pl_status messages_normalise(const struct pl_server *s, json_t *messages, struct param_error *pe) {
@@ -192,7 +207,5 @@ enum pl_status messages_normalise(const struct pl_server *s, json_t *messages, s
         return param_bad(pe, "messages", PL_INVALID, "messages is missing or no list of messages");
     PL_TRY(modernise(messages, pe));
     for (size_t i = 0; i < json_array_size(messages); i++) PL_TRY(normalise_one(s, i, json_array_get(messages, i), pe));
-    PL_TRY(check_answers(messages, pe));
-    name_tool_answers(messages);
-    return PL_OK;
+    return check_answers(messages, pe);
 }

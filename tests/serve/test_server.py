@@ -324,6 +324,10 @@ def test_hostile_http(s):
     with socket.create_connection(("127.0.0.1", s.port), timeout=30) as c:  # names that are no UTF-8 come back as what can be shown
         c.sendall(b"GET /v1/m\xa7dels HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert b" 404 " in c.makefile("rb").readline()
+    for header, status in ((b"Transfer-Encoding: gzip", b" 501 "), (b"Transfer-Encoding: gzip, chunked", b" 501 "), (b"Host: y", b" 400 ")):
+        with socket.create_connection(("127.0.0.1", s.port), timeout=30) as c:  # no waiting for a body that has no end
+            c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n0\r\n\r\n")
+            assert status in c.makefile("rb").readline(), header
     status, body, _ = s.post("/v1/completions", {"prompt": "x", "\u00e9" * 60 + "x" * 9: 1})
     assert status == 400 and body["error"]["code"] == "unknown_parameter", body
     assert s.call("GET", "/v1/chat/completions")[0] == 405
