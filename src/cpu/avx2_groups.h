@@ -58,11 +58,11 @@ Q8_INLINE void chunk_unpack(const struct q8_instance k, const struct pl_cpu_weig
 Q8_INLINE void chunk_dots(const struct q8_instance k, const unsigned char *codes, const int8_t *q, const int from,
                           const int to, const int n, __m256i (*part)[2], __m256i (*d)[2]) {
     const __m256i ones = _mm256_set1_epi16(1);
-    const int pairs = by_lanes(k) ? 8 : k.pairs;
+    const int pairs = many_by_lanes(k) ? 8 : k.pairs;
     (void)pairs, (void)ones, (void)part;
 #pragma GCC unroll 8
     for (int j = from; j < to; j++) {
-        const __m256i v[2] = {load32(codes + 64 * j), load32(codes + 64 * j + 32)};
+        const __m256i v[2] = {as_written(load32(codes + 64 * j)), as_written(load32(codes + 64 * j + 32))};
 #pragma GCC unroll 4
         for (int m = 0; m < n; m++) {
             const __m256i a = act4(q + 32 * m + 4 * j);
@@ -72,7 +72,7 @@ Q8_INLINE void chunk_dots(const struct q8_instance k, const unsigned char *codes
                 d[m][h] = _mm256_dpbusd_avx_epi32(d[m][h], v[h], a);
 #else
                 const __m256i x = _mm256_maddubs_epi16(v[h], a);
-                part[m][h] = (j - from) % pairs == 0 && !by_lanes(k) ? x : as_written(_mm256_add_epi16(part[m][h], x));
+                part[m][h] = (j - from) % pairs == 0 && !many_by_lanes(k) ? x : as_written(_mm256_add_epi16(part[m][h], x));
                 if ((j - from) % pairs == pairs - 1 || j == to - 1)
                     d[m][h] = as_written(_mm256_add_epi32(d[m][h], _mm256_madd_epi16(part[m][h], ones)));
 #endif
@@ -85,7 +85,7 @@ Q8_INLINE void chunk_dots(const struct q8_instance k, const unsigned char *codes
 Q8_INLINE void chunk_words(const unsigned char *codes, const int16_t *q, const int n, __m256i (*d)[2]) {
 #pragma GCC unroll 16
     for (int j = 0; j < 16; j++) {
-        const __m256i v[2] = {load32(codes + 64 * j), load32(codes + 64 * j + 32)};
+        const __m256i v[2] = {as_written(load32(codes + 64 * j)), as_written(load32(codes + 64 * j + 32))};
 #pragma GCC unroll 4
         for (int m = 0; m < n; m++) {
             const __m256i a = act4((const int8_t *)(q + 32 * m + 2 * j));
@@ -110,17 +110,23 @@ Q8_INLINE void chunk_rows(const struct q8_instance k, const struct q8_chunk *c, 
     const float *scale = (const float *)(const void *)(a + 32 * GROUP_ROWS) + m0, *ssum = scale + GROUP_ROWS;
     const int32_t *nsum = (const int32_t *)(const void *)(ssum + GROUP_ROWS);
     const int half = halves ? i : -1;
+    const bool twice = !halves && many_by_lanes(k) && k.pairs == 2; /* a 16-bit sum holds half a block of 6 bits */
     __m256i d[4][2], part[4][2];
 #pragma GCC unroll 4
     for (int m = 0; m < n; m++) {
-        d[m][0] = d[m][1] = start(k, minus_sum(nsum, GROUP_ROWS, half, m));
-        if (by_lanes(k)) part[m][0] = part[m][1] = lanes_start(k, nsum, GROUP_ROWS, half, m);
+        d[m][0] = d[m][1] = start(k, many_by_lanes(k), minus_sum(nsum, GROUP_ROWS, half, m));
+        if (many_by_lanes(k)) part[m][0] = part[m][1] = lanes_start(k, nsum, GROUP_ROWS, twice ? 0 : half, m);
     }
     if (is_words(k))
         chunk_words(c->codes + codes_at(k, b), words + 32 * m0, n, d);
     else
-        chunk_dots(k, c->codes + codes_at(k, b), (const int8_t *)a + 32 * m0, i > 0 ? 4 : 0, halves && i == 0 ? 4 : 8, n,
-                   part, d);
+        chunk_dots(k, c->codes + codes_at(k, b), (const int8_t *)a + 32 * m0, i > 0 ? 4 : 0,
+                   twice || (halves && i == 0) ? 4 : 8, n, part, d);
+    if (twice) {
+#pragma GCC unroll 4
+        for (int m = 0; m < n; m++) part[m][0] = part[m][1] = lanes_start(k, nsum, GROUP_ROWS, 1, m);
+        chunk_dots(k, c->codes + codes_at(k, b), (const int8_t *)a + 32 * m0, 4, 8, n, part, d);
+    }
 #pragma GCC unroll 4
     for (int m = 0; m < n; m++) {
         const __m256 s = _mm256_set1_ps(scale[m]);
@@ -144,7 +150,7 @@ Q8_INLINE void groups_run(const struct q8_instance k, const struct pl_cpu_weight
                           bool accumulate) {
     const bool halves = k.scale == SCALE_K16 || k.scale == SCALE_K16N;
     const int together =
-        k.pairs == 8 || by_lanes(k) || is_words(k) || BYTES_BY_WORDS ? 4 : 2; /* as many as registers hold */
+        k.pairs == 8 || many_by_lanes(k) || is_words(k) || BYTES_BY_WORDS ? 4 : 2; /* as many as registers hold */
     const unsigned char *tile = w->tiles + tile_index * w->layout.bytes;
     struct q8_chunk chunk;
     _Alignas(32) float acc[CHUNK_GROUPS][GROUP_ROWS][TILE_ROWS];

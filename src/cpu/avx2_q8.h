@@ -133,20 +133,21 @@ Q8_INLINE int32_t minus_sum(const int32_t *nsum, const int rows, const int h, co
     return BYTES_BY_WORDS ? lanes : (int16_t)lanes + (lanes >> 16);
 }
 
-/* Sums of 16 bits wrap, so only the last one has to fit: codes less their offset, of 5 bits over a block (16 * 16 * 127) or
- * of 6 over half of it (8 * 32 * 127), do when the offset's part is in the sum from the beginning. */
-Q8_INLINE bool by_lanes(const struct q8_instance k) {
-    return !BYTES_BY_WORDS && k.offset_log2 != NO_OFFSET && (k.pairs == 2 || k.pairs == 4);
-}
+/* Sums of 16 bits wrap, so only the last one has to fit: codes less half their range, of 5 bits over a block (16 * 16 * 127)
+ * or of 6 over half of it (8 * 32 * 127), do when that half's part is in the sum from the beginning. Where it is no offset
+ * of the format it is given back in 32 bits, which pays for many rows only. */
+Q8_INLINE bool many_by_lanes(const struct q8_instance k) { return !BYTES_BY_WORDS && (k.pairs == 2 || k.pairs == 4); }
+Q8_INLINE bool by_lanes(const struct q8_instance k) { return many_by_lanes(k) && k.offset_log2 != NO_OFFSET; }
+Q8_INLINE int lanes_log2(const struct q8_instance k) { return k.pairs == 4 ? 4 : 5; }
 Q8_INLINE __m256i lanes_start(const struct q8_instance k, const int32_t *nsum, const int rows, const int h, const int m) {
     __m256i v = _mm256_set1_epi32(nsum[(h > 0 ? 2 : 1) * rows + m]);
     if (h < 0) v = _mm256_add_epi16(v, _mm256_set1_epi32(nsum[2 * rows + m]));
-    return _mm256_slli_epi16(v, k.offset_log2 & 15);
+    return _mm256_slli_epi16(v, lanes_log2(k));
 }
 
-/* What the 32-bit sum of a row starts from: the offset's part, where the 16-bit ones have it not. nsum = -sum(q). */
-Q8_INLINE __m256i start(const struct q8_instance k, int32_t nsum) {
-    if (by_lanes(k)) return _mm256_setzero_si256();
+/* What the 32-bit sum of a row starts from: the offset's part, less the one that the 16-bit sums have. nsum = -sum(q). */
+Q8_INLINE __m256i start(const struct q8_instance k, const bool lanes, int32_t nsum) {
+    if (lanes) return k.offset_log2 == NO_OFFSET ? _mm256_set1_epi32(-nsum * (1 << lanes_log2(k))) : _mm256_setzero_si256();
     if (k.pairs == 1 && !BYTES_BY_WORDS) /* codes are taken minus 128 already: formats without an offset get it back */
         return k.offset_log2 == NO_OFFSET ? _mm256_set1_epi32(-128 * nsum) : _mm256_setzero_si256();
     return k.offset_log2 == NO_OFFSET ? _mm256_setzero_si256()
@@ -211,7 +212,7 @@ Q8_INLINE void q8_block(const struct q8_instance k, const unsigned char *p, __m2
     __m256i d[4], part[4];
 #pragma GCC unroll 4
     for (int m = 0; m < n; m++) {
-        d[m] = start(k, minus_sum(nsum, n, h, m));
+        d[m] = start(k, by_lanes(k), minus_sum(nsum, n, h, m));
         if (by_lanes(k)) part[m] = lanes_start(k, nsum, n, h, m);
     }
     q8_dots(k, p, book, (const int8_t *)a, h > 0 ? 4 : 0, h == 0 ? 4 : 8, n, part, d);
@@ -265,7 +266,7 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int n, const int halves,
 /* Both halves together, but of four rows only where products are slow: elsewhere their sums do not all stay in registers. */
 Q8_INLINE void q8_rows(const struct q8_instance k, const int n, const struct pl_cpu_weight *w, size_t tile,
                        const struct cpu_act_group *g, float *y, size_t y_stride, const float *bias, bool accumulate) {
-    const int halves = n < 4 || k.pairs == 1 ? 2 : 1;
+    const int halves = n < 4 || (k.pairs == 1 && !BYTES_BY_WORDS) ? 2 : 1;
 #pragma GCC unroll 2
     for (size_t h8 = 0; h8 < TILE_ROWS; h8 += 8 * (size_t)halves)
         if (tile * TILE_ROWS + h8 < w->out) q8_run(k, n, halves, w, tile, h8, g, y, y_stride, bias, accumulate);
