@@ -153,9 +153,11 @@ static enum pl_status request_read(struct exchange *x, struct job *j, json_t *bo
     if (strcmp(type_of(json_object_get(body, "thinking")), "disabled") == 0)
         q.extra = json_pack("{s:b}", "enable_thinking", 0);
     json_object_del(body, "thinking");
-    json_object_del(body, "stop");
-    if (stops != NULL) json_object_set(body, "stop", stops);
+    const json_t *stop = json_object_get(body, "stop");
     enum pl_status st = read_output(output, &q, pe);
+    if (st == PL_OK && stop != NULL && !json_is_null(stop))
+        st = param_bad(pe, "stop", PL_INVALID, "stop is not known here: it is called stop_sequences");
+    if (stops != NULL) json_object_set(body, "stop", stops);
     if (st == PL_OK && generates && !json_is_integer(json_object_get(body, "max_tokens")))
         st = param_bad(pe, "max_tokens", PL_INVALID, "max_tokens is missing or no integer");
     if (st == PL_OK && stops != NULL && !json_is_array(stops))

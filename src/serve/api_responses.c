@@ -126,6 +126,32 @@ static enum pl_status refuse_state(json_t *body, struct param_error *pe) {
     return PL_OK;
 }
 
+/* What chat calls otherwise would be passed over, and so would what is of another kind than documented. */
+static enum pl_status check_kinds(const json_t *body, struct param_error *pe) {
+    static const struct {
+        const char *name;
+        int kind; /* JSON_TRUE: a boolean; -1: it has another name here */
+        const char *said;
+    } known[] = {{"reasoning", JSON_OBJECT, "no object"},
+                 {"text", JSON_OBJECT, "no object"},
+                 {"include", JSON_ARRAY, "no list"},
+                 {"background", JSON_TRUE, "no boolean"},
+                 {"max_tool_calls", JSON_INTEGER, "no integer"},
+                 {"top_logprobs", JSON_INTEGER, "no integer"},
+                 {"messages", -1, "not known here: it is called input"},
+                 {"response_format", -1, "not known here: it is called text.format"}};
+    for (size_t i = 0; i < PL_COUNT_OF(known); i++) {
+        const json_t *v = json_object_get(body, known[i].name);
+        if (v == NULL || json_is_null(v) || (int)json_typeof(v) == known[i].kind) continue;
+        if (known[i].kind == JSON_TRUE && json_is_false(v)) continue;
+        return param_bad(pe, known[i].name, PL_INVALID, "%s is %s", known[i].name, known[i].said);
+    }
+    const json_t *max = json_object_get(body, "max_output_tokens"), *old = json_object_get(body, "max_tokens");
+    if (max != NULL && !json_is_null(max) && old != NULL && !json_is_null(old))
+        return param_bad(pe, "max_tokens", PL_INVALID, "max_tokens and max_output_tokens cannot be given together");
+    return PL_OK;
+}
+
 /* {"effort": word} as chat has it; log-probabilities when they are to be included; a context that is too small is an error
  * here, nothing is cut from the input. */
 static enum pl_status read_reasoning(json_t *body, struct param_error *pe) {
@@ -150,6 +176,7 @@ static enum pl_status read_reasoning(json_t *body, struct param_error *pe) {
 
 static enum pl_status request_read(struct exchange *x, struct job *j, json_t *body, struct param_error *pe) {
     struct chat_request q = {0};
+    PL_TRY(check_kinds(body, pe));
     json_t *sent = json_copy(body);
     enum pl_status st = read_reasoning(body, pe);
     if (st == PL_OK) st = refuse_state(body, pe);
@@ -167,8 +194,6 @@ static enum pl_status request_read(struct exchange *x, struct job *j, json_t *bo
     if (st == PL_OK) st = params_read(x->server, API_RESPONSES, body, &j->params, pe);
     if (st != PL_OK && strcmp(pe->param, "max_tokens") == 0) snprintf(pe->param, sizeof pe->param, "max_output_tokens");
     if (st == PL_OK) st = params_rest(API_RESPONSES, body, pe);
-    json_decref(q.messages);
-    q.messages = NULL;
     if (st == PL_OK) st = read_input(input, instructions, &q, pe);
     if (st == PL_OK) st = read_tools(tools, choice, text, &q, pe);
     if (st == PL_OK && j->params.n != 1) st = param_bad(pe, "n", PL_INVALID, "n is not known here");

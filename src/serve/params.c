@@ -287,6 +287,10 @@ enum pl_status params_read(const struct pl_server *s, enum api_kind api, json_t 
     PL_TRY(read_bias(s, body, out, pe));
     PL_TRY(read_logprobs(api, body, out, pe));
     PL_TRY(read_stream_options(body, out, pe));
+    if (out->echo && api != API_COMPLETION)
+        return bad(pe, "echo", PL_INVALID, "echo is not known here, only where a prompt is text or tokens");
+    if (out->logprobs && api == API_MESSAGES)
+        return bad(pe, "logprobs", PL_INVALID, "logprobs is not known here: the answer has no place for them");
     if (!out->has_seed) {
         struct timespec t;
         clock_gettime(CLOCK_REALTIME, &t);

@@ -104,6 +104,21 @@ def what_openai_refuses():
 
 
 @tap.case
+def what_another_endpoint_knows_is_not_passed_over():
+    s = Server(MODEL)
+    for extra, name in (({"messages": [USER]}, "messages"), ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 3}, "max_tokens"), ({"echo": True}, "echo"),
+                        ({"reasoning": "low"}, "reasoning"), ({"text": []}, "text"), ({"include": {}}, "include"), ({"background": 1}, "background"), ({"top_logprobs": "3"}, "top_logprobs")):
+        refused(s.post("/v1/responses", {"input": "x", "max_output_tokens": 2, **extra}), name)
+    assert s.post("/v1/responses", {"input": "x", "max_tokens": 2, "top_logprobs": 3, "background": False, "messages": None})[0] == 200
+    refused(s.post("/v1/chat/completions", chat("x", echo=True)), "echo")
+    for extra in ({"stop": ["x"]}, {"echo": True}, {"logprobs": True}):
+        status, body, _ = s.post("/v1/messages", {"messages": [USER], "max_tokens": 2, **extra})
+        assert status == 400 and next(iter(extra)) + " is not known here" in body["error"]["message"], (status, body)
+    assert s.post("/v1/messages", {"messages": [USER], "max_tokens": 2, "stop": None, "stop_sequences": ["x"]})[0] == 200
+    assert s.stop() == 0
+
+
+@tap.case
 def many_calls_are_looked_up_not_searched():
     s, n = Server(MODEL), 20000
     ids = ["c%d" % i for i in range(n)]
