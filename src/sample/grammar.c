@@ -1,6 +1,7 @@
 /* grammar.c - GBNF text to nodes. Expressions are built backwards: every part is told which node comes after it, so a
  * repetition is the same source text read again, with no tree in between. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -194,6 +195,11 @@ static enum pl_status add_range(struct reader *p, uint32_t lo, uint32_t hi, uint
     return add_sequence(p, a, b, n, next, node);
 }
 
+int pl_range_order(const void *a, const void *b) {
+    const uint32_t *x = a, *y = b;
+    return (x[0] > y[0]) - (x[0] < y[0]);
+}
+
 struct ranges {
     uint32_t (*list)[2];
     size_t count, cap;
@@ -211,13 +217,12 @@ static enum pl_status read_ranges(struct reader *p, struct ranges *r) {
         }
         if (pl_grow(&r->list, &r->cap, r->count + 1, sizeof *r->list) != PL_OK)
             PL_FAIL(p->err, PL_NO_MEMORY, "no memory for the grammar");
-        size_t at = r->count++; /* sorted by their beginning */
-        for (; at > 0 && r->list[at - 1][0] > lo; at--) memcpy(r->list[at], r->list[at - 1], sizeof r->list[0]);
-        r->list[at][0] = lo;
-        r->list[at][1] = hi;
+        r->list[r->count][0] = lo;
+        r->list[r->count++][1] = hi;
     }
     if (p->at == p->end) SYNTAX(p, "a character class is not closed");
     p->at++;
+    if (r->count > 0) qsort(r->list, r->count, sizeof *r->list, pl_range_order);
     return PL_OK;
 }
 

@@ -1,4 +1,5 @@
-/* grammar_internal - nodes of the automaton, shared by grammar.c (text to nodes) and grammar_run.c (states). */
+/* grammar_internal - nodes of the automaton, shared by grammar.c (text to nodes) and grammar_run.c (states); ranges of
+ * characters, as classes of grammars and of patterns (schema_text.c) have them. */
 #ifndef PL_SAMPLE_GRAMMAR_INTERNAL_H
 #define PL_SAMPLE_GRAMMAR_INTERNAL_H
 
@@ -25,5 +26,8 @@ struct pl_grammar {
     size_t rule_count, rule_cap;
     uint32_t root;
 };
+
+/* Orders ranges {first, last} of characters by their beginning, for qsort. */
+int pl_range_order(const void *a, const void *b);
 
 #endif

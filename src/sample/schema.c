@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "sample/grammar.h"
 #include "sample/schema_merge.h"
 #include "sample/schema_number.h"
 #include "sample/schema_text.h"
@@ -61,6 +62,8 @@ static enum pl_status value_literal(struct builder *b, struct pl_buf *rule, cons
 static enum pl_status fresh_name(struct builder *b, char out[96]) {
     if (b->rules == PL_SCHEMA_RULES_MAX)
         PL_FAIL(b->err, PL_LIMIT, "the schema is too large: more than %d parts", PL_SCHEMA_RULES_MAX);
+    if (b->out->len > PL_GRAMMAR_TEXT_MAX) /* it would be refused in the end, of whatever size it is then */
+        PL_FAIL(b->err, PL_LIMIT, "the schema is too large: its grammar has more than %d bytes", PL_GRAMMAR_TEXT_MAX);
     snprintf(out, 96, "%.70s-%u", b->name, ++b->rules);
     return PL_OK;
 }
@@ -216,12 +219,25 @@ static enum pl_status array_rule(struct builder *b, const json_t *s, struct pl_b
     return PL_OK;
 }
 
-static bool is_required(const json_t *required, const char *key) {
-    for (size_t i = 0; i < json_array_size(required); i++) {
-        const char *name = json_string_value(json_array_get(required, i));
-        if (name != NULL && strcmp(name, key) == 0) return true;
+enum pl_status pl_schema_required(const json_t *schema, json_t **out, struct pl_err *err) {
+    const json_t *list = json_object_get(schema, "required");
+    if (list != NULL && !json_is_array(list)) PL_FAIL(err, PL_INVALID, "the schema's required is no list");
+    json_t *names = json_object();
+    int bad = names == NULL;
+    for (size_t i = 0; bad == 0 && i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (name == NULL) {
+            json_decref(names);
+            PL_FAIL(err, PL_INVALID, "the schema's required holds something that is no string");
+        }
+        bad = json_object_set_new(names, name, json_true());
     }
-    return false;
+    if (bad != 0) {
+        json_decref(names);
+        PL_FAIL(err, PL_NO_MEMORY, "no memory for the schema");
+    }
+    *out = names;
+    return PL_OK;
 }
 
 /* "key" ":" value, as a rule. */
@@ -273,45 +289,49 @@ static enum pl_status map_rule(struct builder *b, const json_t *value, struct pl
     return st;
 }
 
-static enum pl_status object_rule(struct builder *b, const json_t *s, struct pl_buf *rule, uint32_t depth) {
-    const json_t *properties = json_object_get(s, "properties"), *required = json_object_get(s, "required"),
-                 *extra = json_object_get(s, "additionalProperties");
-    if (properties != NULL && !json_is_object(properties))
-        PL_FAIL(b->err, PL_INVALID, "the schema's properties are no object");
-    if (required != NULL && !json_is_array(required)) PL_FAIL(b->err, PL_INVALID, "the schema's required is no list");
-    size_t count = json_object_size(properties), missing = 0;
-    if (count == 0 && json_array_size(required) == 0) {
-        if (json_is_object(extra)) return map_rule(b, extra, rule, depth);
-        pl_buf_add_c(rule, json_is_false(extra) || properties != NULL ? "\"{\" js-ws \"}\"" : "js-object");
-        return PL_OK;
-    }
+/* The properties, then what is required and not described: any value. */
+static enum pl_status members_rule(struct builder *b, json_t *properties, json_t *required, struct pl_buf *rule,
+                                   uint32_t depth) {
     char rest[96], first[96], kv[96];
     struct pl_buf none = {0};
     PL_TRY(fresh_name(b, rest));
     emit(b, rest, &none);
     memcpy(first, rest, sizeof first);
-    for (size_t i = json_array_size(required); i-- > 0;) { /* required but not described: any value */
-        const char *key = json_string_value(json_array_get(required, i));
-        if (key == NULL) PL_FAIL(b->err, PL_INVALID, "the schema's required holds something that is no string");
-        if (json_object_get(properties, key) != NULL) continue;
-        if (json_is_false(extra)) PL_FAIL(b->err, PL_INVALID, "the schema requires '%.60s' and forbids it", key);
-        missing++;
-        PL_TRY(member(b, key, NULL, kv, depth));
-        PL_TRY(member_chain(b, kv, true, rest, first));
-    }
-    const char **keys = pl_alloc(count + 1, sizeof *keys);
-    if (keys == NULL) PL_FAIL(b->err, PL_NO_MEMORY, "no memory for the schema");
     size_t n = 0;
-    const char *key;
+    const char **keys = pl_alloc(json_object_size(properties) + json_object_size(required), sizeof *keys), *key;
+    if (keys == NULL) PL_FAIL(b->err, PL_NO_MEMORY, "no memory for the schema");
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)properties, key, value) keys[n++] = key;
+    json_object_foreach(properties, key, value) keys[n++] = key;
+    json_object_foreach(required, key, value) if (json_object_get(properties, key) == NULL) keys[n++] = key;
     enum pl_status st = PL_OK;
     while (n-- > 0 && st == PL_OK) {
         st = member(b, keys[n], json_object_get(properties, keys[n]), kv, depth);
-        if (st == PL_OK) st = member_chain(b, kv, is_required(required, keys[n]), rest, first);
+        if (st == PL_OK) st = member_chain(b, kv, json_object_get(required, keys[n]) != NULL, rest, first);
     }
     pl_free((void *)keys);
     pl_buf_printf(rule, "\"{\" js-ws %s \"}\"", first);
+    return st;
+}
+
+static enum pl_status object_rule(struct builder *b, const json_t *s, struct pl_buf *rule, uint32_t depth) {
+    json_t *properties = json_object_get(s, "properties"), *required = NULL, *value;
+    const json_t *extra = json_object_get(s, "additionalProperties");
+    const char *key;
+    if (properties != NULL && !json_is_object(properties))
+        PL_FAIL(b->err, PL_INVALID, "the schema's properties are no object");
+    PL_TRY(pl_schema_required(s, &required, b->err));
+    enum pl_status st = PL_OK;
+    json_object_foreach(required, key, value) {
+        if (st != PL_OK || !json_is_false(extra) || json_object_get(properties, key) != NULL) continue;
+        st = pl_err_set(b->err, __FILE__, __LINE__, PL_INVALID, "the schema requires '%.60s' and forbids it", key);
+    }
+    if (st == PL_OK && json_object_size(properties) + json_object_size(required) > 0)
+        st = members_rule(b, properties, required, rule, depth);
+    else if (st == PL_OK && json_is_object(extra))
+        st = map_rule(b, extra, rule, depth);
+    else if (st == PL_OK)
+        pl_buf_add_c(rule, json_is_false(extra) || properties != NULL ? "\"{\" js-ws \"}\"" : "js-object");
+    json_decref(required);
     return st;
 }
 

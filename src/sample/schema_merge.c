@@ -1,5 +1,6 @@
 #include "sample/schema_merge.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -41,10 +42,27 @@ static enum pl_status refuse(const struct merge *m, const char *key) {
 
 /* ---------- one keyword ---------- */
 
-static bool holds(const json_t *list, const json_t *v) {
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_equal(json_array_get(list, i), v)) return true;
-    return false;
+/* Values are looked up by their text: a list may have a million of them. */
+static char *text_of(const json_t *v) { return json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS); }
+
+static json_t *set_of(const json_t *list) {
+    json_t *set = json_object();
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char *text = text_of(json_array_get(list, i));
+        if (text == NULL || json_object_set_new(set, text, json_true()) != 0) {
+            json_decref(set);
+            set = NULL;
+        }
+        free(text);
+    }
+    return set;
+}
+
+static bool holds(const json_t *set, const json_t *v) {
+    char *text = text_of(v);
+    bool found = text != NULL && json_object_get(set, text) != NULL;
+    free(text);
+    return found;
 }
 
 static json_t *as_list(const json_t *v) {
@@ -54,9 +72,9 @@ static json_t *as_list(const json_t *v) {
 
 /* What both lists hold. Every integer is a number. */
 static json_t *in_both(const json_t *a, const json_t *b, bool types) {
-    json_t *left = as_list(a), *right = as_list(b), *out = json_array(), *number = json_string("number"),
-           *integer = json_string("integer");
-    for (size_t i = 0; i < json_array_size(left); i++) {
+    json_t *left = as_list(a), *list = as_list(b), *right = set_of(list), *out = right == NULL ? NULL : json_array(),
+           *number = json_string("number"), *integer = json_string("integer");
+    for (size_t i = 0; out != NULL && i < json_array_size(left); i++) {
         json_t *v = json_array_get(left, i);
         if (holds(right, v) || (types && json_equal(v, integer) && holds(right, number)))
             json_array_append(out, v);
@@ -64,6 +82,7 @@ static json_t *in_both(const json_t *a, const json_t *b, bool types) {
             json_array_append(out, integer);
     }
     json_decref(left);
+    json_decref(list);
     json_decref(right);
     json_decref(number);
     json_decref(integer);
@@ -123,9 +142,13 @@ static enum pl_status join_properties(const struct merge *m, json_t *into, const
 }
 
 static enum pl_status join_required(const struct merge *m, json_t *into, const json_t *a, const json_t *b) {
-    json_t *all = json_copy((json_t *)(uintptr_t)a);
-    for (size_t i = 0; i < json_array_size(b); i++)
-        if (!holds(all, json_array_get(b, i))) json_array_append(all, json_array_get(b, i));
+    json_t *all = json_copy((json_t *)(uintptr_t)a), *known = set_of(a);
+    bool failed = all == NULL || known == NULL;
+    for (size_t i = 0; !failed && i < json_array_size(b); i++)
+        if (!holds(known, json_array_get(b, i))) failed = json_array_append(all, json_array_get(b, i)) != 0;
+    json_decref(known);
+    if (failed) json_decref(all);
+    if (failed) return no_memory(m);
     return json_object_set_new(into, "required", all) == 0 ? PL_OK : no_memory(m);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "sample/grammar_internal.h"
 #include "sample/schema.h"
 
 enum { DEPTH_MAX = 64, LAST = 0x10FFFF };
@@ -26,16 +27,11 @@ static void add(struct set *s, uint32_t lo, uint32_t hi) {
     s->list[s->count++][1] = hi;
 }
 
-static int by_beginning(const void *a, const void *b) {
-    const uint32_t *x = a, *y = b;
-    return (x[0] > y[0]) - (x[0] < y[0]);
-}
-
 /* Sorted and disjoint. */
 static void tidy(struct set *s) {
     size_t n = 0;
     if (s->count == 0) return;
-    qsort(s->list, s->count, sizeof *s->list, by_beginning);
+    qsort(s->list, s->count, sizeof *s->list, pl_range_order);
     for (size_t i = 1; i < s->count; i++) {
         if (s->list[i][0] <= s->list[n][1] + 1) {
             s->list[n][1] = PL_MAX(s->list[n][1], s->list[i][1]);
@@ -324,6 +320,8 @@ static enum pl_status alternatives(struct pattern *p, bool top) {
 
 enum pl_status pl_schema_pattern(const char *pattern, size_t len, struct pl_buf *out, struct pl_err *err) {
     struct pattern p = {pattern, pattern + len, out, err, 0};
+    if (len > PL_GRAMMAR_TEXT_MAX) /* each of its characters takes one of the grammar's at least */
+        PL_FAIL(err, PL_LIMIT, "the schema's pattern has %zu bytes, at most %d are taken", len, PL_GRAMMAR_TEXT_MAX);
     pl_buf_add_c(out, "(");
     PL_TRY(alternatives(&p, true));
     if (p.at != p.end) REFUSE(&p, "a group is closed that was not opened");

@@ -153,15 +153,6 @@ static bool says_string(const json_t *type) {
     return false;
 }
 
-static bool is_required(const json_t *schema, const char *key) {
-    const json_t *list = json_object_get(schema, "required");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        if (name != NULL && strcmp(name, key) == 0) return true;
-    }
-    return false;
-}
-
 /* With a bound on its length a text has no '<' at all, so that its characters can be counted. */
 static void xml_text(struct pl_buf *g, const json_t *min, const json_t *max) {
     json_int_t low = json_is_integer(min) ? PL_MAX(json_integer_value(min), 0) : 0;
@@ -211,15 +202,18 @@ static enum pl_status xml_value(const struct forced *f, const json_t *document, 
 /* Parameters in the schema's order, each on lines of its own. */
 static enum pl_status xml_call(const struct forced *f, size_t i) {
     const json_t *schema = json_object_get(function(f, i), "parameters");
-    json_t *properties = json_object_get(schema, "properties"), *value;
+    json_t *properties = json_object_get(schema, "properties"), *value, *required = NULL;
     const char *key;
+    if (pl_schema_required(schema, &required, &f->pe->err) != PL_OK)
+        return param_bad(f->pe, "tools", f->pe->err.status, "parameters of tool %zu: required is no list of names", i);
     char text[128];
     size_t n = 0;
     snprintf(text, sizeof text, "<function=%s>\n", name_of(f, i));
     pl_buf_printf(f->g, "call-%zu ::= ", i);
     literal(f->g, text);
     json_object_foreach(properties, key, value)
-        pl_buf_printf(f->g, " parameter-%zu-%zu%s", i, n++, is_required(schema, key) ? "" : "?");
+        pl_buf_printf(f->g, " parameter-%zu-%zu%s", i, n++, json_object_get(required, key) != NULL ? "" : "?");
+    json_decref(required);
     pl_buf_add_c(f->g, " \"</function>\"\n");
     n = 0;
     json_object_foreach(properties, key, value) {

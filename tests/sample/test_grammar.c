@@ -214,6 +214,13 @@ static void schemas_joined(void **state) {
         const char *schema, *text;
         enum verdict want;
     } cases[] = {
+        {"{\"allOf\":[{\"enum\":[1,\"1\",{\"a\":1,\"b\":2}]},{\"enum\":[\"1\",{\"b\":2,\"a\":1}]}]}", "{\"a\":1,\"b\":2}",
+         YES},
+        {"{\"allOf\":[{\"enum\":[1,\"1\"]},{\"enum\":[\"1\"]}]}", "1", NO},
+        {"{\"allOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\",\"a\",\"b\"]}]}", "{\"a\":1,\"b\":2}", YES},
+        {"{\"allOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\",\"a\",\"b\"]}]}", "{\"a\":1,\"b\":2,\"b\":2}", NO},
+        {"{\"required\":[\"a\",\"a\"]}", "{\"a\":1}", YES},
+        {"{\"required\":[\"a\",\"a\"]}", "{\"a\":1,\"a\":1}", NO},
         {"{\"type\":\"integer\",\"multipleOf\":5}", "-125", YES},
         {"{\"type\":\"integer\",\"multipleOf\":5}", "0", YES},
         {"{\"type\":\"integer\",\"multipleOf\":5}", "12", PREFIX},
@@ -303,6 +310,43 @@ static void schemas_refused(void **state) {
     }
 }
 
+/* Each of these took minutes where an entry was compared with every other one; the time limit of this program sees it. */
+static void large_lists_are_looked_up(void **state) {
+    (void)state;
+    enum { CLASS = 500000, VALUES = 200000 };
+    struct pl_buf b = {0};
+    pl_buf_add_c(&b, "root ::= [");
+    for (int i = 0; i < 2 * CLASS; i++) pl_buf_add_char(&b, i < CLASS ? 'b' : 'a');
+    pl_buf_add_c(&b, "]");
+    assert_int_equal(judge(b.data, "a"), YES);
+    assert_int_equal(judge(b.data, "c"), NO);
+    pl_buf_clear(&b);
+    for (int part = 0; part < 2; part++) {
+        pl_buf_add_c(&b, part == 0 ? "{\"allOf\":[{\"enum\":[-1" : "]},{\"enum\":[-2");
+        for (int i = 0; i < VALUES; i++) pl_buf_printf(&b, ",%d", part * (VALUES - 1) + i); /* one is in both */
+    }
+    pl_buf_add_c(&b, "]}]}");
+    char *g = schema_grammar(b.data);
+    assert_int_equal(judge(g, "199999"), YES);
+    assert_int_equal(judge(g, "199998"), NO);
+    pl_free(g);
+    pl_buf_clear(&b);
+    for (int i = 0; i < PL_GRAMMAR_TEXT_MAX + 1; i++) pl_buf_add_char(&b, 'a');
+    struct pl_err err = {0};
+    json_t *v = json_pack("{s:s}", "pattern", b.data), *full = json_pack("{s:[]}", "anyOf");
+    struct pl_buf out = {0};
+    assert_int_equal(pl_schema_rules(v, "answer", &out, &err), PL_LIMIT);
+    assert_true(out.len < 100); /* it was not written out first */
+    json_decref(v);
+    for (int i = 0; i < 20; i++)
+        json_array_append_new(json_object_get(full, "anyOf"), json_pack("{s:s%}", "const", b.data, (size_t)100000));
+    assert_int_equal(pl_schema_rules(full, "answer", &out, &err), PL_LIMIT);
+    assert_non_null(strstr(err.text, "too large"));
+    json_decref(full);
+    pl_buf_deinit(&out);
+    pl_buf_deinit(&b);
+}
+
 static void long_texts_stay_small(void **state) {
     (void)state;
     struct pl_grammar *g = NULL;
@@ -384,6 +428,7 @@ int main(void) {
         cmocka_unit_test(schemas_joined),
         cmocka_unit_test(schemas_refused),
         cmocka_unit_test(deep_groups_end_soon),
+        cmocka_unit_test(large_lists_are_looked_up),
         cmocka_unit_test(long_texts_stay_small),
         cmocka_unit_test(too_many_ways_are_an_error),
         cmocka_unit_test(every_allocation_may_fail),
