@@ -118,18 +118,28 @@ static void find_name(const char *path, const char *end1, const char *end2, char
     closedir(dir);
 }
 
-/* A GGUF or a pickle in the directory, to say something useful. */
+/* Other things that hold weights, the first that is there counts: how their names end, and what to do about them. */
+static const struct {
+    const char *end1, *end2, *advice;
+} others[] = {
+    {".gguf", ".gguf", ": name that file"},
+    {"adapter_config.json", "adapter_model.safetensors",
+     ": an adapter holds only what it changes in another model; merge it into that one"},
+    {"params.json", "consolidated.safetensors", ": Mistral's own layout is not read; take the files with config.json"},
+    {".safetensors", ".safetensors", ": name that file if it is the whole model; shards need their index"},
+    {".bin", ".pth", ", but pickled weights are not read: convert them to safetensors"},
+};
+
+/* What else there is in the directory, to say something useful. */
 static void find_other(const char *path, char *out, size_t size) {
     char name[256];
     out[0] = '\0';
-    find_name(path, ".gguf", ".gguf", name, sizeof name);
-    if (name[0] != '\0') {
-        snprintf(out, size, "; it holds %s: name that file", PL_SHOWN_C(name));
+    for (size_t i = 0; i < PL_COUNT_OF(others); i++) {
+        find_name(path, others[i].end1, others[i].end2, name, sizeof name);
+        if (name[0] == '\0') continue;
+        snprintf(out, size, "; it holds %s%s", PL_SHOWN_C(name), others[i].advice);
         return;
     }
-    find_name(path, ".bin", ".pth", name, sizeof name);
-    if (name[0] == '\0') return;
-    snprintf(out, size, "; it holds %s, but pickled weights are not read: convert them to safetensors", PL_SHOWN_C(name));
 }
 
 static enum pl_status load_documents(struct dir *d) {

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "file/cursor.h"
 
-enum { MAX_HEADER_BYTES = 100000000, MAX_NAME_BYTES = 1024 }; /* the format's own limit; ours */
+enum { MAX_HEADER_BYTES = 100000000, MAX_NAME_BYTES = 1024, EXTENTS_MAX = 8 }; /* the format's own limit; ours */
 
 static const struct {
     const char *name;
@@ -59,22 +59,25 @@ static enum pl_status read_dtype(const struct entry *e, enum pl_dtype *out, uint
             e->part->label, PL_SHOWN_C(e->name), pl_shown(name).s);
 }
 
+/* Of more than PL_MAX_DIMS extents (convolutions over time in vision parts) the first ones become one: no model here
+ * computes with such a tensor, and what kind of model it belongs to is the better thing to say. */
 static enum pl_status read_shape(const struct entry *e, uint32_t bits, struct pl_tensor *t) {
     const json_t *shape = json_object_get(e->json, "shape");
     uint64_t elems = 1;
     if (!json_is_array(shape)) return fail_field(e, "shape", "is missing or not an array", "an array of extents");
-    if (json_array_size(shape) > PL_MAX_DIMS) return fail_field(e, "shape", "has too many dimensions", "at most 4");
-    t->ndim = (uint32_t)json_array_size(shape);
+    if (json_array_size(shape) > EXTENTS_MAX) return fail_field(e, "shape", "has too many dimensions", "at most 8");
+    uint32_t extents = (uint32_t)json_array_size(shape), merged = extents > PL_MAX_DIMS ? extents - PL_MAX_DIMS : 0;
+    t->ndim = extents - merged;
     for (uint32_t i = 0; i < PL_MAX_DIMS; i++) t->shape[i] = 1;
-    for (uint32_t i = 0; i < t->ndim; i++) {
+    for (uint32_t i = 0; i < extents; i++) {
         const json_t *extent = json_array_get(shape, i);
         if (!json_is_integer(extent) || json_integer_value(extent) < 1) {
             return fail_field(e, "shape", "has an extent that is no integer of at least 1", "integers of at least 1");
         }
-        t->shape[i] = (uint64_t)json_integer_value(extent);
-        if (!pl_mul_u64(elems, t->shape[i], &elems) || elems > INT64_MAX) {
+        if (!pl_mul_u64(elems, (uint64_t)json_integer_value(extent), &elems) || elems > INT64_MAX) {
             return fail_field(e, "shape", "overflows when multiplied", "a product below 2^63");
         }
+        t->shape[i > merged ? i - merged : 0] *= (uint64_t)json_integer_value(extent);
     }
     if (!pl_mul_u64(elems, bits, &t->bytes)) {
         return fail_field(e, "shape", "gives a byte count that overflows", "a bit count below 2^64");

@@ -409,6 +409,8 @@ enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, str
                                   struct pl_err *err) PL_MUST_CHECK;
 /* Ranges, and which layer is which of its kind; for all models. */
 enum pl_status pl_config_ssm_check(struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;
+/* How many layers the configuration's list of what each layer is names (Nemotron-H); 0: it has none. */
+uint32_t pl_hf_listed_layers(const json_t *o);
 /* config_hf.c, config_gguf.c: typed access. missing < min: the field must be there. */
 enum pl_status pl_hf_u32(const json_t *o, const char *name, uint32_t min, uint32_t max, uint32_t missing, uint32_t *out,
                          struct pl_err *err) PL_MUST_CHECK;
@@ -440,6 +442,8 @@ static inline float *pl_field_slot(struct pl_model_config *c, const struct pl_ar
 /* "model.", "language_model.model.", ...: what precedes embed_tokens.weight in a Hugging Face checkpoint. NULL: none. */
 const char *pl_hf_prefix(const struct pl_file *f);
 bool pl_hf_has_head(const struct pl_file *f); /* an output matrix of its own */
+/* That matrix and the embeddings are floats of one type and shape with different bytes. */
+bool pl_hf_head_differs(const struct pl_file *f);
 /* The full name of the tensor, or of the fused one it is part of, into buf; empty where this file kind has none; false when
  * it does not fit. */
 bool pl_binding_name(const struct pl_file *f, const struct pl_arch_def *def, const char *prefix, const struct pl_binding *b,

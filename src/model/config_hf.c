@@ -316,7 +316,8 @@ static enum pl_status read_sizes_without(struct reader *r, struct pl_model_confi
 
 static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     const struct hf_arch *d = r->hf;
-    PL_TRY(read_u32(r, r->root, "num_hidden_layers", 1, PL_MODEL_LAYERS_MAX, d->layers, &c->layers));
+    uint32_t listed = pl_hf_listed_layers(r->root); /* newer files say the number by their list alone */
+    PL_TRY(read_u32(r, r->root, "num_hidden_layers", 1, PL_MODEL_LAYERS_MAX, listed > 0 ? listed : d->layers, &c->layers));
     PL_TRY(read_u32(r, r->root, "hidden_size", 1, PL_WIDTH_MAX, d->width, &c->width));
     if (r->def->no_attention) return read_sizes_without(r, c);
     PL_TRY(read_u32(r, r->root, "intermediate_size", 1, PL_MLP_MAX, d->mlp_width, &c->mlp_width));
@@ -512,15 +513,20 @@ static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) 
 }
 
 /* A composite model may say it on either level; the outer one is what its library reads last. Where no level says it, or the
- * two disagree, a checkpoint that has an output matrix needs it, and one without has the other. */
+ * two disagree, a checkpoint that has an output matrix needs it, and one without has the other. Where they are said to be
+ * one and both are there with different values, each is used, as in transformers 5. */
 static enum pl_status read_tied(struct reader *r, const json_t *config, struct pl_model_config *c) {
     static const char name[] = "tie_word_embeddings";
     const json_t *inner = field(r->root, name), *outer = field(config, name);
     PL_TRY(read_bool(r, r->root, name, r->hf->tied, &c->tied_embeddings));
     PL_TRY(read_bool(r, config, name, c->tied_embeddings, &c->tied_embeddings));
     bool disagree = inner != NULL && outer != NULL && !json_equal(inner, outer);
-    if ((inner != NULL || outer != NULL) && !disagree) return PL_OK;
-    if (pl_hf_prefix(r->f) != NULL) c->tied_embeddings = !pl_hf_has_head(r->f);
+    bool said = (inner != NULL || outer != NULL) && !disagree;
+    if (!said && pl_hf_prefix(r->f) != NULL) c->tied_embeddings = !pl_hf_has_head(r->f);
+    if (!c->tied_embeddings || !pl_hf_head_differs(r->f)) return PL_OK;
+    pl_log(PL_LOG_WARN, "config.json: %s is true, but the checkpoint's lm_head.weight is not its embeddings: it is used",
+           name);
+    c->tied_embeddings = false;
     return PL_OK;
 }
 

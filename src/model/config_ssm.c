@@ -267,6 +267,12 @@ static char nemotron_layer(const json_t *o, uint32_t l) {
                                                                              : 0;
 }
 
+uint32_t pl_hf_listed_layers(const json_t *o) {
+    const json_t *pattern = json_object_get(o, "hybrid_override_pattern"), *types = json_object_get(o, "layers_block_type");
+    size_t n = json_is_string(pattern) ? json_string_length(pattern) : json_array_size(types);
+    return n <= PL_MODEL_LAYERS_MAX ? (uint32_t)n : 0;
+}
+
 static enum pl_status nemotron_count(const json_t *o, const char *name, uint32_t layers, struct pl_err *err) {
     const json_t *v = json_object_get(o, name);
     size_t n = json_is_string(v) ? json_string_length(v) : json_array_size(v);

@@ -36,6 +36,24 @@ bool pl_hf_has_head(const struct pl_file *f) {
     return pl_file_tensor(f, name) != NULL;
 }
 
+static const struct pl_tensor *hf_embeddings(const struct pl_file *f) {
+    const char *prefix = pl_hf_prefix(f);
+    char name[128];
+    if (prefix == NULL) return NULL;
+    snprintf(name, sizeof name, "%sembed_tokens.weight", prefix);
+    if (pl_file_tensor(f, name) == NULL) snprintf(name, sizeof name, "%sembeddings.weight", prefix);
+    return pl_file_tensor(f, name);
+}
+
+bool pl_hf_head_differs(const struct pl_file *f) {
+    char head[64];
+    hf_head_name(f, "lm_head.weight", head, sizeof head);
+    const struct pl_tensor *a = pl_file_tensor(f, head), *b = hf_embeddings(f);
+    if (a == NULL || b == NULL || a->dtype != b->dtype || a->ndim != 2 || b->ndim != 2) return false;
+    if (a->dtype != PL_F32 && a->dtype != PL_F16 && a->dtype != PL_BF16) return false;
+    return a->bytes == b->bytes && a->shape[0] == b->shape[0] && memcmp(a->data, b->data, a->bytes) != 0;
+}
+
 bool pl_binding_name(const struct pl_file *f, const struct pl_arch_def *def, const char *prefix, const struct pl_binding *b,
                      bool fused, uint32_t layer, char *buf, size_t cap) {
     bool gguf = pl_file_kind(f) == PL_FILE_GGUF;

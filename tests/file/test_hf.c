@@ -128,6 +128,12 @@ static void incomplete_directories_are_refused(void **state) {
     expect_path_refused(t.dir, PL_NOT_FOUND, "no weights", "looked for model.safetensors.index.json and model.safetensors");
     temp_text(&t, "pytorch_model.bin", "");
     expect_path_refused(t.dir, PL_NOT_FOUND, "no weights", "pickled weights are not read");
+    temp_text(&t, "gptq-4bit.safetensors", "");
+    expect_path_refused(t.dir, PL_NOT_FOUND, "no weights", "it holds gptq-4bit.safetensors: name that file if");
+    temp_text(&t, "consolidated.safetensors", "");
+    expect_path_refused(t.dir, PL_NOT_FOUND, "no weights", "consolidated.safetensors: Mistral's own layout");
+    temp_text(&t, "adapter_config.json", "{}");
+    expect_path_refused(t.dir, PL_NOT_FOUND, "no weights", "adapter_config.json: an adapter");
     put_weights(&t, "model-00001-of-00002.safetensors", "{" ENTRY("a", "F32", "[2,2]", "[0,16]") "}", 16);
     expect_path_refused(temp_path(&t, "model-00001-of-00002.safetensors"), PL_NOT_FOUND, "one shard of several", INDEX);
     expect_path_refused(temp_path(&t, INDEX), PL_NOT_FOUND, "no model.safetensors.index.json", INDEX);

@@ -347,6 +347,10 @@ static void state_space(void **state) {
     assert_true(c.experts == 128 && c.experts_used == 6 && c.expert_width == 1856 && c.shared_width == 3712);
     assert_true(c.layer_moe[1] && !c.layer_moe[2] && c.layer_no_attention[1] && c.experts_sigmoid && c.experts_bias &&
                 c.expert_groups == 0 && c.experts_renormalise);
+    c = must_read(
+        "{\"architectures\":[\"NemotronHForCausalLM\"],\"model_type\":\"nemotron_h\","
+        "\"layers_block_type\":[\"linear_attention\",\"mlp\",\"full_attention\"]}"); /* as transformers 5 writes it */
+    assert_true(c.layers == 3 && c.state_layers == 1 && c.kv_layers == 1 && c.layer_ssm[0] && !c.layer_no_attention[2]);
     c = must_read("{\"architectures\":[\"JambaForCausalLM\"],\"model_type\":\"jamba\",\"num_experts\":16}");
     assert_true(c.kv_layers == 4 && c.state_layers == 28 && !c.layer_no_attention[4] && c.layer_moe[1] && !c.layer_moe[2]);
     assert_true(c.ssm.dt_rank == 256 && c.ssm.inner == 8192 && !c.experts_renormalise);

@@ -53,6 +53,30 @@ static void copy_file(const char *model, const char *name, const char *from, con
     fclose(out);
 }
 
+/* Where a tensor's bytes begin in a safetensors file that is `data`. */
+static size_t tensor_at(const char *data, size_t len, const char *name) {
+    uint64_t header;
+    memcpy(&header, data, sizeof header);
+    const char *at = memmem(data, len, name, strlen(name)), *offsets = at != NULL ? strstr(at, "data_offsets\":[") : NULL;
+    assert_non_null(offsets);
+    return sizeof header + header + strtoul(offsets + strlen("data_offsets\":["), NULL, 10);
+}
+
+/* The output matrix of the copied checkpoint becomes its embeddings. */
+static void make_head_the_embeddings(size_t bytes) {
+    static char data[1 << 19];
+    char path[128];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    FILE *io = fopen(path, "r+b");
+    assert_non_null(io);
+    size_t len = fread(data, 1, sizeof data, io);
+    memcpy(data + tensor_at(data, len, "\"lm_head.weight\""), data + tensor_at(data, len, "\"model.embed_tokens.weight\""),
+           bytes);
+    rewind(io);
+    assert_int_equal(fwrite(data, 1, len, io), len);
+    fclose(io);
+}
+
 /* The fail_at-th allocation after the file's opening fails; 0: none. */
 static enum pl_status load_failing(const char *path, size_t fail_at, struct pl_err *err) {
     struct pl_file *f = NULL;
@@ -154,6 +178,29 @@ static void the_tensors_say_what_is_tied(void **state) {
         RIG_OK(pl_model_config_read(f, &c, &err), err);
         assert_int_equal(c.tied_embeddings, cases[i].tied);
         pl_file_close(f);
+        assert_int_equal(load(dir, &err), PL_OK);
+    }
+}
+
+/* Said to be one, but not the same bytes: both are used, and that is told. With the same bytes the matrix is not loaded. */
+static void a_head_that_differs_is_used(void **state) {
+    (void)state;
+    static struct pl_model_config c;
+    for (int same = 0; same < 2; same++) {
+        struct pl_err err;
+        struct pl_file *f;
+        copy_file("llama2", "config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true ");
+        copy_file("llama2", "model.safetensors", NULL, NULL);
+        RIG_OK(pl_file_open(dir, &f, &err), err);
+        size_t bytes = pl_file_tensor(f, "lm_head.weight")->bytes;
+        pl_file_close(f);
+        if (same) make_head_the_embeddings(bytes);
+        logged[0] = 0;
+        RIG_OK(pl_file_open(dir, &f, &err), err);
+        RIG_OK(pl_model_config_read(f, &c, &err), err);
+        pl_file_close(f);
+        assert_int_equal(c.tied_embeddings, same);
+        assert_true((strstr(logged, "lm_head.weight is not its embeddings") == NULL) == same);
         assert_int_equal(load(dir, &err), PL_OK);
     }
 }
@@ -355,6 +402,7 @@ int main(void) {
         cmocka_unit_test(failed_copies_are_survived),
         cmocka_unit_test(contexts_end_where_positions_scale),
         cmocka_unit_test(the_tensors_say_what_is_tied),
+        cmocka_unit_test(a_head_that_differs_is_used),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
