@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "chat/reply_internal.h"
 
 void scan_reset(struct scan *s) {
@@ -43,7 +44,7 @@ static enum scan_field field_of(const struct pl_buf *key) {
 
 /* Decodes a JSON string value; NULL when it is none. */
 static json_t *as_string(const struct pl_buf *b) {
-    json_t *v = b->len == 0 ? NULL : json_loadb(b->data, b->len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *v = b->len == 0 ? NULL : pl_json_read(b->data, b->len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     if (json_is_string(v)) return v;
     json_decref(v);
     return NULL;
@@ -80,12 +81,12 @@ static void begin(struct pl_reply *r, const struct pl_buf *quoted) {
 /* {"type":"function","function":{"name":..,"arguments":..}} */
 static void begin_nested(struct pl_reply *r) {
     struct scan *s = &r->scan;
-    json_t *f = s->function.len == 0 ? NULL : json_loadb(s->function.data, s->function.len, 0, NULL);
+    json_t *f = s->function.len == 0 ? NULL : pl_json_read(s->function.data, s->function.len, 0, NULL);
     const json_t *name = json_object_get(f, "name"), *args = json_object_get(f, "arguments");
     if (args == NULL) args = json_object_get(f, "parameters");
     if (json_is_string(name) && reply_begin(r, json_string_value(name), json_string_length(name))) {
         s->begun = true;
-        char *text = json_is_object(args) ? json_dumps(args, JSON_COMPACT) : NULL;
+        char *text = json_is_object(args) ? pl_json_write(args, JSON_COMPACT) : NULL;
         if (text != NULL) pl_buf_add_c(&s->args, text);
         if (json_is_string(args)) pl_buf_add_c(&s->args, json_string_value(args));
         free(text);

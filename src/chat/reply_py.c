@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "chat/reply_internal.h"
 
 enum { LITERAL_DEPTH_MAX = 32 };
@@ -67,7 +68,7 @@ static bool take_marked(struct cursor *c, const char *mark, bool *ok) {
     *ok = end != NULL;
     if (end == NULL) return true;
     json_t *text = json_stringn(begin, (size_t)(end - begin));
-    char *quoted = text == NULL ? NULL : json_dumps(text, JSON_ENCODE_ANY);
+    char *quoted = text == NULL ? NULL : pl_json_write(text, JSON_ENCODE_ANY);
     *ok = quoted != NULL;
     pl_buf_add_c(&c->out, quoted != NULL ? quoted : "");
     free(quoted);
@@ -83,7 +84,7 @@ static bool take_key(struct cursor *c, int depth) {
     if (!c->bare_keys || c->at == c->end || *c->at == '"' || *c->at == '<') return take_literal(c, depth);
     const char *end = memchr(c->at, ':', (size_t)(c->end - c->at));
     json_t *key = end == NULL ? NULL : json_stringn(c->at, (size_t)(end - c->at));
-    char *quoted = key == NULL ? NULL : json_dumps(key, JSON_ENCODE_ANY);
+    char *quoted = key == NULL ? NULL : pl_json_write(key, JSON_ENCODE_ANY);
     pl_buf_add_c(&c->out, quoted != NULL ? quoted : "");
     c->at = end != NULL ? end : c->at;
     bool ok = quoted != NULL;
@@ -158,7 +159,7 @@ static bool take_call(struct cursor *c, struct pl_str *name) {
     } else if (name->len == 0 || name->len > 128 || !take(c, '(') || !take_arguments(c)) {
         return false;
     }
-    json_t *check = pl_buf_ok(&c->out) ? json_loadb(pl_buf_cstr(&c->out), c->out.len, 0, NULL) : NULL;
+    json_t *check = pl_buf_ok(&c->out) ? pl_json_read(pl_buf_cstr(&c->out), c->out.len, 0, NULL) : NULL;
     bool ok = check != NULL && (!printed || take(c, ')'));
     json_decref(check);
     return ok;
@@ -187,7 +188,7 @@ static bool json_call(struct pl_reply *r, const json_t *call) {
     if (args == NULL) args = json_object_get(o, "args");
     if (!json_is_string(name) || json_string_length(name) == 0) return false;
     if (!reply_begin(r, json_string_value(name), json_string_length(name))) return false;
-    char *text = json_is_object(args) ? json_dumps(args, JSON_COMPACT) : NULL;
+    char *text = json_is_object(args) ? pl_json_write(args, JSON_COMPACT) : NULL;
     const char *given = text != NULL ? text : json_is_string(args) ? json_string_value(args) : "{}";
     reply_arguments(r, given, strlen(given));
     free(text);
@@ -195,7 +196,7 @@ static bool json_call(struct pl_reply *r, const json_t *call) {
 }
 
 bool reply_fence(struct pl_reply *r, const char *body, size_t len) {
-    json_t *v = len == 0 ? NULL : json_loadb(body, len, 0, NULL);
+    json_t *v = len == 0 ? NULL : pl_json_read(body, len, 0, NULL);
     if (v == NULL) return (!r->strict || r->close[0] == '\0') && reply_python(r, body, len);
     bool any = false;
     if (json_is_object(v)) any = json_call(r, v);

@@ -2,6 +2,7 @@
  * state waits for is looked for in a bounded window, so that parts do not depend on where the text was cut. */
 #include <string.h>
 
+#include "base/json.h"
 #include "chat/reply_internal.h"
 
 enum { NAME_WINDOW = 256, HEADER_WINDOW = 512 };
@@ -270,7 +271,7 @@ static void send_value(struct pl_reply *r, const char *data, size_t len) {
             reply_arguments(r, words[i][1], strlen(words[i][1]));
             return;
         }
-    json_t *v = len == 0 ? NULL : json_loadb(data, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *v = len == 0 ? NULL : pl_json_read(data, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     if (v != NULL)
         reply_arguments(r, data, len);
     else

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "build_info.h"
 #include "engine/engine.h"
@@ -42,7 +43,7 @@ int plumb_engine_create(const struct plumb_engine_options *opt, struct plumb_eng
 
 /* Takes the reference. */
 static enum pl_status json_text(json_t *value, char **out, struct pl_err *err) {
-    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2));
+    char *text = value == NULL ? NULL : pl_json_write(value, JSON_INDENT(2));
     json_decref(value);
     if (text == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for a report");
     *out = text;

@@ -1,9 +1,9 @@
-/* Bounded JSON on top of jansson, which already refuses bad UTF-8, trailing bytes, numbers that do not fit and (with
+/* Bounded JSON on top of base/json.h, which already refuses bad UTF-8, trailing bytes, numbers that do not fit and (with
  * the flag) duplicate keys. Depth is checked before, so that hostile nesting never reaches a recursive parser. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "base/json.h"
 #include "file/reader.h"
 
 enum { MAX_DEPTH = 64 };
@@ -27,40 +27,18 @@ static size_t too_deep_at(const char *s, size_t len) {
     return len;
 }
 
-/* jansson's own reaction to a failed allocation can be a syntax error or even a string that lost a character, so its
- * allocations are watched: a document during which one failed is thrown away. */
-static _Thread_local bool starved;
-
-static void *watched_alloc(size_t n) {
-    void *p = pl_alloc(n, 1);
-    if (p == NULL) starved = true;
-    return p;
-}
-
-/* At load, before any thread exists. A program that brought its own functions keeps them. */
-__attribute__((constructor)) static void watch_jansson(void) {
-    json_malloc_t have_alloc;
-    json_free_t have_free;
-    json_get_alloc_funcs(&have_alloc, &have_free);
-    if (have_alloc == malloc && have_free == free) json_set_alloc_funcs(watched_alloc, pl_free);
-}
-
 enum pl_status pl_json_parse(const char *what, const char *data, size_t len, json_t **out, struct pl_err *err) {
     size_t deep = too_deep_at(data, len);
     if (deep < len) {
         PL_FAIL(err, PL_FORMAT, "%s: JSON is nested deeper than %d levels at byte %s", PL_SHOWN_C(what), MAX_DEPTH,
                 pl_num(deep).s);
     }
-    json_error_t e;
-    starved = false;
-    json_t *root = json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
-    if (starved) {
-        json_decref(root);
-        PL_FAIL(err, PL_NO_MEMORY, "%s: no memory for its JSON", PL_SHOWN_C(what));
-    }
+    struct pl_json_fault why;
+    json_t *root = pl_json_read(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (root == NULL && why.no_memory) PL_FAIL(err, PL_NO_MEMORY, "%s: no memory for its JSON", PL_SHOWN_C(what));
     if (root == NULL) {
-        PL_FAIL(err, PL_FORMAT, "%s: not valid JSON at byte %s (line %d): %s", PL_SHOWN_C(what),
-                pl_num((uint64_t)(e.position < 0 ? 0 : e.position)).s, e.line, PL_SHOWN_C(e.text));
+        PL_FAIL(err, PL_FORMAT, "%s: not valid JSON at byte %s (line %d): %s", PL_SHOWN_C(what), pl_num(why.at).s, why.line,
+                PL_SHOWN_C(why.text));
     }
     *out = root;
     return PL_OK;

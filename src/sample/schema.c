@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "sample/grammar.h"
 #include "sample/schema_merge.h"
@@ -52,7 +53,7 @@ void pl_schema_literal(struct pl_buf *out, const char *text, size_t len) {
 }
 
 static enum pl_status value_literal(struct builder *b, struct pl_buf *rule, const json_t *v) {
-    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = pl_json_write(v, JSON_COMPACT | JSON_ENCODE_ANY);
     if (text == NULL) PL_FAIL(b->err, PL_NO_MEMORY, "no memory for the schema");
     pl_schema_literal(rule, text, strlen(text));
     free(text);

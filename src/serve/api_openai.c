@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "serve/json_out.h"
 
@@ -27,12 +28,12 @@ static json_t *usage_object(const struct job *j) {
 }
 
 void add_json(struct pl_buf *b, json_t *steals) {
-    char *text = steals == NULL ? NULL : json_dumps(steals, JSON_COMPACT);
+    char *text = steals == NULL ? NULL : pl_json_write(steals, JSON_COMPACT);
     json_decref(steals);
-    if (text == NULL)
-        b->failed = true;
-    else
+    if (text != NULL)
         pl_buf_add_c(b, text);
+    else
+        pl_json_starve(); /* the caller's event is taken back (job.c) */
     free(text);
 }
 
@@ -103,12 +104,18 @@ static void add_logprob_list(struct pl_buf *b, const struct job *j, const struct
     pl_buf_add_char(b, ']');
 }
 
+/* The value that was written into b, which ends here. */
+static json_t *taken_json(struct pl_buf *b, size_t flags) {
+    if (!pl_buf_ok(b)) pl_json_starve();
+    json_t *v = pl_buf_ok(b) ? pl_json_read(b->data, b->len, flags | JSON_ALLOW_NUL, NULL) : NULL;
+    pl_buf_deinit(b);
+    return v;
+}
+
 json_t *logprob_list(const struct job *j, const struct choice *c, size_t from, size_t to) {
     struct pl_buf b = {0};
     add_logprob_list(&b, j, c, from, to);
-    json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, JSON_ALLOW_NUL, NULL) : NULL;
-    pl_buf_deinit(&b);
-    return v;
+    return taken_json(&b, 0);
 }
 
 static void add_chat_logprobs(struct pl_buf *b, const struct job *j, const struct choice *c, size_t from, size_t to) {
@@ -226,18 +233,14 @@ static json_t *logprobs_object(struct job *j, struct choice *c) {
         add_chat_logprobs(&b, j, c, 0, c->token_count);
     else
         add_legacy_logprobs(&b, j, c, 0, c->token_count);
-    json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, JSON_ALLOW_NUL, NULL) : NULL;
-    pl_buf_deinit(&b);
-    return v;
+    return taken_json(&b, 0);
 }
 
 /* The released text; bytes that are no UTF-8 (a model may produce any) become U+FFFD as they do in a stream. */
 json_t *text_value(const char *text, size_t len) {
     struct pl_buf b = {0};
     pl_json_add_string(&b, text, len);
-    json_t *v = pl_buf_ok(&b) ? json_loadb(b.data, b.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
-    pl_buf_deinit(&b);
-    return v;
+    return taken_json(&b, JSON_DECODE_ANY);
 }
 
 /* ---------- chat ---------- */
@@ -398,6 +401,7 @@ static json_t *completion_text(const struct job *j, const struct choice *c) {
     const struct pl_buf *prompt = &j->prompt_texts[c->prompt];
     if (j->params.echo) pl_buf_add(&b, pl_buf_cstr(prompt), prompt->len);
     pl_buf_add(&b, pl_buf_cstr(&c->text), c->text.len);
+    if (!pl_buf_ok(&b)) pl_json_starve();
     json_t *v = pl_buf_ok(&b) ? text_value(pl_buf_cstr(&b), b.len) : NULL;
     pl_buf_deinit(&b);
     return v;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 
 enum { TOOLS_MAX = 256 };
@@ -215,13 +216,14 @@ static enum pl_status describe_tools(struct chat_request *q) {
     if (has) pl_buf_add_c(&b, "\n\n");
     pl_buf_add_c(&b, before);
     for (size_t i = 0; i < json_array_size(q->tools); i++) {
-        char *text = json_dumps(json_object_get(json_array_get(q->tools, i), "function"), JSON_COMPACT);
+        char *text = pl_json_write(json_object_get(json_array_get(q->tools, i), "function"), JSON_COMPACT);
         pl_buf_add_c(&b, text == NULL ? "" : text);
         pl_buf_add_char(&b, '\n');
         b.failed |= text == NULL;
         free(text);
     }
     pl_buf_add_c(&b, after + 1);
+    if (!pl_buf_ok(&b)) pl_json_starve();
     json_t *text = pl_buf_ok(&b) ? json_stringn(b.data, b.len) : NULL;
     pl_buf_deinit(&b);
     if (has) return json_object_set_new(first, "content", text) == 0 ? PL_OK : PL_NO_MEMORY;
@@ -254,7 +256,7 @@ static bool arguments_as_text(json_t *messages) {
         for (size_t k = 0; k < json_array_size(calls); k++) {
             json_t *f = json_object_get(json_array_get(calls, k), "function");
             const json_t *args = json_object_get(f, "arguments");
-            char *text = args == NULL || json_is_string(args) ? NULL : json_dumps(args, 0);
+            char *text = args == NULL || json_is_string(args) ? NULL : pl_json_write(args, 0);
             if (text == NULL) continue;
             any |= json_object_set_new(f, "arguments", json_string(text)) == 0;
             free(text);

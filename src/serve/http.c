@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "file/file.h"
@@ -54,10 +55,20 @@ enum MHD_Result answer_bytes(struct exchange *x, unsigned status, const char *ty
     return queue(x, status, MHD_create_response_from_buffer(len, copy, MHD_RESPMEM_MUST_COPY), type);
 }
 
+/* Made of nothing that could run out. */
+static enum MHD_Result answer_starved(struct exchange *x) {
+    static const char openai[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
+    static const char anthropic[] = "{\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"out of memory\"}}";
+    const char *text = is_messages(x) ? anthropic : openai;
+    return answer_bytes(x, 503, "application/json", text, strlen(text));
+}
+
+/* What was made while memory ran out is not whole, and is not sent. */
 enum MHD_Result answer_json(struct exchange *x, unsigned status, json_t *steals) {
-    char *text = steals == NULL ? NULL : json_dumps(steals, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = steals == NULL || pl_json_starved() ? NULL : pl_json_write(steals, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(steals);
-    if (text == NULL) return answer_bytes(x, 500, "application/json", "{\"error\":{\"message\":\"out of memory\"}}", 37);
+    if (text == NULL) return answer_starved(x);
     enum MHD_Result r = answer_bytes(x, status, "application/json", text, strlen(text));
     free(text);
     return r;
@@ -108,6 +119,9 @@ enum MHD_Result answer_error(struct exchange *x, unsigned status, const char *ty
     va_start(ap, fmt);
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
+    /* Where memory ran out, what looks like a client's mistake may be ours. */
+    if (pl_json_starved() && status < 500) return answer_starved(x);
+    pl_json_watch(); /* the reason is told; the answer is made anew */
     json_t *error = error_object(is_messages(x) ? API_MESSAGES : API_CHAT, status, type, param, message);
     if (is_messages(x)) json_object_set_new(error, "request_id", json_string(request_id(x))); /* as Anthropic documents */
     return answer_json(x, status, error);
@@ -122,7 +136,8 @@ unsigned http_status(const struct pl_server *s, enum pl_status st) {
 enum MHD_Result answer_status(struct exchange *x, const struct pl_err *err, const char *param) {
     unsigned status = http_status(x->server, err->status);
     if (err->status == PL_UNSUPPORTED || err->status == PL_NOT_FOUND) status = 400; /* of a parameter, not of a path */
-    return answer_error(x, status, NULL, param != NULL && param[0] != '\0' ? param : NULL, "%s", err->text);
+    return answer_error(x, status, NULL, param != NULL && param[0] != '\0' ? param : NULL, "%s",
+                        err->text[0] != '\0' ? err->text : pl_status_text(err->status));
 }
 
 /* ---------- authorisation ---------- */
@@ -235,6 +250,7 @@ static enum MHD_Result answer_job(struct exchange *x) {
 }
 
 static enum MHD_Result route(struct exchange *x) {
+    pl_json_watch();
     if (x->job != NULL) return answer_job(x);
     if (x->routed) return MHD_NO;
     x->routed = true;
@@ -265,7 +281,7 @@ static void answer_too_large(struct exchange *x) {
     snprintf(message, sizeof message, "the request body is larger than %zu bytes", x->server->opt.body_bytes_max);
     json_t *error = error_object(is_messages(x) ? API_MESSAGES : API_CHAT, 413, NULL, NULL, message);
     if (is_messages(x)) json_object_set_new(error, "request_id", json_string(request_id(x)));
-    char *text = error == NULL ? NULL : json_dumps(error, JSON_COMPACT);
+    char *text = error == NULL ? NULL : pl_json_write(error, JSON_COMPACT);
     json_decref(error);
     if (text != NULL && info != NULL) {
         pl_buf_printf(&b,
@@ -319,6 +335,19 @@ static enum MHD_Result headers_are_in(struct exchange *x) {
     return waits && (x->too_large || x->unauthorised || x->foreign) ? route(x) : MHD_YES;
 }
 
+/* No memory even to note the request. */
+static enum MHD_Result refuse_unseen(struct MHD_Connection *c) {
+    static char text[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
+    struct MHD_Response *r = MHD_create_response_from_buffer(sizeof text - 1, text, MHD_RESPMEM_PERSISTENT);
+    if (r == NULL) return MHD_NO;
+    MHD_add_response_header(r, "Content-Type", "application/json");
+    MHD_add_response_header(r, "Retry-After", "1");
+    enum MHD_Result ok = MHD_queue_response(c, 503, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
 static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
                                  const char *version, const char *data, size_t *data_size, void **con_cls) {
     (void)version;
@@ -326,7 +355,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
     struct exchange *x = *con_cls;
     if (x == NULL) {
         x = pl_calloc(1, sizeof *x);
-        if (x == NULL) return MHD_NO;
+        if (x == NULL) return refuse_unseen(c);
         *x = (struct exchange){.server = s, .connection = c, .started_ns = pl_clock_ns(), .key_index = -1};
         snprintf(x->path, sizeof x->path, "%s", url);
         x->cut_path = strlen(url) >= sizeof x->path;
@@ -376,7 +405,7 @@ static void access_log(struct exchange *x, bool completed) {
     if (line != NULL && x->key_index >= 0) json_object_set_new(line, "key", json_integer(x->key_index));
     if (line != NULL && s->opt.log_bodies && x->body.len > 0)
         json_object_set_new(line, "body", text_value(x->body.data, x->body.len));
-    char *text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = line == NULL ? NULL : pl_json_write(line, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(line);
     if (text == NULL) return;
     pthread_mutex_lock(&s->log_lock);

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "serve/json_out.h"
 
@@ -228,6 +229,7 @@ static void release_text(struct job *j, struct choice *c, uint32_t index, size_t
 
 static void keep_token(struct job *j, struct choice *c, const struct pl_event *e) {
     if (!j->params.logprobs) return;
+    if (j->params.top_logprobs > 0 && e->top_count == 0 && !isnan(e->logprob)) c->broken = true; /* they found no memory */
     if (pl_grow(&c->tokens, &c->token_cap, c->token_count + 1, sizeof *c->tokens) != PL_OK ||
         pl_grow(&c->tops, &c->top_cap, c->top_count + e->top_count, sizeof *c->tops) != PL_OK) {
         c->broken = true;
@@ -277,18 +279,43 @@ static void finish_job(struct job *j) {
     if (j->params.stream && !j->failed) api_shape(j->api)->stream_end(j);
 }
 
-static void on_error(struct job *j, struct choice *c, const struct pl_event *e) {
-    c->ended = true;
+static void fail_job(struct job *j, const struct pl_err *why) {
     if (j->failed) return;
     j->failed = true;
-    j->err = e->err;
+    j->err = *why;
     job_cancel(j);
-    if (j->params.stream) api_shape(j->api)->stream_error(j, http_status(j->server, e->err.status), e->err.text);
+    if (j->params.stream) api_shape(j->api)->stream_error(j, http_status(j->server, why->status), why->text);
+}
+
+/* What was made while memory ran out is not whole: what a stream got of it since it had `sent` bytes is taken back. */
+static void fail_starved(struct job *j, size_t sent) {
+    struct pl_err why = {0};
+    if (!pl_json_starved() && pl_buf_ok(&j->out)) return;
+    pl_json_watch();
+    j->out.failed = false;
+    if (j->out.len > sent) {
+        j->out.len = sent;
+        j->out.data[sent] = '\0';
+    }
+    (void)pl_err_set(&why, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the answer");
+    fail_job(j, &why);
+}
+
+static void on_error(struct job *j, struct choice *c, const struct pl_event *e) {
+    c->ended = true;
+    fail_job(j, &e->err);
+}
+
+static bool is_whole(const struct choice *c) {
+    bool ok = !c->broken && pl_buf_ok(&c->text) && pl_buf_ok(&c->held) && pl_buf_ok(&c->reasoning);
+    for (size_t i = 0; i < c->call_count; i++) ok &= pl_buf_ok(&c->calls[i].name) && pl_buf_ok(&c->calls[i].arguments);
+    return ok;
 }
 
 static void on_end(struct job *j, struct choice *c, uint32_t index, const struct pl_event *e) {
     c->ended = true;
     c->reason = c->stopped ? PL_END_STOP : e->reason;
+    if (j->failed) return;
     if (c->reason == PL_END_CANCELLED && j->server->draining) { /* half an answer is none */
         struct pl_event cut = {.kind = PL_EVENT_ERROR};
         (void)pl_err_set(&cut.err, __FILE__, __LINE__, PL_BUSY, "the server is shutting down");
@@ -300,7 +327,7 @@ static void on_end(struct job *j, struct choice *c, uint32_t index, const struct
         release_text(j, c, index, c->held.len);
     }
     if (c->reply != NULL && pl_reply_finish(c->reply) != PL_OK) c->broken = true;
-    if (c->broken || !pl_buf_ok(&c->text) || !pl_buf_ok(&c->held)) {
+    if (!is_whole(c)) {
         struct pl_event failed = {.kind = PL_EVENT_ERROR};
         (void)pl_err_set(&failed.err, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the answer");
         on_error(j, c, &failed);
@@ -319,15 +346,20 @@ static void on_event(void *user, const struct pl_event *e) {
     struct job *j = ref->job;
     pthread_mutex_lock(&j->lock);
     struct choice *c = &j->choices[ref->index];
+    const size_t sent = j->out.len;
+    pl_json_watch();
     switch (e->kind) {
     case PL_EVENT_PROMPT: on_prompt_token(j, c, e); break;
-    case PL_EVENT_TOKEN: on_token(j, c, ref->index, e); break;
+    case PL_EVENT_TOKEN:
+        if (!j->failed) on_token(j, c, ref->index, e);
+        break;
     case PL_EVENT_END: on_end(j, c, ref->index, e); break;
     case PL_EVENT_ERROR: on_error(j, c, e); break;
     }
     bool last = e->kind == PL_EVENT_END || e->kind == PL_EVENT_ERROR;
     if (last) count_end(j, c, e);
     if (last && --j->open == 0) finish_job(j);
+    fail_starved(j, sent);
     if (j->params.stream ? j->out.len > j->out_sent || j->ready : j->ready) wake(j);
     pthread_mutex_unlock(&j->lock);
     if (last) job_unref(j);
@@ -402,6 +434,7 @@ static enum pl_status check_start(struct job *j, struct exchange *x, struct pl_e
 enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) {
     PL_TRY(check_start(j, x, err));
     PL_TRY(prepare_choices(j, err));
+    if (pl_json_starved()) PL_FAIL(err, PL_NO_MEMORY, "no memory for the request");
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     enum pl_status st = PL_OK;
     pthread_mutex_lock(&j->lock); /* events wait until all choices are submitted */
@@ -413,9 +446,11 @@ enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) 
         j->connection = x->connection;
         j->fd = info == NULL ? -1 : info->connect_fd;
         watch_job(j);
-        if (j->params.stream)
+        const size_t sent = j->out.len;
+        if (j->params.stream) {
             api_shape(j->api)->stream_begin(j);
-        else if (!j->ready) {
+            fail_starved(j, sent);
+        } else if (!j->ready) {
             j->suspended = true;
             MHD_suspend_connection(x->connection);
         }

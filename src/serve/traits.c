@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -123,7 +124,7 @@ static void add_text(struct pl_buf *b, const json_t *text) {
 }
 
 static void add_value(struct pl_buf *b, const json_t *v) {
-    char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
+    char *text = json_is_string(v) ? NULL : pl_json_write(v, JSON_ENCODE_ANY);
     if (text != NULL)
         pl_buf_add_c(b, text);
     else
@@ -132,6 +133,7 @@ static void add_value(struct pl_buf *b, const json_t *v) {
 }
 
 static int set_content(json_t *m, struct pl_buf *b) {
+    if (!pl_buf_ok(b)) pl_json_starve();
     json_t *text = pl_buf_ok(b) ? json_stringn(pl_buf_cstr(b), b->len) : NULL;
     pl_buf_clear(b);
     return text == NULL ? -1 : json_object_set_new(m, "content", text);
@@ -245,7 +247,7 @@ enum pl_status traits_place_tools(const struct pl_server *s, struct chat_request
         json_t *functions = json_array();
         for (size_t i = 0; i < json_array_size(q->tools); i++)
             bad |= json_array_append(functions, json_object_get(json_array_get(q->tools, i), "function"));
-        char *text = json_dumps(functions, 0);
+        char *text = pl_json_write(functions, 0);
         tools = text == NULL ? NULL : json_string(text);
         free(text);
         json_decref(functions);

@@ -36,7 +36,7 @@ def operation_sources():
 def model_sources():
     folders = [f for folder in ("base", "file", "kv", "meter", "model", "plan") for f in glob.glob(f"src/{folder}/*.c")]
     ops = [f for f in glob.glob("src/ops/*.c") if not DEVICE_OPS.match(f)]
-    return [f for f in folders + ops if f != "src/file/json.c" and f not in operation_sources()]
+    return [f for f in folders + ops if os.path.basename(f) != "json.c" and f not in operation_sources()]
 
 
 def compiled(source):
