@@ -78,7 +78,7 @@ enum pl_status eval_local_prepare(struct eval *v, struct pl_err *err) {
     uint32_t vocab = v->engine->config.vocab;
     struct pl_fingerprint f;
     if (v->tokens_file == NULL) PL_TRY(encode_text(v, err));
-    if (v->limit > 0 && v->ids.len > v->limit && v->tokens_file == NULL) v->ids.len = v->limit;
+    if (v->limit > 0 && v->ids.len > v->limit) v->ids.len = v->limit;
     if (v->ids.len < 2 && v->tokens_file == NULL)
         PL_FAIL(err, PL_INVALID, "%.300s has fewer than two tokens to evaluate", v->text_file);
     PL_TRY(check_ids(v, err));

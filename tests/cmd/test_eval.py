@@ -70,7 +70,8 @@ def windows_score_every_token_once():
     text = path("text.txt", "the hand and the other " * 40)
     out = json.loads(run("eval", "-m", tiny(), "-f", text, "--window", 64, "--json", check=0).stdout)
     assert out["scored"] == out["tokens"] - 1 and out["perplexity"] > 1
-    assert json.loads(run("eval", "-m", tiny(), "-f", text, "--limit", 10, "--json", check=0).stdout)["tokens"] == 10
+    for what, file in (("-f", text), ("--tokens", FILE)):
+        assert json.loads(run("eval", "-m", tiny(), what, file, "--limit", 10, "--json", check=0).stdout)["tokens"] == 10
 
 
 @case
