@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "chat/reply_internal.h"
 
@@ -353,8 +354,10 @@ static bool step_fence(struct pl_reply *r, bool last) {
     return true;
 }
 
+/* A call whose JSON found no memory would pass for text: then nothing is. */
 static enum pl_status run(struct pl_reply *r, bool last) {
-    bool more = true;
+    bool more = true, starved_before = pl_json_starved();
+    pl_json_watch();
     while (more && pl_buf_ok(&r->in)) {
         switch (r->state) {
         case REPLY_START: more = step_start(r, last); break;
@@ -368,7 +371,8 @@ static enum pl_status run(struct pl_reply *r, bool last) {
     }
     bool ok = pl_buf_ok(&r->in) && pl_buf_ok(&r->space) && pl_buf_ok(&r->lead) && pl_buf_ok(&r->scan.raw) &&
               pl_buf_ok(&r->scan.value) && pl_buf_ok(&r->scan.args) && pl_buf_ok(&r->scan.function);
-    if (!ok) return PL_NO_MEMORY;
+    if (!ok || pl_json_starved()) return PL_NO_MEMORY;
+    if (starved_before) pl_json_starve();
     if (r->at > 0) {
         memmove(r->in.data, r->in.data + r->at, r->in.len - r->at + 1);
         r->in.len -= r->at;
