@@ -16,15 +16,15 @@
 #include "engine/engine.h"
 #include "engine/service.h"
 #include "tests/skip.h"
+#include "tiny_model.h"
 
-#define MODEL "build/test-ahead-model"
 enum { CONTEXT = 96, CASES = 6 };
 
 static const char *backend;
 
 static struct plumb_engine *open_engine(bool no_ahead) {
     struct plumb_engine_options o = {.size = sizeof o,
-                                     .model = MODEL,
+                                     .model = tiny_model("llama"),
                                      .backend = backend,
                                      .context = CONTEXT,
                                      .max_sessions = CASES,
@@ -160,7 +160,6 @@ static void every_device(void **state) {
 }
 
 int main(void) {
-    if (system("python3 tests/tiny_chat_model.py " MODEL " >/dev/null") != 0) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_device)};
     return cmocka_run_group_tests_name("launched ahead on devices", tests, NULL, NULL);
 }

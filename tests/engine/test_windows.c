@@ -16,15 +16,15 @@
 #include "engine/engine.h"
 #include "engine/service.h"
 #include "tests/devices.h"
+#include "tiny_model.h"
 
-#define MODEL "build/test-windows-model"
 enum { CONTEXT = 512, RUNNING = 4, CHATS = 10, WINDOW = 20, PAGE = 16 };
 
 static const char *backend;
 
 static struct plumb_engine *open_of(const char *layout, uint32_t context, uint32_t logit_rows, uint64_t kv_memory) {
     struct plumb_engine_options o = {.size = sizeof o,
-                                     .model = MODEL,
+                                     .model = tiny_model("windows"),
                                      .backend = backend,
                                      .context = context,
                                      .max_sessions = RUNNING,
@@ -240,7 +240,6 @@ static void on_every_device(void **state) {
 }
 
 int main(void) {
-    if (system("python3 tests/tiny_chat_model.py " MODEL " windows >/dev/null") != 0) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(pages_of_their_own_save_some), cmocka_unit_test(on_the_cpu),
                                        cmocka_unit_test(on_every_device)};
     return cmocka_run_group_tests_name("windows", tests, NULL, NULL);
