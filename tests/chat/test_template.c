@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "chat/template.h"
 
@@ -92,9 +92,9 @@ static void hostile_templates_end_quickly(void **state) {
         "{{ 'ab'.join(range(90000) | map('string')) * 5000 }}",
     };
     for (size_t i = 0; i < PL_COUNT_OF(sources); i++) {
-        uint64_t start = pl_clock_ns();
+        clock_t start = clock(); /* of this process, not of the wall: others take their share */
         expect_status(sources[i], NULL, PL_LIMIT, NULL);
-        assert_true(pl_clock_ns() - start < 20000000000u); /* far above what it takes: machines differ */
+        assert_true(clock() - start < 20 * CLOCKS_PER_SEC); /* far above what it takes: machines differ */
     }
 }
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 PLUMB = os.environ.get("PLUMB", "build/plumb")
 
@@ -48,12 +49,18 @@ class Server:
         assert events[-1] == "[DONE]", events[-1]
         return [json.loads(e) for e in events[:-1]]
 
-    def metric(self, name):
-        status, text, _ = self.call("GET", "/metrics")
+    def metric(self, name, headers=None):
+        status, text, _ = self.call("GET", "/metrics", headers=headers)
         assert status == 200
         found = re.search(r"^plumb_%s ([0-9.e+-]+)$" % re.escape(name), text.decode(), re.M)
         assert found, f"metric {name} is missing"
         return float(found.group(1))
+
+    def held(self, path, body, headers=None):
+        """A connection whose streamed answer goes on until it is closed: nobody reads it."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        c.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json", **(headers or {})})
+        return c
 
     def stop(self, sig=signal.SIGTERM, timeout=90):
         self.process.send_signal(sig)
@@ -63,6 +70,18 @@ class Server:
         code = self.process.wait(timeout)
         self.lines += self.process.stderr.readlines()
         return code
+
+
+def until(what, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if what():
+                return
+        except (OSError, http.client.HTTPException):
+            pass
+        time.sleep(0.02)
+    raise AssertionError("it did not come to pass")
 
 
 def chat(content, **kw):

@@ -11,12 +11,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 import tap  # noqa: E402
 import tiny_chat_model  # noqa: E402
-from support import PLUMB, Server, chat, completion  # noqa: E402
+from support import PLUMB, Server, chat, completion, until  # noqa: E402
 
 
 def test_chat_whole_and_streamed_agree(s):
@@ -362,33 +361,28 @@ def test_prefix_cache_is_reported(s):
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32, again["usage"]
 
 
-def test_a_client_that_leaves_is_cancelled(s):
+def test_a_client_that_leaves_gives_its_pages_back(s):
     for stream in (True, False):
-        before = s.metric("requests_cancelled_total")
+        begun = s.metric("requests_total")
         free = s.metric("kv_pages_free") + s.metric("kv_pages_cached")
         c = http.client.HTTPConnection("127.0.0.1", s.port)
         c.request("POST", "/v1/chat/completions", json.dumps(chat("hello", max_tokens=400, stream=stream)))
-        time.sleep(0.05)
+        until(lambda: s.metric("requests_total") > begun)  # it is answered now; a fast machine may have done so already
         c.sock.close() if stream else c.sock.shutdown(socket.SHUT_RDWR)
         c.close()
-        for _ in range(100):
-            if s.metric("requests_running") == 0:
-                break
-            time.sleep(0.05)
-        assert s.metric("requests_running") == 0 and s.metric("requests_waiting") == 0
+        until(lambda: s.metric("requests_waiting") + s.metric("requests_running") == 0)  # in this order: what waited may run by now
         assert s.metric("kv_pages_free") + s.metric("kv_pages_cached") == free
-        assert s.metric("requests_cancelled_total") >= before
 
 
 def raw(port, request):
-    """What comes back until the server closes the connection, or goes quiet for two seconds."""
+    """What comes back until the server closes the connection."""
     out = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=2) as c:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as c:
         c.sendall(request)
         try:
             while piece := c.recv(65536):
                 out += piece
-        except OSError:
+        except ConnectionResetError:  # closed with some of the request unread
             pass
     return out
 
@@ -445,7 +439,7 @@ def test_metrics_are_off_unless_asked(_, model):
 
 
 def test_keys_queue_and_shutdown(_, model):
-    s = Server(model, "--api-key", "right", "--api-key", "other", "--parallel", "1", "--queue", "2", "--metrics")
+    s = Server(model + "-long", "--api-key", "right", "--api-key", "other", "--parallel", "1", "--queue", "2", "--metrics")
     assert s.call("GET", "/health")[0] == 200
     assert s.call("GET", "/v1/models")[0] == 401
     for key in ("wrong", "righ", "rightt", ""):
@@ -453,14 +447,19 @@ def test_keys_queue_and_shutdown(_, model):
     auth = {"Authorization": "Bearer right"}
     assert s.call("GET", "/v1/models", headers=auth)[0] == 200
     assert s.call("GET", "/v1/models", headers={"x-api-key": "other"})[0] == 200
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        done = list(pool.map(lambda i: s.post("/v1/chat/completions", chat(f"{i}", max_tokens=400), headers=auth), range(16)))
-    codes = [status for status, _, _ in done]
-    assert set(codes) <= {200, 429} and codes.count(429) > 0 and codes.count(200) >= 2, codes
-    assert all(r.headers["Retry-After"] for status, _, r in done if status == 429)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(s.post, "/v1/chat/completions", chat("last", max_tokens=300), headers=auth)
-        time.sleep(0.05)
+    ask = lambda content, **kw: s.post("/v1/chat/completions", chat(content, **kw), headers=auth)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        running = s.held("/v1/chat/completions", chat("running", max_tokens=30000), auth)
+        until(lambda: s.metric("requests_running", auth) == 1)
+        queued = [pool.submit(ask, f"{i}") for i in range(2)]
+        until(lambda: s.metric("requests_waiting", auth) == 2)
+        status, _, r = ask("one too many")
+        assert status == 429 and r.headers["Retry-After"], status
+        running.close()
+        assert [q.result()[0] for q in queued] == [200, 200]
+        accepted = s.metric("requests_total", auth)
+        slow = pool.submit(ask, "last", max_tokens=300)
+        until(lambda: s.metric("requests_total", auth) > accepted)
         assert s.stop() == 0  # drains
         assert slow.result()[0] == 200
 
@@ -507,6 +506,7 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         model = os.path.join(directory, "tiny")
         tiny_chat_model.write(model)
+        tiny_chat_model.write(model + "-long", context=32768)
         server = Server(model, "--metrics", "--parallel", "6")
         for name, f in list(globals().items()):
             if not name.startswith("test_"):
