@@ -316,9 +316,15 @@ static void on_end(struct job *j, struct choice *c, uint32_t index, const struct
     c->ended = true;
     c->reason = c->stopped ? PL_END_STOP : e->reason;
     if (j->failed) return;
-    if (c->reason == PL_END_CANCELLED && j->server->draining) { /* half an answer is none */
+    j->generated_tokens += c->generated;
+    j->reasoning_tokens += c->reasoned;
+    if (c->reason == PL_END_CANCELLED && (j->server->draining || j->left)) { /* half an answer is none */
         struct pl_event cut = {.kind = PL_EVENT_ERROR};
-        (void)pl_err_set(&cut.err, __FILE__, __LINE__, PL_BUSY, "the server is shutting down");
+        if (j->left) /* who closed only the sending half still reads */
+            (void)pl_err_set(&cut.err, __FILE__, __LINE__, PL_CANCELLED,
+                             "the client closed its end of the connection, which cancels its request");
+        else
+            (void)pl_err_set(&cut.err, __FILE__, __LINE__, PL_BUSY, "the server is shutting down");
         on_error(j, c, &cut);
         return;
     }
@@ -333,8 +339,6 @@ static void on_end(struct job *j, struct choice *c, uint32_t index, const struct
         on_error(j, c, &failed);
         return;
     }
-    j->generated_tokens += c->generated;
-    j->reasoning_tokens += c->reasoned;
     if (index % j->params.n == 0) j->prompt_tokens += e->prompt_tokens; /* a prompt counts once for its n choices */
     if (index % j->params.n == 0) j->cached_tokens += e->cached_tokens;
     if (j->params.stream && !j->failed) api_shape(j->api)->stream_choice_end(j, c, index);

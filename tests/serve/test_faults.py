@@ -227,6 +227,21 @@ def a_client_that_leaves_is_counted_and_logged_as_one():
 
 
 @tap.case
+def half_an_answer_is_not_given_as_a_whole_one():
+    """A client that closes only its sending half still reads: it is told that its request was cancelled."""
+    s = Server(LONG, "--parallel", "1", "--context", "8192")
+    for stream in (False, True):
+        body = json.dumps(completion("hello", max_tokens=8000, stream=stream)).encode()
+        with socket.create_connection(("127.0.0.1", s.port), timeout=120) as c:
+            c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            c.shutdown(socket.SHUT_WR)
+            answer = c.makefile("rb").read().decode()
+        assert "cancels its request" in answer and '"finish_reason":"stop"' not in answer, answer[-500:]
+        assert answer.startswith("HTTP/1.1 200 " if stream else "HTTP/1.1 499 "), answer[:100]
+    assert s.stop() == 0
+
+
+@tap.case
 def a_second_signal_ends_at_once():
     s = Server(LONG, "--parallel", "1", "--drain", "600", "--metrics", "--context", "8192")  # it must not be done before the second
     answers = []
