@@ -96,10 +96,10 @@ models() { # kind of device, its name for tests, cases...
     for c; do step "$kind-model-device-$c" env PLUMB_TEST_DEVICE="$device" PLUMB_TEST_ONLY="$c" "$B/tests/model/test_device"; done
 }
 models cuda cuda cuda cuda_half cuda_tensor_cores scans absent_is_an_error
+if [ -n "$CL" ]; then models opencl opencl:"$CL" opencl opencl_half scans absent_is_an_error; fi
 for t in $KERNELS $OTHERS; do
     step "cuda-$(name "$t")" env PLUMB_TEST_DEVICE=cuda "$B/tests/$t"
 done
-if [ -n "$CL" ]; then models opencl opencl:"$CL" opencl opencl_half scans absent_is_an_error; fi
 for t in $KERNELS $OTHERS; do
     if [ -n "$CL" ]; then step "opencl-$(name "$t")" env PLUMB_TEST_DEVICE=opencl:"$CL" "$B/tests/$t"; fi
 done
