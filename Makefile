@@ -73,7 +73,8 @@ FUZZ_BINS := $(patsubst %.c,$(O)/%,$(FUZZ_SRCS))
 REPLAY_BINS := $(patsubst fuzz/fuzz_%.c,$(O)/fuzz/replay_%,$(FUZZ_SRCS))
 C_FILES   := $(sort $(wildcard include/*.h src/*/*.[ch] src/*/*/*.[ch] tests/*/*.[ch] fuzz/*.[ch] examples/*.[ch]))
 
-.PHONY: all help lib tests fuzz-bins replay-bins clean check demo deps install FORCE
+.PHONY: all help lib tests fuzz-bins replay-bins clean check check-order check-gpu check-dist demo deps deps-check install \
+        fuzz soak dist format format-check FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 all: $(BUILD)/plumb $(BUILD)/libplumb.so

@@ -300,6 +300,9 @@ static enum pl_status sequence(struct pattern *p, bool top) {
             break;
         }
         if (any) pl_buf_add_char(p->out, ' ');
+        if (p->out->len > PL_GRAMMAR_TEXT_MAX)
+            PL_FAIL(p->err, PL_LIMIT, "the schema's pattern is too large: its grammar has more than %d bytes",
+                    PL_GRAMMAR_TEXT_MAX);
         PL_TRY(atom(p));
         PL_TRY(quantifier(p));
         any = true;

@@ -91,6 +91,18 @@ def targets_of_make_exist():
           if t not in targets])
 
 
+def files_for_make(makefile):
+    """Targets that make would take for files: with a folder of that name it finds nothing to do."""
+    phony = set(" ".join(re.findall(r"^\.PHONY:((?:.*\\\n)*.*)", makefile, re.M)).split())
+    return sorted(set(re.findall(r"^## make +([a-z][\w-]+)  ", makefile, re.M)) - phony)
+
+
+@case
+def what_make_offers_is_made_whatever_lies_about():
+    none(files_for_make(text("Makefile")))
+    assert files_for_make(text("Makefile").replace(" fuzz soak dist", " soak dist")) == ["fuzz"]
+
+
 @case
 def environment_variables_are_both_read_and_described():
     sources = "\n".join(text(os.path.join(d, f)) for top in ("src", "tests", "tools") for d, _, fs in os.walk(top)

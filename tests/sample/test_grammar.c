@@ -338,6 +338,10 @@ static void large_lists_are_looked_up(void **state) {
     assert_int_equal(pl_schema_rules(v, "answer", &out, &err), PL_LIMIT);
     assert_true(out.len < 100); /* it was not written out first */
     json_decref(v);
+    v = json_pack("{s:s%}", "pattern", b.data, (size_t)PL_GRAMMAR_TEXT_MAX); /* this one is, as far as it may be */
+    assert_int_equal(pl_schema_rules(v, "answer", &out, &err), PL_LIMIT);
+    assert_non_null(strstr(err.text, "too large"));
+    json_decref(v);
     for (int i = 0; i < 20; i++)
         json_array_append_new(json_object_get(full, "anyOf"), json_pack("{s:s%}", "const", b.data, (size_t)100000));
     assert_int_equal(pl_schema_rules(full, "answer", &out, &err), PL_LIMIT);
