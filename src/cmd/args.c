@@ -42,6 +42,28 @@ static const struct pl_arg *find_short(const struct pl_args *a, char c) {
     return NULL;
 }
 
+/* Names that other programs have for the same. */
+static const char *known_elsewhere(const struct pl_args *a, const char *typed) {
+    static const char *const names[][2] = {{"ctx-size", "context"},
+                                           {"num-ctx", "context"},
+                                           {"max-model-len", "context"},
+                                           {"n-predict", "count"},
+                                           {"num-predict", "count"},
+                                           {"max-tokens", "count"},
+                                           {"temperature", "temp"},
+                                           {"system-prompt", "system"},
+                                           {"n-gpu-layers", "backend"},
+                                           {"gpu-layers", "backend"},
+                                           {"repetition-penalty", "repeat-penalty"},
+                                           {"cache-type-k", "kv-dtype"},
+                                           {"kv-cache-dtype", "kv-dtype"},
+                                           {"batch-size", "batch-rows"},
+                                           {"text", "prompt"}};
+    for (size_t i = 0; i < PL_COUNT_OF(names); i++)
+        if (strcmp(typed, names[i][0]) == 0 && find_long(a, names[i][1], strlen(names[i][1])) != NULL) return names[i][1];
+    return NULL;
+}
+
 static int unknown_option(const struct pl_args *a, const char *name, size_t len) {
     const char *names[128];
     size_t count = 0;
@@ -50,7 +72,8 @@ static int unknown_option(const struct pl_args *a, const char *name, size_t len)
     for (const struct pl_arg *const *g = a->groups; *g != NULL; g++) {
         for (const struct pl_arg *o = *g; o->name != NULL && count < PL_COUNT_OF(names); o++) names[count++] = o->name;
     }
-    const char *near = pl_args_nearest(typed, names, count);
+    const char *near = known_elsewhere(a, typed);
+    if (near == NULL) near = pl_args_nearest(typed, names, count);
     if (near != NULL) return pl_cmd_usage(a->command, "unknown option --%s: did you mean --%s?", typed, near);
     return pl_cmd_usage(a->command, "unknown option --%s", typed);
 }
@@ -163,8 +186,19 @@ static int parse_short(const struct pl_args *a, char **argv, int argc, int *i) {
     return -1;
 }
 
+/* Where a command names its model by -m and nothing else without a name, the first such word is the model. */
+static bool take_model(const struct pl_args *a, const char *word, bool *taken) {
+    const struct pl_arg *o = a->positional_max == 0 ? find_long(a, "model", 5) : NULL;
+    if (o == NULL || o->kind != PL_ARG_STR || *taken) return false;
+    *taken = true;
+    const char **model = o->out;
+    if (*model != NULL) return false; /* -m came before */
+    *model = word;
+    return true;
+}
+
 int pl_args_parse(struct pl_args *a, int argc, char **argv) {
-    bool only_positional = false;
+    bool only_positional = false, model_taken = false;
     a->positional_count = 0;
     for (int i = 1; i < argc; i++) {
         const char *s = argv[i];
@@ -180,7 +214,7 @@ int pl_args_parse(struct pl_args *a, int argc, char **argv) {
             code = parse_short(a, argv, argc, &i);
         } else if (a->positional_count < a->positional_max) {
             a->positional[a->positional_count++] = s;
-        } else {
+        } else if (!take_model(a, s, &model_taken)) {
             return pl_cmd_usage(a->command, "unexpected argument '%.100s'", s);
         }
         if (code != -1) return code;

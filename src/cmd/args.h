@@ -2,7 +2,8 @@
  *
  * Accepted: --name VALUE, --name=VALUE, -x VALUE, -xVALUE, grouped flags (-vq), "--" ends the options. A value may begin
  * with '-'. Numbers are strict: whole string, in range, finite. Anything unknown is an error that suggests the nearest
- * option and ends with exit code 64. Values are views into argv. */
+ * option and ends with exit code 64. A command that has --model and takes no words without a name takes the first one as its
+ * model. Values are views into argv. */
 #ifndef PL_CMD_ARGS_H
 #define PL_CMD_ARGS_H
 

@@ -361,7 +361,7 @@ int pl_cmd_bench(int argc, char **argv) {
     };
     struct pl_args args = {
         .command = "bench",
-        .synopsis = "-m MODEL [-p N] [-n N] [-r N] [-t THREADS] [--json]",
+        .synopsis = "[-m] MODEL [-p N] [-n N] [-r N] [-t THREADS] [--json]",
         .about = "Measures prompt and decode speed (medians, and every repeat in the JSON) and names the kernels that ran.",
         .examples = "  plumb bench -m smollm2.gguf -p 512 -n 128 -r 5\n"
                     "  plumb bench -m smollm2.gguf -p 0 -n 64 --depth 2000 -t 1 --json\n"

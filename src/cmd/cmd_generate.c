@@ -238,7 +238,7 @@ int pl_cmd_generate(int argc, char **argv) {
     };
     struct pl_args args = {
         .command = "generate",
-        .synopsis = "-m MODEL (-p TEXT | -f FILE) [-n N] [OPTIONS]",
+        .synopsis = "[-m] MODEL (-p TEXT | -f FILE) [-n N] [OPTIONS]",
         .about = "Continues a text. The new text alone goes to stdout. Greedy unless --temp is given; all filters are off\n"
                  "until they are asked for.",
         .examples = "  plumb generate -m smollm2.gguf -p 'The capital of France is' -n 8\n"

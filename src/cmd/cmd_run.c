@@ -40,6 +40,20 @@ static void on_interrupt(int signal_number) {
     atomic_store(&interruptible->engine->cancel, true);
 }
 
+/* Ends as by default, but not with the terminal as the line editor left it. */
+static void on_end(int signal_number) {
+    pl_line_restore();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+/* Not where it was ignored: that is nohup, or a background job of a shell without job control. */
+static void catch_signal(int signal_number, void (*handler)(int)) {
+    struct sigaction old, now = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigemptyset(&now.sa_mask);
+    if (sigaction(signal_number, NULL, &old) == 0 && old.sa_handler != SIG_IGN) sigaction(signal_number, &now, NULL);
+}
+
 static void clear_interrupt(struct run *r) {
     atomic_store(&r->chat.stop, false);
     atomic_store(&r->engine->cancel, false);
@@ -204,7 +218,9 @@ static enum pl_status session(struct run *r, struct pl_err *err) {
     r->chat.max_tokens = r->count;
     r->chat.on_terminal = isatty(STDOUT_FILENO);
     interruptible = &r->chat;
-    signal(SIGINT, on_interrupt);
+    catch_signal(SIGINT, on_interrupt);
+    catch_signal(SIGTERM, on_end);
+    catch_signal(SIGHUP, on_end);
     if (r->system != NULL) PL_TRY(pl_chat_system(&r->chat, r->system, err));
     if (r->prompt != NULL)
         PL_TRY(ask(r, r->prompt, strlen(r->prompt), err));
@@ -248,7 +264,7 @@ static int run(struct run *r) {
 int pl_cmd_run(int argc, char **argv) {
     struct run r = {0};
     struct pl_arg model[PL_MODEL_ARG_ROWS];
-    const char *positional = NULL;
+    const char *positional[2] = {NULL, NULL};
     plumb_sampling_default(&r.sampling.s);
     pl_model_args(&r.model, model);
     pl_sampling_args(&r.sampling, r.sampling_rows);
@@ -263,7 +279,7 @@ int pl_cmd_run(int argc, char **argv) {
     };
     struct pl_args args = {
         .command = "run",
-        .synopsis = "[MODEL] [-p TEXT] [OPTIONS]",
+        .synopsis = "[MODEL [TEXT]] [-p TEXT] [OPTIONS]",
         .about = "Chat with a model. Without MODEL the demo model (" DEMO_MODEL ") is used. /help lists what can be typed\n"
                  "besides messages; Ctrl-C stops an answer, Ctrl-D leaves. Defaults: --temp 0.8 --top-k 40 --top-p 0.95 "
                  "--min-p 0.05.",
@@ -272,14 +288,17 @@ int pl_cmd_run(int argc, char **argv) {
             "  plumb run smollm2.gguf --system 'You are a helpful assistant.' -p 'What is the capital of France?' --temp 0\n"
             "  plumb run qwen3.gguf --system 'Answer in one sentence.' --context 8192\n",
         .groups = (const struct pl_arg *const[]){own, model, r.sampling_rows, NULL},
-        .positional_max = 1,
-        .positional = &positional,
+        .positional_max = 2,
+        .positional = positional,
     };
     int code = pl_args_parse(&args, argc, argv);
-    if (code == -1 && positional != NULL && r.model.model != NULL)
+    if (code == -1 && positional[0] != NULL && r.model.model != NULL)
         code = pl_cmd_usage("run", "MODEL and -m MODEL are both given: one is enough");
+    if (code == -1 && positional[1] != NULL && r.prompt != NULL)
+        code = pl_cmd_usage("run", "TEXT and -p TEXT are both given: one is enough");
     if (code == -1) {
-        if (positional != NULL) r.model.model = positional;
+        if (positional[0] != NULL) r.model.model = positional[0];
+        if (positional[1] != NULL) r.prompt = positional[1];
         code = run(&r);
     }
     pl_chat_deinit(&r.chat);

@@ -138,7 +138,7 @@ static int parse(struct serve *s, int argc, char **argv) {
     };
     const struct pl_arg *groups[] = {model, own, NULL};
     struct pl_args a = {.command = "serve",
-                        .synopsis = "-m MODEL [--host ADDRESS] [--port N] [--parallel N]",
+                        .synopsis = "[-m] MODEL [--host ADDRESS] [--port N] [--parallel N]",
                         .about = "Serves a model over HTTP with OpenAI-compatible endpoints.",
                         .examples = "plumb serve -m smollm2-135m-instruct\n"
                                     "plumb serve -m model.gguf --host 0.0.0.0 --port 8000 --parallel 8 --api-key SECRET\n"
@@ -282,7 +282,9 @@ static int serve(struct serve *s) {
     int code = 0, fd = -1;
     bool failed = false;
     struct pl_err err = {0};
-    if (s->opt.host != NULL && pl_server_check_host(s->opt.host, &err) != PL_OK) return pl_cmd_fail("serve", &err);
+    const char *host = s->opt.host != NULL ? s->opt.host : "127.0.0.1";
+    if (s->opt.listen_fd == 0 && pl_server_check_address(host, s->opt.port, &err) != PL_OK)
+        return pl_cmd_fail("serve", &err);
     const char *log = s->opt.access_log != NULL && strcmp(s->opt.access_log, "-") != 0 ? s->opt.access_log : NULL;
     if (pl_cmd_can_write(log, "access log", &err) != PL_OK) return pl_cmd_fail("serve", &err);
     sigset_t set; /* blocked before any thread exists, so that only sigwait sees them */
@@ -301,7 +303,6 @@ static int serve(struct serve *s) {
     if (st == PL_OK) st = pl_engine_warm_up(e, &err);
     if (st == PL_OK) st = pl_server_create(e, &s->opt, &server, &err);
     if (st == PL_OK) {
-        const char *host = s->opt.host != NULL ? s->opt.host : "127.0.0.1";
         bool v6 = strchr(host, ':') != NULL;
         fprintf(stderr, "plumb serve: listening on http://%s%s%s:%u (%u sequence%s of %u tokens; ", v6 ? "[" : "", host,
                 v6 ? "]" : "", pl_server_port(server), s->opt.service.max_running, pl_cmd_s(s->opt.service.max_running),

@@ -82,7 +82,7 @@ int pl_cmd_tokenize(int argc, char **argv) {
     };
     struct pl_args args = {
         .command = "tokenize",
-        .synopsis = "-m MODEL [-p TEXT | -f FILE] [OPTIONS]",
+        .synopsis = "[-m] MODEL [-p TEXT | -f FILE] [OPTIONS]",
         .about =
             "Prints the token ids of a text as a JSON array. As the model's own tokenizer does by default, BOS and EOS are\n"
             "added where its settings say so, and names of special tokens in the text become those tokens.",
@@ -106,7 +106,7 @@ int pl_cmd_detokenize(int argc, char **argv) {
     };
     struct pl_args args = {
         .command = "detokenize",
-        .synopsis = "-m MODEL [-p IDS | -f FILE] [OPTIONS]",
+        .synopsis = "[-m] MODEL [-p IDS | -f FILE] [OPTIONS]",
         .about = "Prints the text of token ids, nothing added. Special tokens appear by name.",
         .examples = "  plumb detokenize -m smollm2.gguf -p '[19556, 905]'\n"
                     "  plumb tokenize -m smollm2.gguf -p hi | plumb detokenize -m smollm2.gguf\n",

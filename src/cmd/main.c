@@ -48,7 +48,14 @@ static void print_commands(void) {
 static int unknown_command(const char *typed) {
     const char *names[PL_COUNT_OF(commands)];
     for (size_t i = 0; i < PL_COUNT_OF(commands); i++) names[i] = commands[i].name;
-    const char *near = pl_args_nearest(typed, names, PL_COUNT_OF(commands));
+    static const char *const elsewhere[][2] = {{"show", "inspect"},  {"info", "inspect"},      {"chat", "run"},
+                                               {"ls", "list"},       {"remove", "rm"},         {"delete", "rm"},
+                                               {"download", "pull"}, {"complete", "generate"}, {"server", "serve"},
+                                               {"start", "serve"},   {"perplexity", "eval"}};
+    const char *near = NULL;
+    for (size_t i = 0; i < PL_COUNT_OF(elsewhere); i++)
+        if (strcmp(typed, elsewhere[i][0]) == 0) near = elsewhere[i][1];
+    if (near == NULL) near = pl_args_nearest(typed, names, PL_COUNT_OF(commands));
     char shown[64];
     snprintf(shown, sizeof shown, "%.60s", typed);
     pl_text_clean(shown);

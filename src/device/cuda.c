@@ -80,8 +80,8 @@ static enum pl_status load(struct pl_err *err) {
     void *handle = NULL;
     PL_TRY(pl_library_open(&lib, symbols, PL_COUNT_OF(symbols), &handle, err));
     int code = api.init(0), version = 0;
-    if (code != 0) {
-        PL_FAIL(err, PL_NOT_FOUND,
+    if (code != 0) { /* 100: no device */
+        PL_FAIL(err, code == 100 ? PL_NOT_FOUND : PL_DEVICE,
                 "cuda: the driver does not start: %s (%d): is an NVIDIA GPU present and its kernel module loaded?",
                 code_name(code), code);
     }

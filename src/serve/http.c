@@ -441,7 +441,7 @@ static enum pl_status resolve_address(const struct pl_serve_options *o, struct s
     struct sockaddr_in *v4 = (struct sockaddr_in *)out;
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
     memset(out, 0, sizeof *out);
-    if (inet_pton(AF_INET, o->host, &v4->sin_addr) == 1) {
+    if (inet_pton(AF_INET, strcasecmp(o->host, "localhost") == 0 ? "127.0.0.1" : o->host, &v4->sin_addr) == 1) {
         v4->sin_family = AF_INET;
         v4->sin_port = htons(o->port);
         return PL_OK;
@@ -451,13 +451,28 @@ static enum pl_status resolve_address(const struct pl_serve_options *o, struct s
         v6->sin6_port = htons(o->port);
         return PL_OK;
     }
-    PL_FAIL(err, PL_INVALID, "host '%.60s' is no IP address: use 127.0.0.1, 0.0.0.0, ::1 or ::", o->host);
+    PL_FAIL(err, PL_INVALID, "host '%.60s' is no IP address: use localhost, 127.0.0.1, 0.0.0.0, ::1 or ::", o->host);
 }
 
-enum pl_status pl_server_check_host(const char *host, struct pl_err *err) {
+static enum pl_status cannot_listen(const char *host, unsigned port, int code, struct pl_err *err) {
+    PL_FAIL(err, PL_IO, "cannot listen on %s port %u: %s%s", host, port, strerror(code),
+            code == EADDRINUSE ? " (is another server running there? try --port)" : "");
+}
+
+enum pl_status pl_server_check_address(const char *host, uint16_t port, struct pl_err *err) {
     struct sockaddr_storage addr;
-    struct pl_serve_options o = {.host = host};
-    return resolve_address(&o, &addr, err);
+    struct pl_serve_options o = {.host = host, .port = port};
+    PL_TRY(resolve_address(&o, &addr, err));
+    int fd = port == 0 ? -1 : socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, failed = 0;
+    if (fd < 0) return PL_OK; /* the daemon will say it */
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (addr.ss_family == AF_INET6) (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    if (bind(fd, (struct sockaddr *)&addr,
+             addr.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6)) != 0 ||
+        listen(fd, 1) != 0)
+        failed = errno;
+    close(fd);
+    return failed == 0 ? PL_OK : cannot_listen(host, port, failed, err);
 }
 
 /* Paths are C strings: "%00" stays as it is written, so that nothing behind it is lost. */
@@ -489,9 +504,7 @@ static enum pl_status start_daemon(struct pl_server *s, struct pl_err *err) {
         MHD_OPTION_UNESCAPE_CALLBACK, unescape, s, MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max,
         MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u, s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END,
         s->opt.listen_fd, MHD_OPTION_END);
-    if (s->daemon == NULL)
-        PL_FAIL(err, PL_IO, "cannot listen on %s port %u: %s (is another server running there? try --port)", s->opt.host,
-                s->opt.port, strerror(errno));
+    if (s->daemon == NULL) return cannot_listen(s->opt.host, s->opt.port, errno, err);
     return PL_OK;
 }
 

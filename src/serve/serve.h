@@ -39,8 +39,8 @@ struct pl_serve_options {
 
 struct pl_server;
 
-/* What is wrong with an address whatever the model: before minutes of loading. */
-enum pl_status pl_server_check_host(const char *host, struct pl_err *err) PL_MUST_CHECK;
+/* What is wrong with an address whatever the model, a port that is taken too: before minutes of loading. */
+enum pl_status pl_server_check_address(const char *host, uint16_t port, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_options *opt, struct pl_server **out,
                                 struct pl_err *err) PL_MUST_CHECK;
 uint16_t pl_server_port(const struct pl_server *s);

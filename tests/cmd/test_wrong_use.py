@@ -39,7 +39,7 @@ def options_before_the_command_are_no_commands():
 
 @case
 def what_was_typed_cannot_command_a_terminal():
-    for args in ([b"\x1b[2Jrun"], ["generate", b"--\x1b[2J"], ["generate", b"a\xff\x1b[2J"], ["rm", b"\x1b[2J", "--", b"\x1b"]):
+    for args in ([b"\x1b[2Jrun"], ["generate", b"--\x1b[2J"], ["cache", b"a\xff\x1b[2J"], ["rm", b"\x1b[2J", "--", b"\x1b"]):
         out = run(*args)
         assert b"\x1b" not in out.stderr and b"\xff" not in out.stderr and b"?" in out.stderr, (args, out)
 

@@ -82,6 +82,20 @@ def memory_full_is_refused_with_figures():
 
 
 @case
+def a_gpu_that_is_not_used_is_told():
+    def said(**more):
+        e = {k: v for k, v in env(build("fake")).items() if k != "CUDA_VISIBLE_DEVICES"}
+        return run("generate", "-m", MODEL, "-p", "a", "-n", 1, env={**e, **more}, check=0).stderr
+
+    for more, why in (({"FAKE_CUDA_VERSION": "10020"}, b"speaks CUDA 10.2"), ({"FAKE_CUDA_INIT": "803"}, b"does not start")):
+        lines = said(**more)
+        assert lines.count(b"plumb: no GPU is used: ") == 1 and why in lines and b"kernel backend: cpu" in lines, lines
+        assert b"no GPU" not in said(**more, CUDA_VISIBLE_DEVICES="")  # hidden on purpose
+    for none in ({"FAKE_CUDA_DEVICES": "0"}, {"FAKE_CUDA_INIT": "100"}):
+        assert b"no GPU" not in said(**none), none
+
+
+@case
 def inspect_shows_the_kernels_that_run_would_take():
     def shown(*args, **more):
         out = run("inspect", MODEL, *args, env=env(build("fake"), **more), check=0)
