@@ -7,7 +7,7 @@
 #include "base/progress.h"
 #include "base/str.h"
 
-static enum pl_log_level log_level = PL_LOG_WARN;
+static const enum pl_log_level log_level = PL_LOG_WARN; /* what is shown: this and what is graver */
 static void (*log_sink)(const char *, void *);
 static void *log_user;
 static _Atomic bool progress_shown, progress_below; /* below the line of the cursor */
@@ -17,8 +17,6 @@ const char *pl_log_progress_wipe(void) {
     if (!atomic_exchange(&progress_shown, false)) return "";
     return atomic_exchange(&progress_below, false) ? "\0337\033[B\r\033[K\0338" : "\r\033[K";
 }
-
-void pl_log_set_level(enum pl_log_level level) { log_level = level; }
 
 void pl_log_set_sink(void (*fn)(const char *, void *), void *user) {
     log_sink = fn;

@@ -30,7 +30,6 @@ enum pl_reply_kind {
     PL_REPLY_DEEPSEEK,      /* V3, R1 (a fence after the name) and V3.1 (bare arguments) */
     PL_REPLY_HARMONY        /* gpt-oss: channels, a call is a message with a recipient */
 };
-const char *pl_reply_kind_name(enum pl_reply_kind k);
 /* The kind that a template's text shows; *knows_tools says whether it mentions tools at all. */
 enum pl_reply_kind pl_reply_format(const char *source, size_t len, bool *knows_tools);
 /* Texts of special tokens that a parser must see although they are hidden in ordinary text. */

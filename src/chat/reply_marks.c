@@ -37,13 +37,6 @@ static bool same(const char *mark, const char *piece, size_t len) {
     return strlen(mark) == len && memcmp(mark, piece, len) == 0;
 }
 
-const char *pl_reply_kind_name(enum pl_reply_kind k) {
-    static const char *const names[] = {"json",          "hermes",   "llama", "mistral",  "gemma",
-                                        "granite",       "nemotron", "jamba", "command",  "olmo",
-                                        "functiongemma", "glm",      "xml",   "deepseek", "harmony"};
-    return names[k];
-}
-
 enum pl_reply_kind pl_reply_format(const char *source, size_t len, bool *knows_tools) {
     static const struct {
         const char *mark;

@@ -65,7 +65,8 @@ static bool origin_of(const char *url, struct origin *o) {
     return ok;
 }
 
-bool pl_http_same_origin(const char *a, const char *b) {
+/* Same scheme, host and port. */
+static bool same_origin(const char *a, const char *b) {
     struct origin x, y;
     return origin_of(a, &x) && origin_of(b, &y) && strcmp(x.scheme, y.scheme) == 0 && strcasecmp(x.host, y.host) == 0 &&
            strcmp(x.port, y.port) == 0;
@@ -74,7 +75,7 @@ bool pl_http_same_origin(const char *a, const char *b) {
 /* A token never travels in clear, except on this machine. */
 static bool may_send_token(const struct pl_http *h, const char *url) {
     struct origin o;
-    if (h->token == NULL || h->token_origin == NULL || !pl_http_same_origin(url, h->token_origin) || !origin_of(url, &o))
+    if (h->token == NULL || h->token_origin == NULL || !same_origin(url, h->token_origin) || !origin_of(url, &o))
         return false;
     return strcmp(o.scheme, "https") == 0 || strcmp(o.host, "127.0.0.1") == 0 || strcmp(o.host, "localhost") == 0 ||
            strcmp(o.host, "[::1]") == 0;
@@ -320,7 +321,6 @@ void pl_http_redact(const char *url, char *out, size_t cap) {
     (void)url;
     if (cap > 0) out[0] = '\0';
 }
-bool pl_http_same_origin(const char *a, const char *b) { return strcmp(a, b) == 0; }
 enum pl_status pl_http_join(const char *base, const char *rel, char **out, struct pl_err *err) {
     (void)base, (void)rel, (void)out;
     PL_FAIL(err, PL_UNSUPPORTED, "this plumb was built without libcurl, so it cannot download");

@@ -36,7 +36,5 @@ enum pl_status pl_http_download(const struct pl_http *h, struct pl_http_file *f,
 enum pl_status pl_http_join(const char *base, const char *rel, char **out, struct pl_err *err) PL_MUST_CHECK;
 /* The address without user, password, query and fragment, for messages. */
 void pl_http_redact(const char *url, char *out, size_t cap);
-/* Same scheme, host and port. */
-bool pl_http_same_origin(const char *a, const char *b);
 
 #endif

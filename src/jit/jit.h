@@ -37,7 +37,6 @@ struct pl_jit_spec {
 };
 void pl_jit_set(struct pl_jit_spec *s, const char *name, const char *text);
 void pl_jit_set_u32(struct pl_jit_spec *s, const char *name, uint32_t v);
-void pl_jit_set_f32(struct pl_jit_spec *s, const char *name, float v); /* exact */
 
 /* Where the code of a loaded kernel came from. */
 enum pl_jit_origin { PL_JIT_COMPILED, PL_JIT_CACHED, PL_JIT_SHIPPED };

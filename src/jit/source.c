@@ -19,11 +19,6 @@ void pl_jit_set_u32(struct pl_jit_spec *s, const char *name, uint32_t v) {
     snprintf(text, sizeof text, "%uu", v);
     pl_jit_set(s, name, text);
 }
-void pl_jit_set_f32(struct pl_jit_spec *s, const char *name, float v) {
-    char text[48];
-    snprintf(text, sizeof text, "%.9ef", (double)v);
-    pl_jit_set(s, name, text);
-}
 
 static bool find(const char *name, size_t len, size_t *index) {
     for (size_t i = 0; i < pl_jit_file_count(); i++) {

@@ -2,8 +2,6 @@
 
 #include "base/check.h"
 
-const char *pl_page_group_name(enum pl_page_group g) { return g == PL_PAGES_FULL ? "full" : "windowed"; }
-
 uint32_t pl_window_pages(uint32_t window, uint32_t page_tokens, uint32_t rows) {
     uint64_t before = ((uint64_t)window - 1 + page_tokens - 1) / page_tokens,
              after = ((uint64_t)PL_MAX(rows, 1u) - 1 + page_tokens - 1) / page_tokens;

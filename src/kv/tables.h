@@ -15,7 +15,6 @@
 #include "kv/kv.h"
 
 enum pl_page_group { PL_PAGES_FULL, PL_PAGES_WINDOWED, PL_PAGE_GROUPS };
-const char *pl_page_group_name(enum pl_page_group g); /* "full", "windowed" */
 
 struct pl_page_pools {
     struct pl_page_pool *of[PL_PAGE_GROUPS]; /* the second NULL: no such group */

@@ -42,11 +42,6 @@ static void short_name(const struct pl_ternary_kind *k, char *out, size_t size) 
              : k->silu  ? "/silu"
                         : "");
 }
-void pl_kernel_ternaries_name(const struct pl_ternary_kind *kind, char out[48]) {
-    char name[40];
-    short_name(kind, name, sizeof name);
-    snprintf(out, 48, "cuda/%s", name);
-}
 
 void pl_ternaries_spec(const struct pl_ternary_kind *kind, struct pl_jit_spec *s) {
     bool one = kind->rows_8 == 0;

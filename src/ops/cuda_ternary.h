@@ -28,7 +28,6 @@ struct pl_launch_ternaries {
 void pl_ternary_plan(const struct pl_kernels *ks, const struct pl_launch_ternaries *l, struct pl_ternary_kind *kind);
 bool pl_ternary_same(const struct pl_ternary_kind *a, const struct pl_ternary_kind *b);
 void pl_ternaries_spec(const struct pl_ternary_kind *kind, struct pl_jit_spec *s);
-void pl_kernel_ternaries_name(const struct pl_ternary_kind *kind, char out[48]);
 enum pl_status pl_kernel_ternaries(struct pl_kernels *ks, const struct pl_ternary_kind *kind, struct pl_kernel *out,
                                    struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_launch_ternaries(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_ternary_kind *kind,

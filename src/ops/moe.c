@@ -126,12 +126,6 @@ static void name_of(const struct pl_device_weight *w, enum pl_moe_kernel which, 
     snprintf(out, size, "%s/%s%s%s/r%u", kernel_names[which], type, which == PL_MOE_MIX ? "" : "/",
              which == PL_MOE_MIX ? "" : acts[act], direct ? 1u : (unsigned)PL_MOE_TILE);
 }
-void pl_kernel_moe_name(const struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_kernel which, int act,
-                        bool direct, char out[48]) {
-    char name[40];
-    name_of(w, which, act, direct, name, sizeof name);
-    snprintf(out, 48, "%s/%s", pl_device_kind_name(pl_device_info(ks->device)->kind), name);
-}
 
 enum pl_status pl_kernel_moe(struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_kernel which, int act,
                              bool direct, struct pl_kernel *out, struct pl_err *err) {

@@ -45,8 +45,6 @@ enum pl_moe_kernel { PL_MOE_PAIR, PL_MOE_ONE, PL_MOE_MIX, PL_MOE_KERNELS };
 enum { PL_MOE_ACTS = 4 }; /* enum pl_ops_act */
 enum pl_status pl_kernel_moe(struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_kernel which, int act,
                              bool direct, struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
-void pl_kernel_moe_name(const struct pl_kernels *ks, const struct pl_device_weight *w, enum pl_moe_kernel which, int act,
-                        bool direct, char out[48]);
 struct pl_launch_moe {
     const struct pl_device_weight *w, *up; /* of all experts, one after the other; up: of a pair */
     pl_buffer_in *bias, *up_bias;          /* of all experts, or NULL */

@@ -50,8 +50,6 @@ enum pl_sampler_need pl_sampler_needs(const struct pl_sampler *s);
 const struct pl_sampling *pl_sampler_params(const struct pl_sampler *s);
 /* log(sum(exp(logits))). */
 double pl_log_normalizer(const float *logits, uint32_t vocab);
-/* Whether a draw is the largest of the model's own logits and nothing else: no temperature, bias or penalties. */
-bool pl_sampler_is_greedy(const struct pl_sampler *s);
 /* log softmax(logits)[id], and the k most likely ids with theirs, from raw logits. */
 double pl_logprob(const float *logits, uint32_t vocab, uint32_t id);
 size_t pl_top_logprobs(const float *logits, uint32_t vocab, size_t k, uint32_t *ids, double *logprobs);

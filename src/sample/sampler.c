@@ -118,10 +118,6 @@ enum pl_sampler_need pl_sampler_needs(const struct pl_sampler *s) {
 
 const struct pl_sampling *pl_sampler_params(const struct pl_sampler *s) { return &s->params; }
 
-bool pl_sampler_is_greedy(const struct pl_sampler *s) {
-    return s->params.temperature == 0.0f && s->params.bias_count == 0 && s->counts == NULL;
-}
-
 void pl_sampler_accept(struct pl_sampler *s, uint32_t id) {
     if (s->counts == NULL || id >= s->vocab) return;
     if (s->history != NULL) {

@@ -1,4 +1,4 @@
-/* The GGUF reader: what a valid file gives, and that nothing hostile gets through (PITFALLS 40). */
+/* The GGUF reader: what a valid file gives, and that nothing hostile gets through. */
 #include "tests/file/craft.h"
 #include "tests/skip.h"
 

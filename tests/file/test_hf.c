@@ -1,4 +1,4 @@
-/* Hugging Face and MLX directories: index, shards, JSON documents, chat templates, packed weights (PITFALLS 41). */
+/* Hugging Face and MLX directories: index, shards, JSON documents, chat templates, packed weights. */
 #include "tests/file/craft.h"
 
 #include "tensor/quant.h"

@@ -1,4 +1,4 @@
-/* The safetensors reader: what a valid file gives, and that nothing hostile gets through (PITFALLS 41). */
+/* The safetensors reader: what a valid file gives, and that nothing hostile gets through. */
 #include "tests/file/craft.h"
 
 static const char valid_header[] = "{\"__metadata__\":{\"format\":\"pt\"},"

@@ -183,7 +183,7 @@ static void other_filters_are_seen(void) {
     pl_draw_release(&ks, &room);
 }
 
-/* PITFALLS 27: logits 100 apart leave no chance to any noise. */
+/* Logits 100 apart leave no chance to any noise. */
 static void far_apart(void) {
     enum { COLS = 4000, ROWS = 8 };
     CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));

@@ -197,7 +197,7 @@ static void a_wrong_temperature_is_seen(void **state) {
     assert_true(chi_square_z(&s, logits, V_SMALL, 40000, 1.05) > 5.0);
 }
 
-/* PITFALLS 27: a uniform that can round to 1.0 gives infinite noise and a random token. */
+/* A uniform that can round to 1.0 gives infinite noise and a random token. */
 static void logits_100_apart_are_certain(void **state) {
     (void)state;
     enum { V = 152000 };

@@ -352,18 +352,23 @@ def test_hostile_servers(s):
 
 
 def test_answers_that_change_under_concurrency(s):
-    """Alone always the same, together now and then another: a rate, or with --invariant a difference."""
-    busy = os.path.join(s.directory, "busy")
-    os.makedirs(busy)
-    extra = f"""mkdir {busy}/$$; sleep 0.4; if [ $(ls {busy} | wc -l) -gt 1 ]; then sleep 0.4; rmdir {busy}/$$
-echo '{{"text": "quite another text than the usual one", "ids": [9,9,9,9,9,9,9,9,9,9], "kernels": {json.dumps(KERNELS)}}}'; exit 0; fi
-rmdir {busy}/$$"""
-    pair = s.make(), s.make(extra=extra, build="b2")
-    out = ab(*pair, "--concurrency", "4", prompts=("a", "b", "c", "d"))
-    expect(out, 0, "of 4 answers", "a rate")
-    assert "\n0 of 4 answers" not in out[1], out
-    expect(ab(*pair, "--concurrency", "4", "--invariant", prompts=("a", "b", "c", "d")), 1, "DIFFERS")
-    expect(ab(*pair, "--invariant"), 64, "--concurrency")
+    """Alone always the same, together another: a rate, or with --invariant a difference. Each run leaves a mark: the first four
+    are those alone, and of the four together each waits until there are two, so they must really run side by side."""
+    def pair(name):
+        marks = os.path.join(s.directory, name)
+        os.makedirs(marks)
+        extra = f"""mkdir {marks}/$$
+if [ $(ls {marks} | wc -l) -gt 4 ]; then
+i=0; while [ $(ls {marks} | wc -l) -lt 6 ] && [ $i -lt 300 ]; do sleep 0.1; i=$((i + 1)); done
+if [ $i -lt 300 ]; then
+echo '{{"text": "quite another text than the usual one", "ids": [9,9,9,9,9,9,9,9,9,9], "kernels": {json.dumps(KERNELS)}}}'; exit 0
+fi; fi"""
+        return s.make(), s.make(extra=extra, build="b2")
+
+    out = ab(*pair("rate"), "--concurrency", "4", prompts=("a", "b", "c", "d"))
+    expect(out, 0, "4 of 4 answers", "a rate")
+    expect(ab(*pair("invariant"), "--concurrency", "4", "--invariant", prompts=("a", "b", "c", "d")), 1, "DIFFERS")
+    expect(ab(*pair("alone"), "--invariant"), 64, "--concurrency")
 
 
 def test_different_models_as_commands(s):

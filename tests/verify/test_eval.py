@@ -35,10 +35,6 @@ def the_same_model_is_at_distance_zero():
     assert out["kl_max"] < 1e-5 and out["top1_agreement"]["value"] == 1 and not out["kl_is_lower_bound"]
 
 
-def logits_of(dump):
-    return [json.loads(line) for line in open(dump)]
-
-
 def saved_rows(name):
     """The distributions of a reference in f32."""
     data = open(name, "rb").read()

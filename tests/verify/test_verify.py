@@ -155,7 +155,7 @@ def a_killed_run_goes_on_and_leaves_nothing_behind():
     r = report(out, "UNFINISHED")
     kept = len(r["items"])
     assert kept >= 3 and [i["name"] for i in r["items"]][:3] == ["build", "backend", "operations"]
-    for _ in range(100):  # its item ends with it
+    for _ in range(600):  # its item ends with it
         left = subprocess.run(["pgrep", "-f", out], capture_output=True, text=True).stdout.split()
         if not left:
             break
