@@ -1,4 +1,5 @@
 /* step - sessions, and the one function that runs tokens through the model. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -88,9 +89,11 @@ static enum pl_status check_ids(const struct plumb_engine *e, const uint32_t *id
 
 static enum pl_status check_room(const struct plumb_session *s, size_t count, struct pl_err *err) {
     if (count <= s->engine->context - pl_session_held(s)) return PL_OK;
-    PL_FAIL(err, PL_LIMIT,
-            "%zu tokens do not fit: the context holds %u and %u are used; raise --context or shorten the text", count,
-            s->engine->context, pl_session_held(s));
+    const uint32_t most = s->engine->config.context_train, held = pl_session_held(s);
+    char help[64] = "";
+    if (most > s->engine->context) snprintf(help, sizeof help, "raise --context (this model goes to %u) or ", most);
+    PL_FAIL(err, PL_LIMIT, "%zu tokens do not fit: the context holds %u%s and %u are used; %sshorten the text", count,
+            s->engine->context, most <= s->engine->context ? ", all that the model was made for," : "", held, help);
 }
 
 static enum pl_status check_engine(const struct plumb_engine *e, struct pl_err *err) {

@@ -66,6 +66,14 @@ def a_port_that_is_taken_is_told_before_the_model_is_read():
 
 
 @case
+def a_text_too_long_is_told_what_would_help():
+    text = path("long", "a" * 600)
+    small, whole = (told("generate", MODEL, "-f", text, *more, code=1).splitlines()[-1] for more in (["-c", 128], []))
+    assert "the context holds 128 and 0 are used; raise --context (this model goes to 512) or shorten the text" in small, small
+    assert "the context holds 512, all that the model was made for, and 0 are used; shorten the text" in whole, whole
+
+
+@case
 def localhost_is_an_address():
     p = subprocess.Popen([PLUMB, "serve", MODEL, "--host", "localhost", "--port", "0"], stderr=subprocess.PIPE)
     seen = b""
