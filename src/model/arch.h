@@ -274,13 +274,20 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
         .gguf = gguf_name, .hf = hf_name, .hf_fused = stacked, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
         .use = PL_WEIGHT_EXPERTS, .rows = PL_DIM_##ROWS, .cols = PL_DIM_##COLS, .need = PL_NEED_MOE                         \
     }
-#define PL_BIND_EXPERTS(block, gate, up, down)                                                   \
-    PL_BIND_STACK(gate_experts, "ffn_gate_exps.weight", block ".experts.%u." gate ".weight",     \
-                  block ".switch_mlp.gate_proj.weight", FX, E),                                  \
-        PL_BIND_STACK(up_experts, "ffn_up_exps.weight", block ".experts.%u." up ".weight",       \
-                      block ".switch_mlp.up_proj.weight", FX, E),                                \
-        PL_BIND_STACK(down_experts, "ffn_down_exps.weight", block ".experts.%u." down ".weight", \
-                      block ".switch_mlp.down_proj.weight", E, FX),                              \
+/* Those of a GGUF whose converter was told to put gate and up into one tensor stand in it one after the other. */
+#define PL_BIND_STACK_HALF(field, gguf_name, hf_name, stacked, PART)                                                        \
+    {                                                                                                                       \
+        .gguf = gguf_name, .hf = hf_name, .hf_fused = stacked, .per_layer = true, .slot = offsetof(struct pl_layer, field), \
+        .use = PL_WEIGHT_EXPERTS, .rows = PL_DIM_FX, .cols = PL_DIM_E, .need = PL_NEED_MOE, .part = PL_PART_##PART,         \
+        .gguf_fused = "ffn_gate_up_exps.weight"                                                                             \
+    }
+#define PL_BIND_EXPERTS(block, gate, up, down)                                                    \
+    PL_BIND_STACK_HALF(gate_experts, "ffn_gate_exps.weight", block ".experts.%u." gate ".weight", \
+                       block ".switch_mlp.gate_proj.weight", GATE),                               \
+        PL_BIND_STACK_HALF(up_experts, "ffn_up_exps.weight", block ".experts.%u." up ".weight",   \
+                           block ".switch_mlp.up_proj.weight", UP),                               \
+        PL_BIND_STACK(down_experts, "ffn_down_exps.weight", block ".experts.%u." down ".weight",  \
+                      block ".switch_mlp.down_proj.weight", E, FX),                               \
         PL_BIND_MATRIX(router, "ffn_gate_inp.weight", block ".gate.weight", X, E, MOE, MATRIX)
 #define PL_BIND_DENSE_MLP                                                                 \
     PL_BIND_MATRIX(gate, "ffn_gate.weight", "mlp.gate_proj.weight", F, E, DENSE, MATRIX), \

@@ -209,7 +209,7 @@ static enum pl_status find_all(struct binder *d, const struct pl_binding *b, uin
     bool fused;
     if (pl_file_kind(d->f) == PL_FILE_GGUF) {
         PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
-        return cut_stack(d, b, t, out);
+        return fused ? cut_fused_stack(d, b, t, out) : cut_stack(d, b, t, out);
     }
     if (d->m->def->mxfp4) return find_gpt_oss(d, b, layer, out);
     if (strstr(b->hf, "%u") == NULL) {

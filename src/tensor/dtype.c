@@ -15,7 +15,7 @@ static const char *const ggml_names[] = {
     "f32",      "f16",    "q4_0",  "q4_1", "q4_2",       "q4_3",       "q5_0",   "q5_1",    "q8_0",  "q8_1",     "q2_k",
     "q3_k",     "q4_k",   "q5_k",  "q6_k", "q8_k",       "iq2_xxs",    "iq2_xs", "iq3_xxs", "iq1_s", "iq4_nl",   "iq3_s",
     "iq2_s",    "iq4_xs", "i8",    "i16",  "i32",        "i64",        "f64",    "iq1_m",   "bf16",  "q4_0_4_4", "q4_0_4_8",
-    "q4_0_8_8", "tq1_0",  "tq2_0", "i2_s", "iq4_nl_4_8", "iq4_nl_8_8", "mxfp4",  "nvfp4",   "q1_0",
+    "q4_0_8_8", "tq1_0",  "tq2_0", "i2_s", "iq4_nl_4_8", "iq4_nl_8_8", "mxfp4",  "nvfp4",   "q1_0",  "q2_0",
 };
 
 const struct pl_dtype_info *pl_dtype_info(enum pl_dtype t) {

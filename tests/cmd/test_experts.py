@@ -34,7 +34,13 @@ def floats(rng, n, mean, spread):
     return struct.pack(f"<{n}f", *(rng.gauss(mean, spread) for _ in range(n)))
 
 
-def model():
+def together(gate, up):
+    """Gate and up of every expert, one after the other."""
+    size = len(gate) // EXPERTS
+    return b"".join(gate[e * size : (e + 1) * size] + up[e * size : (e + 1) * size] for e in range(EXPERTS))
+
+
+def model(fused=False):
     rng, tensors, data = random.Random(11), [], []
 
     def add(name, shape, kind, spread=None, mean=0.0):
@@ -60,6 +66,9 @@ def model():
         add(p + "ffn_gate_inp.weight", (WIDTH, EXPERTS), F32, 2 * WIDTH ** -0.5)
         add(p + "ffn_gate_exps.weight", (WIDTH, INNER, EXPERTS), Q4_K)
         add(p + "ffn_up_exps.weight", (WIDTH, INNER, EXPERTS), Q4_K)
+        if fused:
+            data[-2:] = [together(*data[-2:])]
+            tensors[-2:] = [(p + "ffn_gate_up_exps.weight", (WIDTH, 2 * INNER, EXPERTS), Q4_K, len(data[-1]))]
         add(p + "ffn_down_exps.weight", (INNER, WIDTH, EXPERTS), second)
     meta = {"general.architecture": "qwen3moe", "qwen3moe.context_length": 2048, "qwen3moe.embedding_length": WIDTH,
             "qwen3moe.block_count": LAYERS, "qwen3moe.feed_forward_length": 1024, "qwen3moe.attention.head_count": 8,
@@ -72,7 +81,7 @@ def model():
     for bits in data:
         out += bits + b"\0" * (-len(bits) % 32)
     assert len(out) == size
-    return path("experts.gguf", bytes(out))
+    return path("fused.gguf" if fused else "experts.gguf", bytes(out))
 
 
 FILE = model()
@@ -122,6 +131,16 @@ def opencl_agrees():
 @case
 def cuda_agrees():
     of_backend("cuda")
+
+
+@case
+def gate_and_up_may_stand_in_one_tensor():
+    """As converters write it when asked to (ffn_gate_up_exps): the same bits."""
+    dumps = [path(name) for name in ("apart.jsonl", "fused.jsonl")]
+    for file, dump in zip((FILE, model(fused=True)), dumps):
+        run("eval", "-m", file, "--tokens", IDS, "--backend", "cpu", "-c", "256", "--dump", dump, check=0)
+    apart, fused = (open(d).read() for d in dumps)
+    assert apart == fused and apart.count("\n") == TOKENS, (apart[:200], fused[:200])
 
 
 @case
