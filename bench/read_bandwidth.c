@@ -11,7 +11,7 @@ int main(int argc, char **argv) {
         struct pl_err err = {0};
         if (pl_pool_create(t, &pool, &err) != PL_OK) return fprintf(stderr, "%s\n", err.text), 1;
         for (size_t i = 0; i < sizeof mib / sizeof *mib; i++)
-            printf("threads %d  %5zu MiB  %6.1f GB/s\n", t, mib[i], read_bandwidth(pool, mib[i] << 20, 7) * 1e-9);
+            printf("threads %d  %5zu MiB  %6.1f GB/s\n", t, mib[i], read_bandwidth(pool, mib[i] << 20, 1, 7) * 1e-9);
         pl_pool_destroy(pool);
     }
     return 0;
