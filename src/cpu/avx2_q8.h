@@ -154,45 +154,42 @@ Q8_INLINE __m256i start(const struct q8_instance k, const bool lanes, int32_t ns
                                       : _mm256_slli_epi32(_mm256_set1_epi32(nsum), k.offset_log2 & 31);
 }
 
-#if defined(__AVXVNNI__)
-/* The same in one instruction a vector, whatever the codes. */
-Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m256i book, const int8_t *q, const int from,
-                       const int to, const int n, __m256i *part, __m256i *d) {
-    (void)part;
-#pragma GCC unroll 8
-    for (int j = from; j < to; j++) {
-        __m256i v = unpack(k, p, j);
-        if (k.book != NULL) v = _mm256_shuffle_epi8(book, v);
-#pragma GCC unroll 4
-        for (int m = 0; m < n; m++) d[m] = _mm256_dpbusd_avx_epi32(d[m], v, act4(q + 32 * m + 4 * j));
-    }
-}
-#else
-/* d[m] += codes of vectors [from, to) . activations, for n rows. part: what the 16-bit sums start from, by lanes. */
-Q8_INLINE void q8_dots(const struct q8_instance k, const unsigned char *p, __m256i book, const int8_t *q, const int from,
-                       const int to, const int n, __m256i *part, __m256i *d) {
+/* d[m][i] += codes of vectors [from, to), half i of the outputs from p on, . activations, for n rows. part: what the 16-bit
+ * sums start from, by lanes. Narrow codes share the bytes of vectors j and j + 4, which are taken one after the other. */
+Q8_INLINE void q8_dots(const struct q8_instance k, const int halves, const unsigned char *p, __m256i book, const int8_t *q,
+                       const int from, const int to, const int n, __m256i (*part)[2], __m256i (*d)[2]) {
     const __m256i ones = _mm256_set1_epi16(1);
     const int pairs = by_lanes(k) ? 8 : k.pairs;
+    (void)pairs, (void)ones, (void)part;
 #pragma GCC unroll 8
-    for (int j = from; j < to; j++) {
-        __m256i v = unpack(k, p, j), mag = v;
-        if (k.book != NULL) v = _mm256_shuffle_epi8(book, v);
-        if (k.pairs == 1) v = _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80));
-        mag = k.pairs == 1 ? _mm256_abs_epi8(v) : v;
+    for (int t = from; t < to; t++) {
+        const int j = to - from == 8 ? t / 2 + t % 2 * 4 : t;
+        __m256i v[2], mag[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < halves; i++) {
+            v[i] = unpack(k, p + 32 * i, j);
+            if (k.book != NULL) v[i] = _mm256_shuffle_epi8(book, v[i]);
+            if (k.pairs == 1 && !BYTES_BY_WORDS) v[i] = _mm256_xor_si256(v[i], _mm256_set1_epi8((char)0x80));
+            mag[i] = k.pairs == 1 ? _mm256_abs_epi8(v[i]) : v[i];
+        }
 #pragma GCC unroll 4
         for (int m = 0; m < n; m++) {
-            __m256i a = act4(q + 32 * m + 4 * j);
-            if (k.pairs == 1) a = _mm256_sign_epi8(a, v);
-            __m256i x = _mm256_maddubs_epi16(mag, a);
-            part[m] = (j - from) % pairs == 0 && !by_lanes(k) ? x : _mm256_add_epi16(part[m], x);
-            if (n == 4) part[m] = as_written(part[m]);
-            if ((j - from) % pairs == pairs - 1 || j == to - 1)
-                d[m] = _mm256_add_epi32(d[m], _mm256_madd_epi16(part[m], ones));
+            const __m256i a = act4(q + 32 * m + 4 * j);
+#pragma GCC unroll 2
+            for (int i = 0; i < halves; i++) {
+#if defined(__AVXVNNI__)
+                (void)mag;
+                d[m][i] = _mm256_dpbusd_avx_epi32(d[m][i], v[i], a);
+#else
+                const __m256i x = _mm256_maddubs_epi16(mag[i], k.pairs == 1 ? _mm256_sign_epi8(a, v[i]) : a);
+                part[m][i] = (t - from) % pairs == 0 && !by_lanes(k) ? x : as_written(_mm256_add_epi16(part[m][i], x));
+                if ((t - from) % pairs == pairs - 1 || t == to - 1)
+                    d[m][i] = _mm256_add_epi32(d[m][i], _mm256_madd_epi16(part[m][i], ones));
+#endif
+            }
         }
     }
 }
-
-#endif
 
 Q8_INLINE void q8_store(const struct pl_cpu_weight *w, size_t row, __m256 acc, const float *bias, bool accumulate,
                         float *y) {
@@ -204,26 +201,29 @@ Q8_INLINE void q8_store(const struct pl_cpu_weight *w, size_t row, __m256 acc, c
     _mm256_maskstore_ps(y, k, acc);
 }
 
-/* Sums of one block (or one half, h >= 0) of n rows into acc. */
-Q8_INLINE void q8_block(const struct q8_instance k, const unsigned char *p, __m256i book, const struct q8_scales *s,
-                        const unsigned char *a, const int h, const int n, __m256 *acc) {
+/* Sums of one block (or one half of its inputs, h >= 0) of n rows into acc, for `halves` halves of the outputs. */
+Q8_INLINE void q8_block(const struct q8_instance k, const int halves, const unsigned char *p, __m256i book,
+                        const struct q8_scales *s, const unsigned char *a, const int h, const int n, __m256 (*acc)[4]) {
     const float *scale = (const float *)(const void *)(a + 32 * n), *ssum = scale + n;
     const int32_t *nsum = (const int32_t *)(const void *)(ssum + n);
-    __m256i d[4], part[4];
+    __m256i d[4][2], part[4][2];
 #pragma GCC unroll 4
     for (int m = 0; m < n; m++) {
-        d[m] = start(k, by_lanes(k), minus_sum(nsum, n, h, m));
-        if (by_lanes(k)) part[m] = lanes_start(k, nsum, n, h, m);
+        d[m][0] = d[m][1] = start(k, by_lanes(k), minus_sum(nsum, n, h, m));
+        if (by_lanes(k)) part[m][0] = part[m][1] = lanes_start(k, nsum, n, h, m);
     }
-    q8_dots(k, p, book, (const int8_t *)a, h > 0 ? 4 : 0, h == 0 ? 4 : 8, n, part, d);
-    const int i = h > 0;
+    q8_dots(k, halves, p, book, (const int8_t *)a, h > 0 ? 4 : 0, h == 0 ? 4 : 8, n, part, d);
+    const int z = h > 0;
+#pragma GCC unroll 2
+    for (int i = 0; i < halves; i++)
 #pragma GCC unroll 4
-    for (int m = 0; m < n; m++) {
-        acc[m] = _mm256_fmadd_ps(_mm256_mul_ps(s->s[i], _mm256_set1_ps(scale[m])), _mm256_cvtepi32_ps(d[m]), acc[m]);
-        if (k.has_min)
-            acc[m] = _mm256_fmadd_ps(s->m[i], _mm256_set1_ps(h < 0 ? ssum[m] : scale[m] * (float)-minus_sum(nsum, n, h, m)),
-                                     acc[m]);
-    }
+        for (int m = 0; m < n; m++) {
+            acc[i][m] =
+                _mm256_fmadd_ps(_mm256_mul_ps(s[i].s[z], _mm256_set1_ps(scale[m])), _mm256_cvtepi32_ps(d[m][i]), acc[i][m]);
+            if (k.has_min)
+                acc[i][m] = _mm256_fmadd_ps(
+                    s[i].m[z], _mm256_set1_ps(h < 0 ? ssum[m] : scale[m] * (float)-minus_sum(nsum, n, h, m)), acc[i][m]);
+        }
 }
 
 /* n (1, 2, 4) activation rows against `halves` halves of a tile from h8 on. Both at once read memory evenly: half by half,
@@ -239,17 +239,15 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int n, const int halves,
     for (int m = 0; m < 4 * halves; m++) acc[m / 4][m % 4] = _mm256_setzero_ps();
     for (size_t b = 0; b < w->layout.blocks; b++, a += (size_t)n * ACT_ROW_BYTES) {
         if (h8 == 0) cpu_prefetch_block(k.storage, k.scale, &w->layout, tile, b);
+        struct q8_scales s[2];
 #pragma GCC unroll 2
-        for (int i = 0; i < halves; i++) {
-            const size_t at = h8 + 8 * (size_t)i;
-            struct q8_scales s = load_scales(k, w, tile, b, at);
-            const unsigned char *p = tile + b * w->layout.plane_bytes + 4 * at;
-            if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
-                q8_block(k, p, book, &s, a, 0, n, acc[i]);
-                q8_block(k, p, book, &s, a, 1, n, acc[i]);
-            } else {
-                q8_block(k, p, book, &s, a, -1, n, acc[i]);
-            }
+        for (int i = 0; i < halves; i++) s[i] = load_scales(k, w, tile, b, h8 + 8 * (size_t)i);
+        const unsigned char *p = tile + b * w->layout.plane_bytes + 4 * h8;
+        if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
+            q8_block(k, halves, p, book, s, a, 0, n, acc);
+            q8_block(k, halves, p, book, s, a, 1, n, acc);
+        } else {
+            q8_block(k, halves, p, book, s, a, -1, n, acc);
         }
     }
 #pragma GCC unroll 2
