@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const names[] = {"f", "weather"};
     if (size < 2 || size > 4096) return 0;
-    struct pl_reply_options o = {.kind = (enum pl_reply_kind)(data[0] % 8 + (data[1] >= 128 ? 7 : 0)),
+    struct pl_reply_options o = {.kind = (enum pl_reply_kind)((data[0] % 8 + 8 * (data[1] / 64)) % PL_REPLY_KINDS),
                                  .tools = (data[0] & 8) != 0,
                                  .reasoning = (data[0] & 16) != 0,
                                  .in_reasoning = (data[0] & 32) != 0 ? "</think>" : NULL,

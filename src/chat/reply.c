@@ -9,16 +9,14 @@
 
 /* ---------- out ---------- */
 
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
 /* White space at the end waits: it is dropped when a call (or the end of the reasoning) comes next. */
 static void send(struct pl_reply *r, const char *data, size_t len, void (*to)(void *, const char *, size_t)) {
     if (r->strip)
-        while (len > 0 && is_space(*data)) data++, len--;
+        while (len > 0 && reply_is_space(*data)) data++, len--;
     if (len == 0) return;
     r->strip = false;
     size_t solid = len;
-    while (solid > 0 && is_space(data[solid - 1])) solid--;
+    while (solid > 0 && reply_is_space(data[solid - 1])) solid--;
     if (solid > 0) {
         if (r->space.len > 0) to(r->sink.user, r->space.data, r->space.len);
         pl_buf_clear(&r->space);
@@ -54,18 +52,9 @@ void reply_arguments(struct pl_reply *r, const char *data, size_t len) {
 
 void reply_reasoning(struct pl_reply *r, const char *data, size_t len) { send(r, data, len, r->sink.reasoning); }
 
+enum { MARKS_MAX = 32 };
+
 /* ---------- in ---------- */
-
-static const char *rest(const struct pl_reply *r, size_t *len) {
-    *len = r->in.len - r->at;
-    return pl_buf_cstr(&r->in) + r->at;
-}
-
-size_t reply_partial(const char *data, size_t len, const char *mark) {
-    size_t n = PL_MIN(strlen(mark) - 1, len);
-    while (n > 0 && memcmp(data + len - n, mark, n) != 0) n--;
-    return n;
-}
 
 static void enter_objects(struct pl_reply *r, const char *mark, const char *close, bool strict) {
     r->state = REPLY_OBJECTS;
@@ -135,18 +124,18 @@ static void enter_body(struct pl_reply *r, const char *mark, const char *close, 
 static bool start_bare(struct pl_reply *r, const char *data, size_t len, bool last) {
     bool bare = r->opt.kind == PL_REPLY_LLAMA || r->opt.kind == PL_REPLY_JSON || r->opt.kind == PL_REPLY_GEMMA, more = false;
     size_t skip = 0, at, name;
-    while (skip < len && is_space(data[skip])) skip++;
+    while (skip < len && reply_is_space(data[skip])) skip++;
     r->state = REPLY_TEXT;
     if (!r->opt.tools || skip == len) return true;
     if (r->opt.kind == PL_REPLY_GLM && name_begins(r, data + skip, len - skip, '\n', &name, &more)) {
-        for (at = skip + name; at < len && is_space(data[at]);) at++;
+        for (at = skip + name; at < len && reply_is_space(data[at]);) at++;
         more = at == len;
         if (at < len && data[at] == '{' && reply_begin(r, data + skip, name)) {
             r->at += at;
             reply_enter_arguments(r);
         }
     } else if (bare && data[skip] == '[') {
-        for (at = skip + 1; at < len && is_space(data[at]);) at++;
+        for (at = skip + 1; at < len && reply_is_space(data[at]);) at++;
         bool python = at < len && name_begins(r, data + at, len - at, '(', &name, &more);
         more |= at == len;
         if (python) enter_body(r, "", "", true);
@@ -165,8 +154,8 @@ static bool start_bare(struct pl_reply *r, const char *data, size_t len, bool la
 static bool step_start(struct pl_reply *r, bool last) {
     size_t len, skip = 0;
     bool more = false;
-    const char *data = rest(r, &len), *mark = NULL;
-    while (skip < len && is_space(data[skip])) skip++;
+    const char *data = reply_rest(r, &len), *mark = NULL;
+    while (skip < len && reply_is_space(data[skip])) skip++;
     if (skip == len && !last) return false;
     if (r->opt.reasoning) mark = reply_think_begin(data + skip, len - skip, &r->think_end, &more);
     if (mark == NULL && more && !last) return false;
@@ -179,7 +168,7 @@ static bool step_start(struct pl_reply *r, bool last) {
 
 static bool step_reason(struct pl_reply *r, bool last) {
     size_t len, mark = strlen(r->think_end);
-    const char *data = rest(r, &len), *end = len == 0 ? NULL : memmem(data, len, r->think_end, mark);
+    const char *data = reply_rest(r, &len), *end = len == 0 ? NULL : memmem(data, len, r->think_end, mark);
     size_t n = end != NULL ? (size_t)(end - data) : last ? len : len - reply_partial(data, len, r->think_end);
     send(r, data, n, r->sink.reasoning);
     r->at += n;
@@ -202,43 +191,40 @@ static void enter(struct pl_reply *r, const struct reply_mark *m) {
         r->strict = false;
         break;
     case MARK_BODY:
+    case MARK_KEYED:
     case MARK_FENCE:
-    case MARK_JSON: enter_body(r, m->open, m->close, m->form == MARK_JSON); break;
+    case MARK_JSON:
+        r->keyed = m->form == MARK_KEYED;
+        enter_body(r, m->open, m->close, m->form == MARK_JSON);
+        break;
     }
 }
 
-static size_t earliest(struct pl_reply *r, const char *data, size_t len, size_t *mark, size_t *hold) {
-    size_t count, tags = 0, first = SIZE_MAX;
+/* The i-th mark that introduces calls here; NULL: there are no more. */
+static const char *call_mark(const struct pl_reply *r, size_t i) {
+    const struct pl_reply_tags *t = pl_reply_tags(r->opt.kind);
+    size_t count;
     const struct reply_mark *list = reply_marks(r->opt.kind, &count);
-    const char *const *names = reply_tag_marks(r->opt.kind, &tags);
-    *hold = 0;
-    for (size_t i = 0; r->opt.tools && i < (names != NULL ? tags : count); i++) {
-        const char *open = names != NULL ? names[i] : list[i].open, *at = memmem(data, len, open, strlen(open));
-        size_t n = reply_partial(data, len, open);
-        *hold = PL_MAX(*hold, n);
-        if (at == NULL || (size_t)(at - data) >= first) continue;
-        first = (size_t)(at - data);
-        *mark = i;
-    }
-    return first;
+    if (t != NULL) return reply_tag_mark(t, i);
+    return i < count ? list[i].open : NULL;
 }
 
 static bool step_text(struct pl_reply *r, bool last) {
-    size_t len, hold, mark = 0, count;
-    const char *data = rest(r, &len);
+    const char *open, *marks[MARKS_MAX];
+    size_t len, hold, mark = 0, count = 0;
+    const char *data = reply_rest(r, &len);
     if (len == 0) return false;
-    size_t first = earliest(r, data, len, &mark, &hold);
+    while (r->opt.tools && count < MARKS_MAX && (open = call_mark(r, count)) != NULL) marks[count++] = open;
+    size_t first = reply_earliest(data, len, marks, count, &mark, &hold);
     size_t n = first != SIZE_MAX ? first : last ? len : len - hold;
     reply_text(r, data, n);
     r->at += n;
     if (first == SIZE_MAX) return false;
-    const char *const *names = reply_tag_marks(r->opt.kind, &count);
-    const struct reply_mark *m = reply_marks(r->opt.kind, &count) + mark;
-    r->at += strlen(names != NULL ? names[mark] : m->open);
-    if (names != NULL)
-        reply_enter_tag(r, names[mark]);
+    r->at += strlen(marks[mark]);
+    if (pl_reply_tags(r->opt.kind) != NULL)
+        reply_enter_tag(r, marks[mark]);
     else
-        enter(r, m);
+        enter(r, reply_marks(r->opt.kind, &count) + mark);
     return true;
 }
 
@@ -246,8 +232,8 @@ static bool step_text(struct pl_reply *r, bool last) {
 static bool step_name(struct pl_reply *r, bool last) {
     static const char ARGS[] = "[ARGS]", CALL_ID[] = "[CALL_ID]";
     size_t len, skip = 0;
-    const char *data = rest(r, &len);
-    while (skip < len && is_space(data[skip])) skip++;
+    const char *data = reply_rest(r, &len);
+    while (skip < len && reply_is_space(data[skip])) skip++;
     if (skip < len && (data[skip] == '[' || data[skip] == '{')) {
         enter_objects(r, r->mark, "", false);
         return true;
@@ -259,7 +245,7 @@ static bool step_name(struct pl_reply *r, bool last) {
     const char *id = end == NULL ? NULL : memmem(data, (size_t)(end - data), CALL_ID, sizeof CALL_ID - 1);
     if (id != NULL) end = id;
     size_t n = end == NULL ? 0 : (size_t)(end - data);
-    while (n > skip && is_space(data[n - 1])) n--;
+    while (n > skip && reply_is_space(data[n - 1])) n--;
     if (end == NULL || n == skip || n - skip > 128) {
         r->state = REPLY_TEXT;
         reply_text(r, r->mark, strlen(r->mark));
@@ -274,15 +260,16 @@ static bool step_name(struct pl_reply *r, bool last) {
 /* Between objects: separators, the end of the list, the closing mark, the next object, or something else. */
 static bool step_between(struct pl_reply *r, bool last) {
     size_t len, skip = 0, end = strlen(r->close);
-    const char *data = rest(r, &len);
-    while (skip < len && is_space(data[skip])) skip++;
+    const char *data = reply_rest(r, &len);
+    while (skip < len && reply_is_space(data[skip])) skip++;
     if (skip == len) return false;
     data += skip;
     len -= skip;
     bool closing = end > 0 && memcmp(data, r->close, PL_MIN(len, end)) == 0;
     if (closing && len < end && !last) return false;
     pass(r, skip);
-    bool nothing = r->fresh && r->lead.len > 0 && !r->list; /* a mark, and no call after it */
+    bool nothing = r->fresh && r->lead.len >= strlen(r->mark) &&
+                   strncmp(pl_buf_cstr(&r->lead), r->mark, strlen(r->mark)) == 0; /* no call after the mark */
     if (closing && len >= end && !nothing) {
         r->at += end;
         reply_leave(r);
@@ -315,14 +302,13 @@ static bool step_objects(struct pl_reply *r, bool last) {
     if (s->phase == SCAN_OPEN || s->phase == SCAN_DONE) {
         if (s->phase == SCAN_DONE && s->args_only) {
             reply_leave(r);
-            if (r->opt.kind == PL_REPLY_DEEPSEEK) r->state = REPLY_DS_AFTER;
-            if (r->opt.kind == PL_REPLY_XML) r->state = REPLY_XML_CLOSE;
+            if (r->tags != NULL) r->state = REPLY_TAG_AFTER;
             return true;
         }
         return step_between(r, last);
     }
     size_t len;
-    const char *data = rest(r, &len);
+    const char *data = reply_rest(r, &len);
     if (len == 0) return false;
     r->at += scan_push(r, data, len);
     if (s->raw.len + s->args.len + s->value.len > REPLY_HELD_MAX) s->phase = SCAN_BROKEN;
@@ -337,7 +323,7 @@ static bool step_objects(struct pl_reply *r, bool last) {
 static bool step_fence(struct pl_reply *r, bool last) {
     size_t len;
     size_t close = strlen(r->close);
-    const char *data = rest(r, &len), *end = len == 0 || close == 0 ? NULL : memmem(data, len, r->close, close);
+    const char *data = reply_rest(r, &len), *end = len == 0 || close == 0 ? NULL : memmem(data, len, r->close, close);
     if (end == NULL && !last && len < REPLY_FENCE_MAX) return false;
     size_t n = end != NULL ? (size_t)(end - data) : len;
     r->state = REPLY_TEXT;

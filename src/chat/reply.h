@@ -28,10 +28,43 @@ enum pl_reply_kind {
     PL_REPLY_GLM,           /* the name on a line of its own, then the arguments as an object: GLM-4 */
     PL_REPLY_XML,           /* <tool_call><function=f><parameter=a>..</parameter></function></tool_call>: Qwen3-Coder */
     PL_REPLY_DEEPSEEK,      /* V3, R1 (a fence after the name) and V3.1 (bare arguments) */
-    PL_REPLY_HARMONY        /* gpt-oss: channels, a call is a message with a recipient */
+    PL_REPLY_HARMONY,       /* gpt-oss: channels, a call is a message with a recipient */
+    /* <tool_call>f<arg_key>a</arg_key><arg_value>..</arg_value></tool_call>: GLM-4.5 and later, Ling, Laguna, Spark */
+    PL_REPLY_ARG_KEY,
+    PL_REPLY_HUNYUAN,  /* the same with tags like <arg_key:opensource>: Hunyuan Hy3 */
+    PL_REPLY_SEED,     /* Qwen3-Coder's tags between <seed:tool_call> marks */
+    PL_REPLY_MINIMAX,  /* <invoke name="f"><parameter name="a"> between <minimax:tool_call> marks: M2 */
+    PL_REPLY_DSML,     /* the same with <|DSML|invoke and a type at the key: DeepSeek V3.2 */
+    PL_REPLY_DSML_V4,  /* the section's name differs: DeepSeek V4 */
+    PL_REPLY_KIMI,     /* <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{..}: Kimi K2 */
+    PL_REPLY_MINICPM,  /* <function name="f"><param name="a">..</param></function>: MiniCPM5 */
+    PL_REPLY_APERTUS,  /* <|tools_prefix|>[{"f": {..}}]<|tools_suffix|> */
+    PL_REPLY_GIGACHAT, /* <|function_call|>{..}: GigaChat 3.1 */
+    PL_REPLY_KINDS
 };
 /* The kind that a template's text shows; *knows_tools says whether it mentions tools at all. */
 enum pl_reply_kind pl_reply_format(const char *source, size_t len, bool *knows_tools);
+
+/* A notation whose calls are told by tags; NULL: it has none of these. */
+struct pl_reply_tags {
+    enum pl_reply_kind kind;
+    const char *shows, *shows_too;     /* in a template's text */
+    const char *section, *end_section; /* round the calls; NULL: nothing */
+    bool each;                         /* a section holds one call */
+    bool tight;                        /* no line breaks between tags */
+    const char *call, *end_call;       /* a name follows */
+    const char *type;                  /* may stand in place of the name, which then has a line of its own */
+    const char *prefix;                /* of the name; left out */
+    bool numbered;                     /* :0 after the name; left out */
+    const char *end_name;
+    const char *key, *end_key;        /* NULL: the arguments are an object */
+    const char *text_key, *other_key; /* after end_key: the value is a string, is JSON; NULL: the schema tells */
+    const char *value, *end_value;
+    bool lines;                    /* the value has lines of its own */
+    const char *quote, *end_quote; /* round a string where it needs them; end_quote holds end_value */
+};
+const struct pl_reply_tags *pl_reply_tags(enum pl_reply_kind kind);
+
 /* Texts of special tokens that a parser must see although they are hidden in ordinary text. */
 bool pl_reply_is_mark(const char *piece, size_t len);
 /* What ends the reasoning that a prompt opens at its end; NULL: it opens none. */
@@ -40,7 +73,7 @@ const char *pl_reply_opens_reasoning(const char *prompt, size_t len);
 struct pl_reply_options {
     enum pl_reply_kind kind;
     bool tools;               /* look for calls */
-    bool reasoning;           /* split <think>..</think> ([THINK], <|START_THINKING|>) at the beginning out */
+    bool reasoning;           /* split <think>..</think> (and others, reply_marks.c) at the beginning out */
     const char *in_reasoning; /* what ends the reasoning that the prompt has opened already; NULL: it has not */
     bool single;              /* only the first call is wanted: later ones are dropped */
     const char *const *names; /* of the tools; must outlive the parser */

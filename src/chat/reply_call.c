@@ -30,8 +30,6 @@ void scan_args_only(struct scan *s) {
     s->field = FIELD_ARGUMENTS;
 }
 
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
 static bool value_is(const struct pl_buf *b, const char *text) { return strcmp(pl_buf_cstr(b), text) == 0; }
 
 static enum scan_field field_of(const struct pl_buf *key) {
@@ -153,7 +151,7 @@ static bool value_byte(struct pl_reply *r, char c) {
         if (!s->in_string && s->depth == 0) end_value(r);
         return true;
     }
-    if (s->depth == 0 && (c == ',' || c == '}' || c == ']' || is_space(c))) {
+    if (s->depth == 0 && (c == ',' || c == '}' || c == ']' || reply_is_space(c))) {
         end_value(r);
         return false;
     }
@@ -167,7 +165,7 @@ static bool value_byte(struct pl_reply *r, char c) {
 /* One byte; false: look at it again in the new phase. */
 static bool scan_byte(struct pl_reply *r, char c) {
     struct scan *s = &r->scan;
-    if (is_space(c) && s->phase != SCAN_IN_KEY && s->phase != SCAN_IN_VALUE) return true;
+    if (reply_is_space(c) && s->phase != SCAN_IN_KEY && s->phase != SCAN_IN_VALUE) return true;
     switch (s->phase) {
     case SCAN_OPEN: s->phase = c == '{' ? SCAN_KEY : SCAN_BROKEN; break;
     case SCAN_KEY:

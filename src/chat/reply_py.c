@@ -165,6 +165,17 @@ static bool take_call(struct cursor *c, struct pl_str *name) {
     return ok;
 }
 
+bool reply_literal(const char *data, size_t len, struct pl_buf *json) {
+    struct cursor c = {.at = data, .end = data + len};
+    bool ok = take_literal(&c, 0) && c.at == c.end && pl_buf_ok(&c.out);
+    json_t *check = ok ? pl_json_read(pl_buf_cstr(&c.out), c.out.len, 0, NULL) : NULL;
+    ok = check != NULL;
+    json_decref(check);
+    if (ok) pl_buf_add(json, c.out.data, c.out.len);
+    pl_buf_deinit(&c.out);
+    return ok && pl_buf_ok(json);
+}
+
 bool reply_python(struct pl_reply *r, const char *body, size_t len) {
     struct cursor c = {.at = body, .end = body + len};
     bool any = false, list = take(&c, '[');
@@ -180,19 +191,33 @@ bool reply_python(struct pl_reply *r, const char *body, size_t len) {
     return any;
 }
 
-static bool json_call(struct pl_reply *r, const json_t *call) {
-    const json_t *inner = json_object_get(call, "function"), *o = json_is_object(inner) ? inner : call;
-    const json_t *name = json_object_get(o, "name"), *args = json_object_get(o, "arguments");
-    if (name == NULL) name = json_is_string(inner) ? inner : json_object_get(o, "tool_name");
-    if (args == NULL) args = json_object_get(o, "parameters");
-    if (args == NULL) args = json_object_get(o, "args");
-    if (!json_is_string(name) || json_string_length(name) == 0) return false;
-    if (!reply_begin(r, json_string_value(name), json_string_length(name))) return false;
+static bool announced(struct pl_reply *r, const char *name, size_t len, const json_t *args) {
+    if (!reply_begin(r, name, len)) return false;
     char *text = json_is_object(args) ? pl_json_write(args, JSON_COMPACT) : NULL;
     const char *given = text != NULL ? text : json_is_string(args) ? json_string_value(args) : "{}";
     reply_arguments(r, given, strlen(given));
     free(text);
     return true;
+}
+
+static bool keyed_calls(struct pl_reply *r, json_t *calls) {
+    const char *key;
+    json_t *args;
+    bool any = false;
+    json_object_foreach(calls, key, args) {
+        if (key[0] != '\0' && json_is_object(args)) any |= announced(r, key, strlen(key), args);
+    }
+    return any;
+}
+
+static bool json_call(struct pl_reply *r, json_t *call) {
+    const json_t *inner = json_object_get(call, "function"), *o = json_is_object(inner) ? inner : call;
+    const json_t *name = json_object_get(o, "name"), *args = json_object_get(o, "arguments");
+    if (name == NULL) name = json_is_string(inner) ? inner : json_object_get(o, "tool_name");
+    if (args == NULL) args = json_object_get(o, "parameters");
+    if (args == NULL) args = json_object_get(o, "args");
+    if (!json_is_string(name)) return r->keyed && keyed_calls(r, call);
+    return json_string_length(name) > 0 && announced(r, json_string_value(name), json_string_length(name), args);
 }
 
 bool reply_fence(struct pl_reply *r, const char *body, size_t len) {

@@ -6,6 +6,8 @@
 
 #include "sample/schema.h"
 
+enum { TEXT_MARKS = 4 };
+
 struct forced {
     const struct chat_request *q;
     enum pl_reply_kind kind;
@@ -52,7 +54,26 @@ static void frame(const struct forced *f, const char *before, const char *betwee
     pl_buf_add_char(f->g, '\n');
 }
 
+/* The section round calls told by tags, which may hold one of them or several. */
+static void tagged_frame(const struct forced *f, const struct pl_reply_tags *t) {
+    const char *line = t->tight ? "" : "\n";
+    char before[128], between[256], after[128];
+    if (t->section == NULL) {
+        frame(f, "", line, "");
+        return;
+    }
+    snprintf(before, sizeof before, "%s%s", t->section, line);
+    snprintf(after, sizeof after, "%s%s", line, t->end_section);
+    snprintf(between, sizeof between, "%s%s%s", t->each ? after : "", line, t->each ? before : "");
+    frame(f, before, between, after);
+}
+
 static void root_rule(const struct forced *f) {
+    const struct pl_reply_tags *t = pl_reply_tags(f->kind);
+    if (t != NULL && f->kind != PL_REPLY_DEEPSEEK) {
+        tagged_frame(f, t);
+        return;
+    }
     switch (f->kind) {
     case PL_REPLY_HERMES: frame(f, "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"); break;
     case PL_REPLY_MISTRAL:
@@ -72,7 +93,6 @@ static void root_rule(const struct forced *f) {
         frame(f, "<start_function_call>", "<end_function_call><start_function_call>", "<end_function_call>");
         break;
     case PL_REPLY_GLM: pl_buf_add_c(f->g, "root ::= call\n"); break; /* its turn ends with the one call */
-    case PL_REPLY_XML: frame(f, "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"); break;
     case PL_REPLY_DEEPSEEK:
         frame(f, TAG("calls" GAP "begin"), f->server->call_fence ? "\n" : "", TAG("calls" GAP "end"));
         break;
@@ -80,7 +100,9 @@ static void root_rule(const struct forced *f) {
         pl_buf_add_c(f->g, "root ::= (\"<|channel|>analysis<|message|>\" ([^<] | \"<\" [^|])* "
                            "\"<|end|><|start|>assistant\")? call\n");
         break;
-    case PL_REPLY_JSON:
+    case PL_REPLY_APERTUS: frame(f, "<|tools_prefix|>[", ", ", "]<|tools_suffix|>"); break;
+    case PL_REPLY_GIGACHAT: pl_buf_add_c(f->g, "root ::= \"<|function_call|>\" call\n"); break;
+    default: /* JSON */
         pl_buf_add_c(f->g, f->one ? "root ::= call\n" : "root ::= call | \"[\" call (\", \" call){0,7} \"]\"\n");
         break;
     }
@@ -103,6 +125,19 @@ static void around_arguments(const struct forced *f, size_t i, const char *after
     pl_buf_add_char(f->g, '\n');
 }
 
+/* Kimi K2: calls are numbered, through the whole conversation. */
+static void numbered(const struct forced *f, size_t i, const struct pl_reply_tags *t) {
+    char text[256];
+    snprintf(text, sizeof text, "%s%s%s:", t->call, t->prefix, name_of(f, i));
+    pl_buf_printf(f->g, "call-%zu ::= ", i);
+    literal(f->g, text);
+    pl_buf_add_c(f->g, " [0-9]{1,3} ");
+    literal(f->g, t->end_name);
+    pl_buf_printf(f->g, " arguments-%zu ", i);
+    literal(f->g, t->end_call);
+    pl_buf_add_char(f->g, '\n');
+}
+
 /* A function without "parameters" takes none, as OpenAI documents. */
 static enum pl_status no_arguments(const struct forced *f, const char *rule) {
     json_t *none = json_pack("{s:s, s:{}, s:b}", "type", "object", "properties", "additionalProperties", 0);
@@ -122,6 +157,10 @@ static enum pl_status call_with_object(const struct forced *f, size_t i) {
                          name);
     else if (f->kind == PL_REPLY_DEEPSEEK)
         around_arguments(f, i, TAG("call" GAP "end"), TAG("call" GAP "begin") "%s" TAG("sep"), name);
+    else if (f->kind == PL_REPLY_KIMI)
+        numbered(f, i, pl_reply_tags(f->kind));
+    else if (f->kind == PL_REPLY_APERTUS)
+        around_arguments(f, i, "}", "{\"%s\": ", name);
     else if (f->kind == PL_REPLY_HARMONY)
         around_arguments(f, i, "", "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>", name);
     else if (f->kind == PL_REPLY_MISTRAL && f->server->call_args)
@@ -139,10 +178,58 @@ static enum pl_status call_with_object(const struct forced *f, size_t i) {
     return rules(f, json_object_size(schema) == 0 ? NULL : schema, rule);
 }
 
-/* ---------- Qwen's XML: one tag for each parameter ---------- */
+/* ---------- tags: one for each parameter ---------- */
 
-/* Any text without "</p": text that closes no parameter. */
-static const char XML_TEXT[] = "xml-text ::= ([^<] | \"<\" (\"<\" | \"/<\")* ([^</] | \"/\" [^p<]))*\n";
+/* The characters that may follow `begun` in one of the marks; how many: 0 when none begins so. */
+static size_t followers(const char *const *marks, size_t count, const char *begun, char out[TEXT_MARKS][8]) {
+    size_t n = strlen(begun), found = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (marks[i] == NULL || strncmp(marks[i], begun, n) != 0 || marks[i][n] == '\0') continue;
+        size_t bytes = 1, same = 0;
+        while ((marks[i][n + bytes] & 0xC0) == 0x80) bytes++;
+        snprintf(out[found], sizeof out[found], "%.*s", (int)bytes, marks[i] + n);
+        while (strcmp(out[same], out[found]) != 0) same++;
+        found += same == found;
+    }
+    return found;
+}
+
+static bool is_mark(const char *const *marks, size_t count, const char *text) {
+    for (size_t i = 0; i < count; i++)
+        if (marks[i] != NULL && strcmp(marks[i], text) == 0) return true;
+    return false;
+}
+
+/* What may follow `begun`, which begins a mark, so that it becomes none: one rule for each of their beginnings. */
+static void not_the_mark(struct pl_buf *g, const char *const *marks, size_t count, const char *begun, size_t *rule) {
+    char next[TEXT_MARKS][8], more[128];
+    size_t n = followers(marks, count, begun, next), first = *rule + 1;
+    pl_buf_printf(g, "tag-text-%zu ::= [^<", *rule);
+    for (size_t i = 0; i < n; i++) pl_buf_printf(g, "%s%s", strchr("]\\^-", next[i][0]) != NULL ? "\\" : "", next[i]);
+    pl_buf_add_c(g, "] | \"<\" tag-text-0");
+    struct pl_buf rules = {0};
+    *rule = first;
+    for (size_t i = 0; i < n; i++) {
+        snprintf(more, sizeof more, "%s%s", begun, next[i]);
+        if (is_mark(marks, count, more)) continue;
+        pl_buf_add_c(g, " | ");
+        literal(g, next[i]);
+        pl_buf_printf(g, " tag-text-%zu", *rule);
+        not_the_mark(&rules, marks, count, more, rule);
+    }
+    pl_buf_add_char(g, '\n');
+    pl_buf_add(g, pl_buf_cstr(&rules), rules.len);
+    g->failed |= !pl_buf_ok(&rules);
+    pl_buf_deinit(&rules);
+}
+
+/* Any text that holds nothing that ends it (chat/reply_tagged.c): '<' stands only at the beginning of those marks. */
+static void text_rules(struct pl_buf *g, const struct pl_reply_tags *t) {
+    const char *const marks[TEXT_MARKS] = {t->end_value, t->key, t->end_call, t->quote};
+    size_t rule = 0;
+    pl_buf_add_c(g, "tag-text ::= ([^<] | \"<\" tag-text-0)*\n");
+    not_the_mark(g, marks, TEXT_MARKS, "<", &rule);
+}
 
 /* A string's value stands as it is, without quotes: as the parser reads it (chat/reply.h). */
 static bool says_string(const json_t *type) {
@@ -154,7 +241,7 @@ static bool says_string(const json_t *type) {
 }
 
 /* With a bound on its length a text has no '<' at all, so that its characters can be counted. */
-static void xml_text(struct pl_buf *g, const json_t *min, const json_t *max) {
+static void bounded_text(struct pl_buf *g, const json_t *min, const json_t *max) {
     json_int_t low = json_is_integer(min) ? PL_MAX(json_integer_value(min), 0) : 0;
     if (json_is_integer(max) && json_integer_value(max) == 0)
         pl_buf_add_c(g, "\"\"\n");
@@ -163,10 +250,10 @@ static void xml_text(struct pl_buf *g, const json_t *min, const json_t *max) {
     else if (low > 0)
         pl_buf_printf(g, "[^<]{%lld,}\n", (long long)low);
     else
-        pl_buf_add_c(g, "xml-text\n");
+        pl_buf_add_c(g, "tag-text\n");
 }
 
-static void xml_string(const struct forced *f, const json_t *schema, const char *rule) {
+static void string_rule(const struct forced *f, const json_t *schema, const char *rule) {
     const json_t *values = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
     bool any = false;
     pl_buf_printf(f->g, "%s ::= ", rule);
@@ -181,13 +268,13 @@ static void xml_string(const struct forced *f, const json_t *schema, const char 
     if (any || json_is_string(only))
         pl_buf_add_char(f->g, '\n');
     else
-        xml_text(f->g, json_object_get(schema, "minLength"), json_object_get(schema, "maxLength"));
+        bounded_text(f->g, json_object_get(schema, "minLength"), json_object_get(schema, "maxLength"));
 }
 
-static enum pl_status xml_value(const struct forced *f, const json_t *document, const json_t *schema, const char *rule) {
+static enum pl_status tag_value(const struct forced *f, const json_t *document, const json_t *schema, const char *rule) {
     static const char *const shared[] = {"$defs", "definitions"};
     if (says_string(json_object_get(schema, "type"))) {
-        xml_string(f, schema, rule);
+        string_rule(f, schema, rule);
         return PL_OK;
     }
     json_t *own = json_is_object(schema) ? json_copy((json_t *)(uintptr_t)schema) : json_incref((json_t *)(uintptr_t)schema);
@@ -199,33 +286,53 @@ static enum pl_status xml_value(const struct forced *f, const json_t *document, 
     return st;
 }
 
+static void add_parameter(const struct forced *f, const struct pl_reply_tags *t, const char *key, bool text,
+                          const char *value) {
+    const char *line = t->tight ? "" : "\n";
+    char before[256], after[128];
+    const char *attribute = t->text_key == NULL ? "" : text ? t->text_key : t->other_key;
+    literal(f->g, t->key);
+    pl_buf_add_char(f->g, ' ');
+    literal(f->g, key);
+    snprintf(before, sizeof before, "%s%s%s%s%s", t->end_key, attribute, t->value != NULL ? line : "",
+             t->value != NULL ? t->value : "", t->lines ? "\n" : "");
+    snprintf(after, sizeof after, "%s%s%s", t->lines ? "\n" : "", t->end_value, line);
+    pl_buf_add_char(f->g, ' ');
+    literal(f->g, before);
+    pl_buf_printf(f->g, " %s ", value);
+    literal(f->g, after);
+    pl_buf_add_char(f->g, '\n');
+}
+
 /* Parameters in the schema's order, each on lines of its own. */
-static enum pl_status xml_call(const struct forced *f, size_t i) {
+static enum pl_status tagged_call(const struct forced *f, const struct pl_reply_tags *t, size_t i) {
     const json_t *schema = json_object_get(function(f, i), "parameters");
     json_t *properties = json_object_get(schema, "properties"), *value, *required = NULL;
     const char *key;
     if (pl_schema_required(schema, &required, &f->pe->err) != PL_OK)
         return param_bad(f->pe, "tools", f->pe->err.status, "parameters of tool %zu: required is no list of names", i);
-    char text[128];
+    char text[256];
     size_t n = 0;
-    snprintf(text, sizeof text, "<function=%s>\n", name_of(f, i));
+    snprintf(text, sizeof text, "%s%s%s%s", t->call, name_of(f, i), t->end_name,
+             t->tight || strcmp(t->end_name, "\n") == 0 ? "" : "\n");
     pl_buf_printf(f->g, "call-%zu ::= ", i);
     literal(f->g, text);
     json_object_foreach(properties, key, value)
         pl_buf_printf(f->g, " parameter-%zu-%zu%s", i, n++, json_object_get(required, key) != NULL ? "" : "?");
     json_decref(required);
-    pl_buf_add_c(f->g, " \"</function>\"\n");
+    pl_buf_add_char(f->g, ' ');
+    literal(f->g, t->end_call);
+    pl_buf_add_char(f->g, '\n');
     n = 0;
     json_object_foreach(properties, key, value) {
         char rule[64];
-        if (strpbrk(key, "<>\n") != NULL)
+        if (strpbrk(key, "<>\n") != NULL || strstr(key, t->end_key) != NULL)
             return param_bad(f->pe, "tools", PL_INVALID,
                              "tool %zu has a parameter whose name this model cannot write: '%.40s'", i, key);
         snprintf(rule, sizeof rule, "value-%zu-%zu", i, n);
-        pl_buf_printf(f->g, "parameter-%zu-%zu ::= \"<parameter=\" ", i, n++);
-        literal(f->g, key);
-        pl_buf_printf(f->g, " \">\\n\" %s \"\\n</parameter>\\n\"\n", rule);
-        PL_TRY(xml_value(f, schema, value, rule));
+        pl_buf_printf(f->g, "parameter-%zu-%zu ::= ", i, n++);
+        add_parameter(f, t, key, says_string(json_object_get(value, "type")), rule);
+        PL_TRY(tag_value(f, schema, value, rule));
     }
     return PL_OK;
 }
@@ -236,7 +343,9 @@ enum pl_status forced_calls(const struct chat_request *q, const struct job *j, s
     size_t count = json_array_size(q->tools);
     root_rule(&f);
     pl_schema_common(g);
-    if (f.kind == PL_REPLY_XML) pl_buf_add_c(g, XML_TEXT);
+    const struct pl_reply_tags *t = pl_reply_tags(f.kind);
+    bool keys = t != NULL && t->key != NULL;
+    if (keys) text_rules(g, t);
     pl_buf_add_c(g, "call ::= ");
     bool any = false;
     for (size_t i = 0; i < count; i++) {
@@ -246,6 +355,6 @@ enum pl_status forced_calls(const struct chat_request *q, const struct job *j, s
     }
     pl_buf_add_char(g, '\n');
     for (size_t i = 0; i < count; i++)
-        if (wanted(&f, i)) PL_TRY(f.kind == PL_REPLY_XML ? xml_call(&f, i) : call_with_object(&f, i));
+        if (wanted(&f, i)) PL_TRY(keys ? tagged_call(&f, t, i) : call_with_object(&f, i));
     return PL_OK;
 }

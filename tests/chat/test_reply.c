@@ -16,6 +16,7 @@
 struct seen {
     struct pl_buf out;
     char open; /* 0, '(' or '<' */
+    bool called;
 };
 
 static void close_open(struct seen *s, char next) {
@@ -38,6 +39,7 @@ static void on_reasoning(void *user, const char *data, size_t len) {
 }
 static void on_call(void *user, const char *name, size_t len) {
     struct seen *s = user;
+    s->called = true;
     close_open(s, '<');
     pl_buf_add_char(&s->out, '<');
     pl_buf_add(&s->out, name, len);
@@ -282,6 +284,211 @@ static void bodies(void **state) {
     check(TOOLS(PL_REPLY_LLAMA), "[f", "[f");
 }
 
+#define TEXT_TOOLS                                                                                               \
+    "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": {\"type\": \"string\"}, \"n\": " \
+    "{\"type\": \"integer\"}}}}}]"
+#define DSML(name)  \
+    "<\xEF\xBD\x9C" \
+    "DSML\xEF\xBD\x9C" name
+#define END_DSML(name) \
+    "</\xEF\xBD\x9C"   \
+    "DSML\xEF\xBD\x9C" name
+
+/* One reply in each notation of tags; f's s is a string, n is not. */
+static const struct {
+    enum pl_reply_kind kind;
+    const char *reply, *expected;
+} samples[] = {
+    {PL_REPLY_ARG_KEY,
+     "Hi.\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>1\n<b></arg_value>\n<arg_key>n</arg_key>\n<arg_value>[1, "
+     "{}]</arg_value>\n"
+     "</tool_call>\n<tool_call>g</tool_call>",
+     "Hi.<f {\"s\": \"1\\n<b>\", \"n\": [1, {}]}><g {}>"},
+    {PL_REPLY_ARG_KEY, "<tool_call>f<arg_key>s</arg_key><arg_value></arg_value></tool_call>so", "<f {\"s\": \"\"}>so"},
+    {PL_REPLY_ARG_KEY, "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "<f {}>"},
+    {PL_REPLY_HUNYUAN,
+     "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>s</arg_key:opensource>\n"
+     "<arg_value:opensource>x</arg_value:opensource>\n</"
+     "tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n"
+     "</tool_call:opensource>\n</tool_calls:opensource>so",
+     "<f {\"s\": \"x\"}><g {}>so"},
+    {PL_REPLY_SEED,
+     "<seed:tool_call>\n<function=f>\n<parameter=s>\n1\n</parameter>\n<parameter=n>2</parameter>\n</function>\n</"
+     "seed:tool_call>",
+     "<f {\"s\": \"\\n1\\n\", \"n\": 2}>"},
+    {PL_REPLY_MINIMAX,
+     "Hi.\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">1</parameter>\n<parameter "
+     "name=\"n\">2</parameter>\n"
+     "</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>so",
+     "Hi.<f {\"s\": \"1\", \"n\": 2}><g {}>so"},
+    {PL_REPLY_DSML,
+     DSML("function_calls>\n") DSML("invoke name=\"g\">\n") DSML("parameter name=\"a\" string=\"true\">1")
+         END_DSML("parameter>\n") DSML("parameter name=\"b\" string=\"false\">1") END_DSML("parameter>\n")
+             END_DSML("invoke>\n") END_DSML("function_calls>"),
+     "<g {\"a\": \"1\", \"b\": 1}>"},
+    {PL_REPLY_DSML_V4,
+     "Hi.\n\n" DSML("tool_calls>\n") DSML("invoke name=\"g\">\n") END_DSML("invoke>\n") END_DSML("tool_calls>"),
+     "Hi.<g {}>"},
+    {PL_REPLY_KIMI,
+     "Hi.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"s\": \"1\"}"
+     "<|tool_call_end|><|tool_call_begin|>functions.functions.g:12<|tool_call_argument_begin|>{}<|tool_call_end|>"
+     "<|tool_calls_section_end|>so",
+     "Hi.<f {\"s\": \"1\"}><functions.g {}>so"},
+    {PL_REPLY_MINICPM,
+     "<function name=\"f\"><param name=\"s\"><![CDATA[<b></param>]]></param><param name=\"n\">2</param></function>\n"
+     "<function name=\"f\"><param name=\"s\">1</param></function>so",
+     "<f {\"s\": \"<b></param>\", \"n\": 2}><f {\"s\": \"1\"}>so"},
+    {PL_REPLY_XML, "<tool_call>\n<function=f>\n<parameter=s>1 2</parameter>\n</function>\n</tool_call>so",
+     "<f {\"s\": \"1 2\"}>so"},
+    {PL_REPLY_DEEPSEEK, DS_CALLS DS_CALL "function" DS_SEP "f\n```json\n{\"s\": 1}\n```" DS_END_CALL DS_END_CALLS "so",
+     "<f {\"s\": 1}>so"},
+};
+
+static void tagged(void **state) {
+    (void)state;
+    json_t *tools = json_loads(TEXT_TOOLS, 0, NULL);
+    assert_non_null(tools);
+    for (size_t i = 0; i < PL_COUNT_OF(samples); i++) {
+        struct pl_reply_options o = TOOLS(samples[i].kind);
+        o.tools_json = tools;
+        check(o, samples[i].reply, samples[i].expected);
+    }
+    struct pl_reply_options o = TOOLS(PL_REPLY_ARG_KEY);
+    check(o, "<tool_call>a b\nc</tool_call>", "<a b {}>c</tool_call>"); /* what is no argument is text */
+    check(o, "a <tool_call>\n\n</tool_call> b", "a <tool_call>\n\n</tool_call> b");
+    check(o, "<tool_call>x<tool_call>f<arg_key>k</arg_key><arg_value>None</arg_value></tool_call>",
+          "<tool_call>x<f {\"k\": null}>");
+    check(o, "<tool_call>f\n{\"a\": 1}\n</tool_call>so", "<f {\"a\": 1}>so");
+    o = TOOLS(PL_REPLY_SEED);
+    check(o, "<function=f><parameter=a>{'b': None, \"c\": [True, 'x']}</parameter></function>",
+          "<f {\"a\": {\"b\":null,\"c\":[true,\"x\"]}}>");
+    check(o, "<function=f><parameter=a>{not so}</parameter></function>", "<f {\"a\": \"{not so}\"}>");
+    check(o, "<seed:think>hm</seed:think>ok", "(hm)ok");
+    o = TOOLS(PL_REPLY_KIMI);
+    check(o, "<|tool_calls_section_begin|><|tool_calls_section_end|>.",
+          "<|tool_calls_section_begin|><|tool_calls_section_end|>.");
+    json_decref(tools);
+}
+
+static void listed(void **state) {
+    (void)state;
+    check(TOOLS(PL_REPLY_APERTUS), "Hi.<|tools_prefix|>[{\"f\": {\"a\": 1}}, {\"g\": {}}]<|tools_suffix|>so",
+          "Hi.<f {\"a\":1}><g {}>so");
+    check(TOOLS(PL_REPLY_APERTUS), "<|tools_prefix|>[{\"f\": 1}]<|tools_suffix|>",
+          "<|tools_prefix|>[{\"f\": 1}]<|tools_suffix|>");
+    check(TOOLS(PL_REPLY_APERTUS), "<|inner_prefix|>hm<|inner_suffix|>ok", "(hm)ok");
+    check(TOOLS(PL_REPLY_GIGACHAT), "<|function_call|>{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "<f {\"a\": 1}>");
+    check(TOOLS(PL_REPLY_LLAMA), "<|python_start|>[f(a=1), g(b=\"x\")]<|python_end|>", "<f {\"a\":1}><g {\"b\":\"x\"}>");
+    check(TOOLS(PL_REPLY_JAMBA),
+          "<tool_calls>\n{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"g\", \"arguments\": {}}\n</tool_calls>",
+          "<f {}><g {}>"); /* MiniMax M1 */
+    check(TOOLS(PL_REPLY_JSON), "<|channel>thought\nhm<channel|>ok", "(hm)ok");
+}
+
+/* Whether `out` begins as expected and goes on, where the reply was cut in a mark, with the reply's last bytes as text. */
+static bool came_through(const char *expected, const char *reply, size_t len, const struct pl_buf *out) {
+    const char *got = pl_buf_cstr(out);
+    size_t open = out->len > 0 && got[out->len - 1] == '>' ? out->len - 1 : out->len;
+    if (strncmp(expected, got, open) == 0) return true;
+    for (size_t n = 0; n <= out->len && strncmp(expected, got, n) == 0; n++) {
+        for (size_t end = open; end <= out->len; end++) {
+            if (n > end || end - n > len || strchr("<\n", got[n]) == NULL) continue;
+            if (memcmp(reply + len - (end - n), got + n, end - n) == 0) return true;
+        }
+    }
+    return out->len == len && memcmp(reply, got, len) == 0;
+}
+
+/* A reply that ends anywhere: until a name was read all of it is text, afterwards what came stands. */
+static void ends_anywhere(void **state) {
+    (void)state;
+    json_t *tools = json_loads(TEXT_TOOLS, 0, NULL);
+    for (size_t i = 0; i < PL_COUNT_OF(samples); i++) {
+        struct pl_reply_options o = TOOLS(samples[i].kind);
+        o.tools_json = tools;
+        for (size_t len = 1; len < strlen(samples[i].reply); len++) {
+            struct seen s = {0};
+            assert_int_equal(parse(&o, samples[i].reply, len, 3, 3, &s), PL_OK);
+            if (!came_through(samples[i].expected, samples[i].reply, len, &s.out))
+                fail_msg("'%.*s' gives '%s'", (int)len, samples[i].reply, pl_buf_cstr(&s.out));
+            pl_buf_deinit(&s.out);
+        }
+    }
+    json_decref(tools);
+}
+
+static void add_solid(struct pl_buf *b, const char *text, size_t len) {
+    for (size_t i = 0; i < len; i++)
+        if (strchr(" \t\r\n", text[i]) == NULL) pl_buf_add_char(b, text[i]);
+}
+
+/* Marks and what stands between them in any order, cut differently: the same parts, and without a call all of it as text. */
+static void any_order(void **state) {
+    (void)state;
+    static const char *const others[] = {
+        "f",  "weather", "\n",  " ",       "{", "}",  "[",  "]",   "\"name\": \"f\"", ", ", "\"arguments\": ", "{\"a\": 1}",
+        "so", "f(a=1)",  "```", "```json", "<", "</", ":0", "True"};
+    uint64_t seed = 7;
+    for (int k = 0; k < PL_REPLY_KINDS; k++) {
+        const struct pl_reply_tags *t = pl_reply_tags((enum pl_reply_kind)k);
+        const char *marks[] = {"<tool_call>",      "</tool_call>",      "[TOOL_CALLS]", "[ARGS]",        "<|tools_prefix|>",
+                               "<|tools_suffix|>", "<|function_call|>", "<tool_calls>", "</tool_calls>", "<|channel|>"};
+        const char *tags[] = {
+            t == NULL ? NULL : t->section,   t == NULL ? NULL : t->end_section, t == NULL ? NULL : t->call,
+            t == NULL ? NULL : t->end_name,  t == NULL ? NULL : t->end_call,    t == NULL ? NULL : t->key,
+            t == NULL ? NULL : t->end_key,   t == NULL ? NULL : t->value,       t == NULL ? NULL : t->end_value,
+            t == NULL ? NULL : t->end_quote, t == NULL ? NULL : t->quote,       t == NULL ? NULL : t->text_key};
+        struct pl_reply_options o = {.kind = (enum pl_reply_kind)k, .tools = true, .names = names, .name_count = 2};
+        for (int round = 0; round < 400; round++) {
+            struct pl_buf text = {0}, in = {0}, out = {0};
+            struct seen whole = {0}, cut = {0};
+            for (uint64_t n = 1 + round % 14; n > 0; n--) {
+                seed = seed * 6364136223846793005u + 1442695040888963407u;
+                size_t which = (size_t)(seed >> 33);
+                const char *piece = which % 2 == 0 ? others[which / 3 % PL_COUNT_OF(others)]
+                                    : t != NULL    ? tags[which / 3 % PL_COUNT_OF(tags)]
+                                                   : marks[which / 3 % PL_COUNT_OF(marks)];
+                if (piece != NULL) pl_buf_add_c(&text, piece);
+            }
+            assert_int_equal(parse(&o, pl_buf_cstr(&text), text.len, text.len, text.len, &whole), PL_OK);
+            assert_int_equal(parse(&o, pl_buf_cstr(&text), text.len, 1 + (size_t)round % 5, 1, &cut), PL_OK);
+            if (strcmp(pl_buf_cstr(&whole.out), pl_buf_cstr(&cut.out)) != 0)
+                fail_msg("'%s' whole '%s' cut '%s'", pl_buf_cstr(&text), pl_buf_cstr(&whole.out), pl_buf_cstr(&cut.out));
+            add_solid(&in, pl_buf_cstr(&text), text.len);
+            add_solid(&out, pl_buf_cstr(&whole.out), whole.out.len);
+            if (!whole.called && k != PL_REPLY_HARMONY && strcmp(pl_buf_cstr(&in), pl_buf_cstr(&out)) != 0)
+                fail_msg("'%s' of kind %d became '%s'", pl_buf_cstr(&text), k, pl_buf_cstr(&whole.out));
+            pl_buf_deinit(&text);
+            pl_buf_deinit(&in);
+            pl_buf_deinit(&out);
+            pl_buf_deinit(&whole.out);
+            pl_buf_deinit(&cut.out);
+        }
+    }
+}
+
+/* Values beyond what is held back until their end. */
+static void huge(void **state) {
+    (void)state;
+    enum { BYTES = 5 << 20 };
+    static const char before[] = "<tool_call>f<arg_key>a</arg_key><arg_value>", after[] = "</arg_value></tool_call>so";
+    struct pl_reply_options o = TOOLS(PL_REPLY_ARG_KEY);
+    for (int list = 0; list < 2; list++) {
+        struct pl_buf in = {0};
+        struct seen s = {0};
+        pl_buf_add_c(&in, before);
+        pl_buf_add_c(&in, list ? "[\"" : "");
+        for (int i = 0; i < BYTES; i++) pl_buf_add_char(&in, 'x');
+        pl_buf_add_c(&in, list ? "\"]" : "");
+        pl_buf_add_c(&in, after);
+        assert_int_equal(parse(&o, in.data, in.len, 64 << 10, 1, &s), PL_OK);
+        assert_int_equal(s.out.len, BYTES + strlen("<f {\"a\": \"\"}>so") + (list ? 2 : 0));
+        assert_string_equal(s.out.data + s.out.len - (list ? 6 : 5), list ? "\"]}>so" : "\"}>so");
+        pl_buf_deinit(&in);
+        pl_buf_deinit(&s.out);
+    }
+}
+
 /* The name on the first line, as GLM-4 writes it. */
 static void glm(void **state) {
     (void)state;
@@ -310,6 +517,8 @@ static void reasoning(void **state) {
     assert_null(pl_reply_opens_reasoning("<think> so", 10));
     assert_string_equal(pl_reply_opens_reasoning("a<think>\n", 9), "</think>");
     assert_string_equal(pl_reply_opens_reasoning("[THINK]", 7), "[/THINK]");
+    assert_string_equal(pl_reply_opens_reasoning("Here are my reasoning steps:\n", 29), "[BEGIN FINAL RESPONSE]");
+    check(o, "Here are my reasoning steps:\none", "Here are my reasoning steps:\none"); /* the prompt's words only */
     o.in_reasoning = "</think>";
     check(o, "hm\n</think>\n\nhi", "(hm)hi");
     o.tools = true;
@@ -336,6 +545,9 @@ static void formats(void **state) {
                  {"{{ tools }}<function_calls>", PL_REPLY_OLMO, true},
                  {"<start_of_turn><start_function_call>", PL_REPLY_FUNCTIONGEMMA, false},
                  {"<|observation|>", PL_REPLY_GLM, false},
+                 {"{{ tools }}<|observation|><tool_call><arg_key>", PL_REPLY_ARG_KEY, true},
+                 {"{{ tools }}<|tool_calls_section_begin|>", PL_REPLY_KIMI, true},
+                 {"{{ tools }}<minimax:tool_call>", PL_REPLY_MINIMAX, true},
                  {"<|im_start|>", PL_REPLY_JSON, false},
                  {"", PL_REPLY_JSON, false}};
     for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
@@ -345,7 +557,9 @@ static void formats(void **state) {
     }
     assert_true(pl_reply_is_mark("[TOOL_CALLS]", 12));
     assert_true(pl_reply_is_mark("<|END_ACTION|>", 14));
+    assert_true(pl_reply_is_mark("<|channel>", 10)); /* of a mark that goes on */
     assert_false(pl_reply_is_mark("<|im_end|>", 10));
+    assert_false(pl_reply_is_mark("</s>", 4));
     assert_false(pl_reply_is_mark("", 0));
 }
 
@@ -370,19 +584,12 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),
-        cmocka_unit_test(llama_and_json),
-        cmocka_unit_test(mistral),
-        cmocka_unit_test(gemma),
-        cmocka_unit_test(qwen_xml),
-        cmocka_unit_test(deepseek),
-        cmocka_unit_test(harmony),
-        cmocka_unit_test(reasoning),
-        cmocka_unit_test(wrapped),
-        cmocka_unit_test(bodies),
-        cmocka_unit_test(glm),
-        cmocka_unit_test(formats),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(hermes),        cmocka_unit_test(llama_and_json), cmocka_unit_test(mistral),
+        cmocka_unit_test(gemma),         cmocka_unit_test(qwen_xml),       cmocka_unit_test(deepseek),
+        cmocka_unit_test(harmony),       cmocka_unit_test(reasoning),      cmocka_unit_test(wrapped),
+        cmocka_unit_test(bodies),        cmocka_unit_test(tagged),         cmocka_unit_test(listed),
+        cmocka_unit_test(ends_anywhere), cmocka_unit_test(any_order),      cmocka_unit_test(huge),
+        cmocka_unit_test(glm),           cmocka_unit_test(formats),        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
