@@ -31,9 +31,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct param_error pe = {0};
     json_t *body = NULL;
     if (size < 1) return 0;
-    server.traits.tools = (data[0] & 128) != 0 ? TOOLS_VARIABLE : TOOLS_DESCRIBED;
+    server.traits.tools = (data[0] & 128) != 0 ? PL_TOOLS_VARIABLE : PL_TOOLS_DESCRIBED;
     server.traits.system = server.traits.calls = server.traits.results = (data[0] & 32) != 0;
-    server.null_content = server.call_args = (data[0] & 64) != 0;
+    server.traits.null_content = server.call_args = (data[0] & 64) != 0;
     server.call_fence = (data[0] & 4) != 0;
     job.params.reply.kind = (enum pl_reply_kind)(data[0] >> 3 & 7);
     struct pl_buf text = {0};

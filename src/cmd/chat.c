@@ -1,6 +1,7 @@
 #include "cmd/chat.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cmd/out.h"
@@ -88,10 +89,33 @@ static enum pl_status prefill(struct pl_chat *c, const struct pl_ids *ids, struc
     return PL_OK;
 }
 
+static void tell(struct pl_chat_shown *shown, uint32_t rewritten) {
+    uint32_t fresh = rewritten & ~shown->told;
+    for (uint32_t one = 1; one <= fresh; one *= 2)
+        if ((fresh & one) != 0) fprintf(stderr, "plumb: the chat template shows no %s\n", pl_traits_missing_text(one));
+    shown->told |= rewritten;
+}
+
+enum pl_status pl_chat_encode(struct plumb_engine *e, struct pl_chat_shown *shown, const json_t *messages,
+                              struct pl_ids *ids, struct pl_err *err) {
+    if (!shown->read) pl_engine_chat_traits(e, &shown->traits);
+    shown->read = true;
+    json_t *own = json_deep_copy(messages), *shaped = NULL;
+    uint32_t rewritten = 0;
+    bool ok = own != NULL && pl_traits_apply(&shown->traits, &own, &rewritten) == PL_OK;
+    if (ok) shaped = pl_traits_messages(&shown->traits, own);
+    json_decref(own);
+    if (shaped == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for the messages");
+    tell(shown, rewritten);
+    enum pl_status s = pl_engine_chat_encode(e, shaped, NULL, true, NULL, ids, err);
+    json_decref(shaped);
+    return s;
+}
+
 static enum pl_status answer(struct pl_chat *c, struct pl_err *err) {
     struct pl_ids ids = {0};
     pl_buf_clear(&c->answer);
-    enum pl_status s = pl_engine_chat_encode(c->engine, c->messages, NULL, true, NULL, &ids, err);
+    enum pl_status s = pl_chat_encode(c->engine, &c->shown, c->messages, &ids, err);
     if (s == PL_OK && ids.len == 0) s = pl_err_set(err, __FILE__, __LINE__, PL_INVALID, "the chat template gave no text");
     if (s == PL_OK) s = prefill(c, &ids, err);
     pl_ids_deinit(&ids);

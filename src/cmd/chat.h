@@ -5,8 +5,16 @@
 
 #include "cmd/common.h"
 
+/* What the model's template shows, and what of it was told already. */
+struct pl_chat_shown {
+    struct pl_traits traits;
+    uint32_t told;
+    bool read;
+};
+
 struct pl_chat {
     struct plumb_engine *engine;
+    struct pl_chat_shown shown;
     struct plumb_session *session;
     json_t *messages;
     struct plumb_sampling *sampling;
@@ -19,6 +27,11 @@ struct pl_chat {
     enum plumb_finish finish;
     struct pl_buf answer;
 };
+
+/* Tokens of the messages, put into what the template can show (chat/traits.h); what had to be rewritten is told on stderr
+ * once. The messages stay as they are. ids is appended to. */
+enum pl_status pl_chat_encode(struct plumb_engine *e, struct pl_chat_shown *shown, const json_t *messages,
+                              struct pl_ids *ids, struct pl_err *err) PL_MUST_CHECK;
 
 enum pl_status pl_chat_init(struct pl_chat *c, struct plumb_engine *e, struct plumb_sampling *s,
                             struct pl_err *err) PL_MUST_CHECK;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cmd/chat.h"
 #include "cmd/cmd.h"
 #include "cmd/common.h"
 #include "cmd/interrupt.h"
@@ -62,12 +63,13 @@ static enum pl_status encode_prompt(struct generate *g, struct pl_err *err) {
     PL_TRY(pl_engine_need_text(g->engine, err));
     enum pl_status s = PL_OK;
     if (g->chat) {
+        struct pl_chat_shown shown = {0};
         json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", pl_buf_cstr(text), text->len);
         if (messages == NULL)
             s = pl_err_set(err, __FILE__, __LINE__, PL_INVALID,
                            "the prompt is not valid UTF-8, which a chat message must be");
         else
-            s = pl_engine_chat_encode(g->engine, messages, NULL, true, NULL, &g->prompt_ids, err);
+            s = pl_chat_encode(g->engine, &shown, messages, &g->prompt_ids, err);
         json_decref(messages);
     } else {
         struct pl_encode_options opt = {.add_special = true, .parse_special = true};

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "chat/template.h"
+#include "chat/traits.h"
 #include "kv/tables.h"
 #include "model/model.h"
 #include "plumb.h"
@@ -161,6 +162,9 @@ enum pl_status pl_engine_render(struct plumb_engine *e, const json_t *messages, 
 enum pl_status pl_engine_chat_encode(struct plumb_engine *e, const json_t *messages, const json_t *tools,
                                      bool generation_prompt, const json_t *extra, struct pl_ids *ids,
                                      struct pl_err *err) PL_MUST_CHECK;
+
+/* What the model's template shows, tried out (chat/traits.h). Also parses it, for several threads to use. */
+void pl_engine_chat_traits(struct plumb_engine *e, struct pl_traits *out);
 
 /* Texts of the special tokens that templates name; NULL entries are left out. */
 struct pl_chat_specials {

@@ -116,3 +116,14 @@ enum pl_status pl_engine_chat_encode(struct plumb_engine *e, const json_t *messa
     pl_rendered_deinit(&r);
     return s;
 }
+
+static enum pl_status render_for_traits(void *user, const json_t *messages, const json_t *tools, struct pl_rendered *out,
+                                        struct pl_err *err) {
+    return pl_engine_render(user, messages, tools, true, NULL, out, err);
+}
+
+void pl_engine_chat_traits(struct plumb_engine *e, struct pl_traits *out) {
+    struct pl_str source = {"", 0};
+    (void)pl_engine_chat_template(e, true, &source);
+    pl_traits_read(out, source, render_for_traits, e);
+}

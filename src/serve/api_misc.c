@@ -213,7 +213,7 @@ enum MHD_Result handle_props(struct exchange *x) {
                                  pl_ops_describe(e->ops), "build", plumb_build_id(), "fingerprint",
                                  pl_engine_fingerprint_json(e), "total_slots", (int)n.max_running, "n_ctx", (int)e->context,
                                  "kv_pages", (int)n.page_count, "chat_template", tmpl.data, tmpl.len, "chat_template_shows",
-                                 traits_json(&s->traits), "default_generation_settings", "n_ctx", (int)e->context));
+                                 pl_traits_json(&s->traits), "default_generation_settings", "n_ctx", (int)e->context));
 }
 
 enum MHD_Result handle_slots(struct exchange *x) {

@@ -239,11 +239,16 @@ enum pl_status chat_request_check(const struct pl_server *s, struct chat_request
         json_decref(q->tools);
         q->tools = NULL;
     }
-    enum tools_place place = s->traits.tools;
-    if (q->tools != NULL && place == TOOLS_DESCRIBED && describe_tools(q) != PL_OK)
+    enum pl_tools_place place = s->traits.tools;
+    if (q->tools != NULL && place == PL_TOOLS_DESCRIBED && describe_tools(q) != PL_OK)
         return param_bad(pe, "tools", PL_NO_MEMORY, "no memory for the tools");
-    if (q->tools != NULL && place != TOOLS_DESCRIBED && place != TOOLS_VARIABLE) PL_TRY(traits_place_tools(s, q, pe));
-    return traits_apply(s, q, pe);
+    bool system = place != PL_TOOLS_DESCRIBED && place != PL_TOOLS_VARIABLE;
+    if (q->tools != NULL && system && pl_traits_place_tools(&s->traits, q->messages, q->tools) != PL_OK)
+        return param_bad(pe, "tools", PL_NO_MEMORY, "no memory for the tools");
+    uint32_t rewritten;
+    if (pl_traits_apply(&s->traits, &q->messages, &rewritten) != PL_OK)
+        return param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    return PL_OK;
 }
 
 /* ---------- rendering ---------- */
@@ -295,8 +300,8 @@ static enum pl_status continue_final(const struct chat_request *q, struct pl_ren
 
 static enum pl_status render_once(const struct pl_server *s, const struct chat_request *q, struct pl_rendered *out,
                                   struct param_error *pe) {
-    const json_t *tools = s->traits.tools == TOOLS_VARIABLE ? q->tools : NULL;
-    json_t *messages = traits_messages(&s->traits, q->messages);
+    const json_t *tools = s->traits.tools == PL_TOOLS_VARIABLE ? q->tools : NULL;
+    json_t *messages = pl_traits_messages(&s->traits, q->messages);
     if (messages == NULL) return param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
     enum pl_status st = pl_engine_render(s->engine, messages, tools, !q->no_generation_prompt, q->extra, out, &pe->err);
     json_decref(messages);
@@ -340,8 +345,8 @@ static enum pl_status keep_names(const json_t *tools, struct pl_reply_options *o
 static enum pl_status setup_reply(const struct pl_server *s, const struct chat_request *q, const struct pl_rendered *r,
                                   struct job *j, struct param_error *pe) {
     struct pl_reply_options *o = &j->params.reply;
-    *o = (struct pl_reply_options){.kind = q->tools != NULL && s->traits.tools == TOOLS_DESCRIBED ? PL_REPLY_JSON
-                                                                                                  : s->reply_kind,
+    *o = (struct pl_reply_options){.kind = q->tools != NULL && s->traits.tools == PL_TOOLS_DESCRIBED ? PL_REPLY_JSON
+                                                                                                     : s->traits.kind,
                                    .tools = q->tools != NULL,
                                    .reasoning = !q->no_reasoning,
                                    .in_reasoning = pl_reply_opens_reasoning(pl_buf_cstr(&r->text), r->text.len),

@@ -535,24 +535,20 @@ static const char *base_name(const char *path) {
 
 /* How the model's template treats tools; it is parsed here, once, before several threads may ask for it. */
 static void read_template(struct pl_server *s) {
-    static const char *const none[] = {"content is none", "content'] is none", "content\"] is none", "content == none"};
     struct pl_str t = {"", 0};
     struct pl_err err = {0};
     struct pl_rendered out = {0};
     (void)pl_engine_chat_template(s->engine, true, &t);
-    bool knows;
-    s->reply_kind = pl_reply_format(t.data, t.len, &knows);
-    s->traits.tools = knows ? TOOLS_VARIABLE : TOOLS_DESCRIBED;
     s->call_args = t.len > 0 && memmem(t.data, t.len, "[ARGS]", 6) != NULL;
     s->call_fence = t.len > 0 && memmem(t.data, t.len, "```json", 7) != NULL;
-    for (size_t i = 0; i < PL_COUNT_OF(none) && t.len > 0; i++)
-        s->null_content |= memmem(t.data, t.len, none[i], strlen(none[i])) != NULL;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "x");
     if (messages != NULL && pl_engine_render(s->engine, messages, NULL, true, NULL, &out, &err) != PL_OK)
         pl_log(PL_LOG_INFO, "chat is refused until this is mended: %s", err.text);
     pl_rendered_deinit(&out);
     json_decref(messages);
-    traits_read(s);
+    pl_engine_chat_traits(s->engine, &s->traits);
+    for (uint32_t one = 1, missing = pl_traits_missing(&s->traits); one <= missing; one *= 2)
+        if ((missing & one) != 0) pl_log(PL_LOG_INFO, "the chat template shows no %s", pl_traits_missing_text(one));
 }
 
 enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_options *opt, struct pl_server **out,

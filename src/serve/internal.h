@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "chat/reply.h"
+#include "chat/traits.h"
 #include "engine/engine.h"
 #include "serve/serve.h"
 #include "serve/stops.h"
@@ -27,16 +28,6 @@ struct server_counts {
 enum { WITNESS_KEPT = 256, QUEUE_DEFAULT = 256 }; /* the latter as the service has it */
 struct witness_record;
 
-/* Where a template takes tools from: nowhere (a system text describes them), its variable `tools`, or the key `tools` of
- * the system message, as text or as the list. */
-enum tools_place { TOOLS_DESCRIBED, TOOLS_VARIABLE, TOOLS_SYSTEM_TEXT, TOOLS_SYSTEM_LIST };
-struct template_traits { /* what it shows; traits.c */
-    bool system, calls, results;
-    bool observations; /* calls and results as GLM-4 has them */
-    bool parts;        /* content as a list of parts only */
-    enum tools_place tools;
-};
-
 struct pl_server {
     struct plumb_engine *engine;
     const struct pl_tokenizer *tokenizer;
@@ -46,9 +37,7 @@ struct pl_server {
     struct server_counts counts;
     struct pl_constraint_vocab *vocab;
     char *model_name;
-    enum pl_reply_kind reply_kind; /* how this model writes tool calls */
-    struct template_traits traits;
-    bool null_content;          /* its template tells calls by content that is none */
+    struct pl_traits traits;    /* what its template shows, and how it writes calls */
     bool call_args, call_fence; /* Mistral: name[ARGS]{..}; DeepSeek: arguments in a fence */
     uint64_t started_unix, started_ns;
     _Atomic bool draining;
@@ -239,12 +228,6 @@ enum pl_status chat_request_render(const struct pl_server *s, struct chat_reques
 /* Every message in the form templates expect: content one string, arguments objects. (messages.c) */
 enum pl_status messages_normalise(const struct pl_server *s, json_t *messages, struct param_error *pe) PL_MUST_CHECK;
 
-/* traits.c: reads s->traits (whose tools say whether the template speaks of them); messages and tools in what it shows. */
-void traits_read(struct pl_server *s);
-enum pl_status traits_apply(const struct pl_server *s, struct chat_request *q, struct param_error *pe) PL_MUST_CHECK;
-enum pl_status traits_place_tools(const struct pl_server *s, struct chat_request *q, struct param_error *pe) PL_MUST_CHECK;
-json_t *traits_messages(const struct template_traits *t, json_t *messages); /* for the template; NULL: no memory */
-json_t *traits_json(const struct template_traits *t);
 /* Writes the grammar of the answer into the job's parameters. q may be NULL. (format.c) */
 enum pl_status answer_grammar(const struct chat_request *q, const json_t *grammar, struct job *j,
                               struct param_error *pe) PL_MUST_CHECK;

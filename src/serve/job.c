@@ -178,7 +178,7 @@ static void on_reasoning(void *user, const char *data, size_t len) {
 static void make_call_id(struct job *j, char out[40]) {
     static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     uint64_t n = ++j->server->next_id;
-    if (j->server->reply_kind == PL_REPLY_MISTRAL) {
+    if (j->server->traits.kind == PL_REPLY_MISTRAL) {
         for (int i = 8; i >= 0; i--, n /= 62) out[i] = digits[n % 62];
         out[9] = '\0';
     } else {

@@ -49,7 +49,7 @@ static enum pl_status content_string(const struct pl_server *s, size_t i, json_t
     const char *role = json_string_value(json_object_get(m, "role"));
     if (!calls && strcmp(role, "assistant") != 0)
         return param_bad(pe, "messages", PL_INVALID, "message %zu (%.40s) has no content", i, role);
-    json_t *empty = calls && s->null_content ? json_null() : json_string("");
+    json_t *empty = calls && s->traits.null_content ? json_null() : json_string("");
     return json_object_set_new(m, "content", empty) == 0
                ? PL_OK
                : param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 from tests.cmd.support import PLUMB, path, run, tiny
+from tests import tiny_chat_model
 from tests.tap import case, main
 
 MODEL = tiny()
@@ -37,6 +38,31 @@ def a_conversation_reuses_its_prefix():
     out = chat("hello\nthe other hand\n")
     reused = [int(n) for n in re.findall(rb"\((\d+) reused\)", out.stderr)]
     assert len(reused) == 2 and reused[0] == 0 and reused[1] > 5, out.stderr
+
+
+def with_template(template):
+    """The tiny model with a chat template of ours."""
+    folder = path("template")
+    kept, tiny_chat_model.TEMPLATE = tiny_chat_model.TEMPLATE, template
+    tiny_chat_model.write(folder)
+    tiny_chat_model.TEMPLATE = kept
+    return folder
+
+
+@case
+def what_a_template_cannot_show_is_rewritten_and_told_once():
+    refuses = with_template("{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+                            "<{{ m.role }}>{{ m.content }}{% endfor %}")
+    told = b"the chat template shows no system messages: they begin the user's message that follows"
+    asked = run("run", refuses, *FIXED, "--system", "be kind", stdin=b"hello\nhello\n", check=0)
+    plain = run("run", refuses, *FIXED, "-p", "be kind\n\nhello", check=0)
+    assert asked.stdout.startswith(plain.stdout) and asked.stderr.count(told) == 1, asked
+    assert told not in plain.stderr, plain
+    parts = with_template("{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}")
+    whole = run("run", parts, *FIXED, "-p", "hello", check=0)
+    assert whole.stdout == run("generate", "-m", parts, "-n", 12, "--temp", "0", *BAN, "-p", "hello", "--chat", check=0).stdout + b"\n"
+    same = with_template("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    assert run("run", same, *FIXED, "-p", "hello", check=0).stdout == whole.stdout
 
 
 @case
