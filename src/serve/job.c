@@ -287,10 +287,11 @@ static void fail_job(struct job *j, const struct pl_err *why) {
     if (j->params.stream) api_shape(j->api)->stream_error(j, http_status(j->server, why->status), why->text);
 }
 
-/* What was made while memory ran out is not whole: what a stream got of it since it had `sent` bytes is taken back. */
-static void fail_starved(struct job *j, size_t sent) {
+/* What was made while memory ran out is not whole: what a stream got of it since it had `sent` bytes is taken back, and the
+ * error told instead; where the job failed meanwhile its own is told again. */
+static void fail_starved(struct job *j, size_t sent, bool failed_before) {
     struct pl_err why = {0};
-    if (!pl_json_starved() && pl_buf_ok(&j->out)) return;
+    if (failed_before || (!pl_json_starved() && pl_buf_ok(&j->out))) return;
     pl_json_watch();
     j->out.failed = false;
     if (j->out.len > sent) {
@@ -298,6 +299,8 @@ static void fail_starved(struct job *j, size_t sent) {
         j->out.data[sent] = '\0';
     }
     (void)pl_err_set(&why, __FILE__, __LINE__, PL_NO_MEMORY, "no memory for the answer");
+    if (j->failed && j->params.stream)
+        api_shape(j->api)->stream_error(j, http_status(j->server, j->err.status), j->err.text);
     fail_job(j, &why);
 }
 
@@ -351,6 +354,7 @@ static void on_event(void *user, const struct pl_event *e) {
     pthread_mutex_lock(&j->lock);
     struct choice *c = &j->choices[ref->index];
     const size_t sent = j->out.len;
+    const bool failed_before = j->failed;
     pl_json_watch();
     switch (e->kind) {
     case PL_EVENT_PROMPT: on_prompt_token(j, c, e); break;
@@ -363,7 +367,7 @@ static void on_event(void *user, const struct pl_event *e) {
     bool last = e->kind == PL_EVENT_END || e->kind == PL_EVENT_ERROR;
     if (last) count_end(j, c, e);
     if (last && --j->open == 0) finish_job(j);
-    fail_starved(j, sent);
+    fail_starved(j, sent, failed_before);
     if (j->params.stream ? j->out.len > j->out_sent || j->ready : j->ready) wake(j);
     pthread_mutex_unlock(&j->lock);
     if (last) job_unref(j);
@@ -453,7 +457,7 @@ enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) 
         const size_t sent = j->out.len;
         if (j->params.stream) {
             api_shape(j->api)->stream_begin(j);
-            fail_starved(j, sent);
+            fail_starved(j, sent, false);
         } else if (!j->ready) {
             j->suspended = true;
             MHD_suspend_connection(x->connection);
