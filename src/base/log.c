@@ -7,7 +7,6 @@
 #include "base/progress.h"
 #include "base/str.h"
 
-static const enum pl_log_level log_level = PL_LOG_WARN; /* what is shown: this and what is graver */
 static void (*log_sink)(const char *, void *);
 static void *log_user;
 static _Atomic bool progress_shown, progress_below; /* below the line of the cursor */
@@ -21,17 +20,6 @@ const char *pl_log_progress_wipe(void) {
 void pl_log_set_sink(void (*fn)(const char *, void *), void *user) {
     log_sink = fn;
     log_user = user;
-}
-
-static void emit(const char *fmt, va_list ap) {
-    char line[2048];
-    int n = snprintf(line, sizeof line, "plumb: ");
-    vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
-    pl_text_clean(line);
-    if (log_sink != NULL)
-        log_sink(line, log_user);
-    else
-        fprintf(stderr, "%s%s\n", pl_log_progress_wipe(), line);
 }
 
 void pl_log_progress_line(const char *text) {
@@ -62,17 +50,16 @@ bool pl_log_text_is_open(void) { return atomic_load(&text_open); }
 bool pl_log_progress_shown(void) { return atomic_load(&progress_shown); }
 void pl_log_progress_end(void) { fputs(pl_log_progress_wipe(), stderr); }
 
-void pl_log(enum pl_log_level level, const char *fmt, ...) {
-    if (level > log_level) return;
+void pl_log(const char *fmt, ...) {
+    char line[2048];
+    int n = snprintf(line, sizeof line, "plumb: ");
     va_list ap;
     va_start(ap, fmt);
-    emit(fmt, ap);
+    vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
     va_end(ap);
-}
-
-void pl_log_always(const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    emit(fmt, ap);
-    va_end(ap);
+    pl_text_clean(line);
+    if (log_sink != NULL)
+        log_sink(line, log_user);
+    else
+        fprintf(stderr, "%s%s\n", pl_log_progress_wipe(), line);
 }

@@ -158,8 +158,8 @@ static enum pl_status open_ops(struct inspect *in, struct pl_ops **out, struct p
     enum pl_status s = pl_ops_create(&oo, out, err);
     bool chosen = e->backend == NULL || strcmp(e->backend, "auto") == 0;
     if (s == PL_OK || !chosen || oo.backend == PL_BACKEND_CPU || oo.device != 0) return s;
-    pl_log_always("%s cannot be used, so these are the CPU's kernels, which --backend cpu takes: %s",
-                  pl_backend_name(oo.backend), err->text);
+    pl_log("%s cannot be used, so these are the CPU's kernels, which --backend cpu takes: %s", pl_backend_name(oo.backend),
+           err->text);
     *err = (struct pl_err){0};
     oo.backend = PL_BACKEND_CPU;
     return pl_ops_create(&oo, out, err);
@@ -169,8 +169,8 @@ static enum pl_status gather(struct inspect *in, struct pl_err *err) {
     struct pl_ops *ops = NULL;
     PL_TRY(open_ops(in, &ops, err));
     in->backend = pl_backend_name(pl_ops_backend(ops));
-    pl_log_always("kernel backend: %s", pl_ops_describe(ops));
-    if (pl_ops_forced(ops)[0] != 0) pl_log_always("kernels: %s", pl_ops_forced(ops));
+    pl_log("kernel backend: %s", pl_ops_describe(ops));
+    if (pl_ops_forced(ops)[0] != 0) pl_log("kernels: %s", pl_ops_forced(ops));
     in->info = pl_engine_info(in->engine);
     in->metadata = metadata_json(in->engine->file);
     in->dtypes = dtypes_json(in->engine->file, &in->engine->config, ops);

@@ -20,7 +20,7 @@ static void *open_in(const char *folder, const char *const *names) {
             if (n < 0 || (size_t)n >= sizeof path || access(path, R_OK) != 0) continue;
             void *h = dlopen(path, RTLD_NOW | RTLD_LOCAL);
             if (h != NULL) return h;
-            pl_log(PL_LOG_WARN, "%s was found but does not load: %s", path, dlerror());
+            pl_log("%s was found but does not load: %s", path, dlerror());
         }
     }
     return NULL;

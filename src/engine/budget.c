@@ -142,11 +142,10 @@ static enum pl_status choose_kv(struct plumb_engine *e, struct pl_err *err) {
         (struct pl_kv_shape){.page_count = pages, .page_tokens = page, .dtype = dtype, .state_slots = e->max_sessions};
     pl_model_cache_shape(&e->config, &e->kv_shape);
     if (pl_is_kv8(dtype) && e->kv_shape.value_dim > 0) { /* whose keys hold the values too: it stays whole */
-        pl_log_always("KV cache: f16, not %s: a latent cache is kept in 16 bits", name);
+        pl_log("KV cache: f16, not %s: a latent cache is kept in 16 bits", name);
         e->kv_shape.dtype = PL_F16;
     } else if (dtype == PL_K8V4 && e->kv_shape.head_dim % pl_kv_multiple(dtype) != 0) {
-        pl_log_always("KV cache: int8, not k8v4: heads of %zu are no multiple of %zu", e->kv_shape.head_dim,
-                      pl_kv_multiple(dtype));
+        pl_log("KV cache: int8, not k8v4: heads of %zu are no multiple of %zu", e->kv_shape.head_dim, pl_kv_multiple(dtype));
         e->kv_shape.dtype = PL_I8;
     }
     choose_kept_states(e);

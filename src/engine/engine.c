@@ -34,7 +34,6 @@ static enum pl_status name_backend(const struct plumb_engine_options *o, enum pl
     if (o->backend == NULL || strcmp(o->backend, "auto") == 0) {
         char why[400];
         *out = o->isa != NULL ? PL_BACKEND_CPU : pl_ops_auto(why, sizeof why); /* an instruction set asks for the CPU */
-        if (o->isa == NULL) pl_log(PL_LOG_INFO, "%s", why);
         return PL_OK;
     }
     if (!pl_backend_from_name(o->backend, out))
@@ -87,8 +86,8 @@ static enum pl_status open_ops(struct plumb_engine *e, struct pl_err *err) {
     oo.isa = e->isa;
     if (has_table(oo.backend, e->opt.device, &table)) oo.attn_table = &table;
     PL_TRY(pl_ops_create(&oo, &e->ops, err));
-    if (!pl_fault("no-backend-line")) pl_log_always("kernel backend: %s", pl_ops_describe(e->ops));
-    if (pl_ops_forced(e->ops)[0] != 0) pl_log_always("kernels: %s", pl_ops_forced(e->ops));
+    if (!pl_fault("no-backend-line")) pl_log("kernel backend: %s", pl_ops_describe(e->ops));
+    if (pl_ops_forced(e->ops)[0] != 0) pl_log("kernels: %s", pl_ops_forced(e->ops));
     return PL_OK;
 }
 
@@ -171,28 +170,27 @@ static enum pl_status plan_kernels(struct plumb_engine *e, struct pl_err *err) {
 static void announce_state(const struct plumb_engine *e) {
     const struct pl_kv_shape *s = &e->kv_shape;
     if (s->state_layers == 0) return;
-    pl_log_always("recurrent state: f32, %zu slot%s of %.3f MB (%u for prefixes), %zu layer%s", s->state_slots,
-                  s->state_slots == 1 ? "" : "s", (double)pl_kv_state_bytes(s) / (double)s->state_slots * 1e-6,
-                  e->kept_states, s->state_layers, s->state_layers == 1 ? "" : "s");
-    if (s->layers == 0) pl_log_always("KV cache: none (no layer has attention): its layout and type do not matter");
+    pl_log("recurrent state: f32, %zu slot%s of %.3f MB (%u for prefixes), %zu layer%s", s->state_slots,
+           s->state_slots == 1 ? "" : "s", (double)pl_kv_state_bytes(s) / (double)s->state_slots * 1e-6, e->kept_states,
+           s->state_layers, s->state_layers == 1 ? "" : "s");
+    if (s->layers == 0) pl_log("KV cache: none (no layer has attention): its layout and type do not matter");
 }
 
 static void announce_sparse(const struct plumb_engine *e) {
     const bool cuda = pl_ops_backend(e->ops) == PL_BACKEND_CUDA;
     if (e->opt.sparse_values > 0 && e->kv_shape.layers > 0)
-        pl_log_always("attention: values whose weight is below %g are not read%s", (double)e->opt.sparse_values,
-                      cuda ? ", in decode, by kernels without tensor cores: slower than reading all"
-                           : ": slower than reading all");
+        pl_log("attention: values whose weight is below %g are not read%s", (double)e->opt.sparse_values,
+               cuda ? ", in decode, by kernels without tensor cores: slower than reading all" : ": slower than reading all");
 }
 
 static void announce_pages(const struct plumb_engine *e) {
     const struct pl_kv_shape *s = &e->kv_shape;
     bool chosen = e->opt.kv_layout == NULL || strcmp(e->opt.kv_layout, "auto") == 0;
-    pl_log_always("KV cache: %s%s, %s, %zu page%s of %zu tokens", e->dense ? "dense" : "paged", chosen ? " (auto)" : "",
-                  pl_kv_type_name(s->dtype), s->page_count, s->page_count == 1 ? "" : "s", s->page_tokens);
+    pl_log("KV cache: %s%s, %s, %zu page%s of %zu tokens", e->dense ? "dense" : "paged", chosen ? " (auto)" : "",
+           pl_kv_type_name(s->dtype), s->page_count, s->page_count == 1 ? "" : "s", s->page_tokens);
     if (s->window_page_count > 0)
-        pl_log_always("KV cache: %zu of %zu layers see %u tokens back and give pages back: %zu pages of their own",
-                      pl_kv_windowed_layers(s), s->layers, e->config.window, s->window_page_count);
+        pl_log("KV cache: %zu of %zu layers see %u tokens back and give pages back: %zu pages of their own",
+               pl_kv_windowed_layers(s), s->layers, e->config.window, s->window_page_count);
 }
 
 static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
@@ -208,8 +206,8 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
     announce_state(e);
     if (e->kv_shape.layers > 0) announce_pages(e);
     if (pl_is_kv8(e->kv_shape.dtype) && pl_ops_backend(e->ops) == PL_BACKEND_CUDA)
-        pl_log_always("KV cache: %s decodes more slowly than f16 here: its codes are widened first (docs/perf/kv.md)",
-                      pl_kv_type_name(e->kv_shape.dtype));
+        pl_log("KV cache: %s decodes more slowly than f16 here: its codes are widened first (docs/perf/kv.md)",
+               pl_kv_type_name(e->kv_shape.dtype));
     announce_sparse(e);
     PL_TRY(allocate_step(e, err));
     PL_TRY(plan_kernels(e, err));
@@ -270,8 +268,7 @@ enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plu
 
 void pl_engine_tell_written(struct plumb_engine *e) {
     struct pl_err err = {0};
-    if (pl_file_check_unchanged(e->file, &err) != PL_OK && !atomic_exchange(&e->written_told, true))
-        pl_log_always("%s", err.text);
+    if (pl_file_check_unchanged(e->file, &err) != PL_OK && !atomic_exchange(&e->written_told, true)) pl_log("%s", err.text);
 }
 
 void plumb_engine_destroy(struct plumb_engine *e) {

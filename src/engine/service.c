@@ -301,7 +301,7 @@ enum pl_status pl_service_create(struct plumb_engine *e, const struct pl_service
     bool prefixes = !opt->no_prefix_cache && !e->dense;
     if (st == PL_OK) st = service_take_states(s, prefixes);
     s->no_prefix = pl_engine_is_recurrent(e) && prefixes && s->kept.count == 0;
-    if (s->no_prefix) pl_log_always("prefix cache: off: this engine has no slots for copies of recurrent state");
+    if (s->no_prefix) pl_log("prefix cache: off: this engine has no slots for copies of recurrent state");
     if (st == PL_OK && prefixes && !s->no_prefix) st = pl_prefix_create(&e->pages, &s->tree);
     if (s->tree != NULL && e->pools.of[PL_PAGES_WINDOWED] != NULL) {
         pl_prefix_with_windows(s->tree, &e->window_pages, e->pools.window);

@@ -214,7 +214,7 @@ static void fail_step(struct pl_service *s, struct flight *f, enum pl_status st)
     const char *why = pl_ops_failure(s->engine->ops);
     (void)pl_err_set(&err, __FILE__, __LINE__, st, "the step of %u sequences failed: %s%s%.200s", f->items,
                      pl_status_text(st), why[0] != '\0' ? ": " : "", why);
-    pl_log(PL_LOG_ERROR, "%s", err.text);
+    pl_log("%s", err.text);
     f->live = false;
     if (st == PL_DEVICE) {
         s->poisoned = s->engine->poisoned = true;

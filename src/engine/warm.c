@@ -19,7 +19,7 @@ enum pl_status pl_engine_warm_up(struct plumb_engine *e, struct pl_err *err) {
     plumb_session_destroy(s);
     pl_ops_witness_reset(e->ops); /* nobody asked for these */
     if (st == PL_OK)
-        pl_log_always("warm-up: two tokens in %.2f s, so that no request waits while weights are packed",
-                      (double)(pl_clock_ns() - start) * 1e-9);
+        pl_log("warm-up: two tokens in %.2f s, so that no request waits while weights are packed",
+               (double)(pl_clock_ns() - start) * 1e-9);
     return st;
 }

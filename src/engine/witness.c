@@ -100,7 +100,7 @@ static json_t *forms_json(const struct pl_ops *ops, size_t (*rows)(const struct 
 
 static json_t *attention_json(struct plumb_engine *e) {
     struct pl_ops_attention_totals t;
-    if (pl_ops_attention_settle(e->ops) != PL_OK) pl_log(PL_LOG_WARN, "the device did not end its last step");
+    if (pl_ops_attention_settle(e->ops) != PL_OK) pl_log("the device did not end its last step");
     pl_ops_attention_totals(e->ops, &t);
     const struct {
         const char *name;

@@ -76,10 +76,9 @@ enum pl_status pl_jit_create(struct pl_device *d, const struct pl_jit_options *o
     if (st == PL_NOT_FOUND && pl_jit_pack_open(&j->pack, pl_device_info(d))) {
         snprintf(j->compiler, sizeof j->compiler, "none; shipped code by %s", j->pack.compiler);
         snprintf(j->why_not, sizeof j->why_not, "%.390s", missing.text);
-        pl_log_always(
-            "kernels: no compiler here; shipped code serves: %zu kernels for %s. The faster forms of %s are compiled "
-            "where NVRTC is: the CUDA toolkit, or pip install nvidia-cuda-nvrtc",
-            j->pack.count, j->pack.target, pl_device_info(d)->target);
+        pl_log("kernels: no compiler here; shipped code serves: %zu kernels for %s. The faster forms of %s are compiled "
+               "where NVRTC is: the CUDA toolkit, or pip install nvidia-cuda-nvrtc",
+               j->pack.count, j->pack.target, pl_device_info(d)->target);
         st = PL_OK;
     }
     if (st != PL_OK) {
@@ -172,7 +171,6 @@ static enum pl_status compile_only(const struct pl_jit *j, const struct pl_devic
                                    struct pl_err *err) {
     struct pl_buf log = {0};
     enum pl_status st = pl_device_compile(j->device, pl_device_info(j->device)->kind, NULL, src, image, &log, err);
-    if (st == PL_OK && log.len > 0) pl_log(PL_LOG_DEBUG, "compiling %s: %.500s", src->name, pl_buf_cstr(&log));
     pl_buf_deinit(&log);
     return st;
 }
@@ -203,7 +201,7 @@ static enum pl_status verify(struct pl_jit *j, const struct pl_device_source *sr
     if (exact) PL_FAIL(err, PL_INTERNAL, "%s", text);
     *stored = fresh;
     if (j->stats.differed == 1) {
-        pl_log(PL_LOG_WARN, "%s; code of OpenCL drivers is not reproducible: the fresh code runs", text);
+        pl_log("%s; code of OpenCL drivers is not reproducible: the fresh code runs", text);
     }
     return PL_OK;
 }
@@ -462,9 +460,9 @@ enum pl_status pl_jit_prepare(struct pl_jit *j, const struct pl_jit_spec *specs,
     for (size_t i = 0; i < count && st == PL_OK; i++) st = add_job(j, &specs[i], &jobs, err);
     if (st == PL_OK && jobs > 0) {
         uint64_t start = pl_clock_ns();
-        pl_log_always("compiling %zu kernel%s for %.80s", jobs, jobs == 1 ? "" : "s", pl_device_info(j->device)->target);
+        pl_log("compiling %zu kernel%s for %.80s", jobs, jobs == 1 ? "" : "s", pl_device_info(j->device)->target);
         st = run_jobs(j, jobs, err);
-        if (st == PL_OK) pl_log_always("compiled in %.1f s", (double)(pl_clock_ns() - start) / 1e9);
+        if (st == PL_OK) pl_log("compiled in %.1f s", (double)(pl_clock_ns() - start) / 1e9);
     }
     drop_unfinished(j);
     if (st == PL_OK) *compiled = jobs;

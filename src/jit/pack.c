@@ -83,9 +83,9 @@ static bool open_at(struct pl_jit_pack *p, const char *path, const struct pl_dev
     p->bytes = read_file(path, &p->len);
     if (p->bytes == NULL) return false;
     if (!is_whole(p)) {
-        pl_log(PL_LOG_WARN, "shipped kernels: %s is damaged and not used", path);
+        pl_log("shipped kernels: %s is damaged and not used", path);
     } else if (!serves(p->target, info)) {
-        pl_log(PL_LOG_WARN, "shipped kernels: %s is for %s, which %s does not run", path, p->target, info->target);
+        pl_log("shipped kernels: %s is for %s, which %s does not run", path, p->target, info->target);
     } else {
         return true;
     }
@@ -122,7 +122,7 @@ bool pl_jit_pack_find(const struct pl_jit_pack *p, const struct pl_buf *key, str
     for (size_t at = sizeof(struct head); next_entry(p, &at, &h, &k);) {
         if (h.key_bytes != key->len || memcmp(k, key->data, key->len) != 0) continue;
         if (pl_hash64(k, h.key_bytes + h.image_bytes, 0) != h.sum) {
-            pl_log(PL_LOG_WARN, "shipped kernels: an entry is damaged and not used");
+            pl_log("shipped kernels: an entry is damaged and not used");
             return false;
         }
         pl_buf_add(image, k + h.key_bytes, h.image_bytes);

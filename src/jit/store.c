@@ -26,7 +26,7 @@ struct header {
 
 static void warn_once(struct pl_jit_store *s, const char *what, const char *path) {
     if (!s->warned) {
-        pl_log(PL_LOG_WARN, "kernel cache: %s %s: %s; kernels are compiled and not stored", what, path, strerror(errno));
+        pl_log("kernel cache: %s %s: %s; kernels are compiled and not stored", what, path, strerror(errno));
     }
     s->warned = true;
 }
@@ -76,7 +76,7 @@ void pl_jit_store_open(struct pl_jit_store *s, const struct pl_jit_options *opt,
     if (opt->mode == PL_JIT_OFF) return;
     char dir[sizeof s->dir];
     if (!name_dir(opt, dir, sizeof dir)) {
-        pl_log(PL_LOG_WARN, "kernel cache: no usable folder name; kernels are compiled and not stored");
+        pl_log("kernel cache: no usable folder name; kernels are compiled and not stored");
         return;
     }
     if (!make_folders(dir)) {
@@ -167,7 +167,7 @@ bool pl_jit_store_find(struct pl_jit_store *s, const struct pl_buf *key, const c
     close(fd);
     if (verdict < 0) {
         s->stats->damaged++;
-        pl_log(PL_LOG_WARN, "kernel cache: %s is damaged: compiling again", path);
+        pl_log("kernel cache: %s is damaged: compiling again", path);
         unlink(path);
     }
     return verdict == 1;

@@ -327,7 +327,7 @@ static enum pl_status report_unused(const struct binder *d) {
     if (pl_file_kind(d->f) == PL_FILE_GGUF)
         PL_FAIL(d->err, PL_UNSUPPORTED, "tensor %s has no place in a %s model as implemented (%zu such tensor%s)",
                 PL_SHOWN_C(name), arch, count, count == 1 ? "" : "s");
-    pl_log(PL_LOG_WARN, "%s: %zu tensor%s not used by a %s model, the first is %s", pl_file_path(d->f), count,
+    pl_log("%s: %zu tensor%s not used by a %s model, the first is %s", pl_file_path(d->f), count,
            count == 1 ? " is" : "s are", arch, PL_SHOWN_C(name));
     return PL_OK;
 }

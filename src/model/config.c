@@ -157,8 +157,7 @@ enum pl_status pl_model_config_read(const struct pl_file *f, struct pl_model_con
         return st;
     }
     if (c.context_limit > 0 && c.context_limit < c.context_train) {
-        pl_log(PL_LOG_INFO,
-               "attention of this %s model scales by position from %u tokens on, which is not implemented: "
+        pl_log("attention of this %s model scales by position from %u tokens on, which is not implemented: "
                "contexts end there, not at %u",
                pl_arch_name(c.arch), c.context_limit, c.context_train);
         c.context_train = c.context_limit;

@@ -259,8 +259,8 @@ static enum pl_status read_vocab(struct reader *r, struct pl_model_config *c) {
     bool found;
     PL_TRY(read_u32(r, "vocab_size", 1, PL_VOCAB_MAX, &told, &found));
     if (told != c->vocab) /* files of resized vocabularies: the matrix is what counts */
-        pl_log(PL_LOG_WARN, "metadata key %s.vocab_size is %u but token_embd.weight has %u rows: those are used", r->arch,
-               told, c->vocab);
+        pl_log("metadata key %s.vocab_size is %u but token_embd.weight has %u rows: those are used", r->arch, told,
+               c->vocab);
     return PL_OK;
 }
 

@@ -506,7 +506,7 @@ static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) 
     if (!has_field(r->def, "attn_logit_softcapping") && r->def->query_scalar) {
         float ignored = 0; /* checked, but Gemma 3's own library does not apply it */
         PL_TRY(read_f32(r, r->root, "attn_logit_softcapping", 0, &ignored));
-        if (ignored != 0) pl_log(PL_LOG_WARN, "config.json: attn_logit_softcapping is not applied by gemma3 models");
+        if (ignored != 0) pl_log("config.json: attn_logit_softcapping is not applied by gemma3 models");
     }
     PL_TRY(read_fields(r, c));
     return read_act(r, c);
@@ -524,8 +524,7 @@ static enum pl_status read_tied(struct reader *r, const json_t *config, struct p
     bool said = (inner != NULL || outer != NULL) && !disagree;
     if (!said && pl_hf_prefix(r->f) != NULL) c->tied_embeddings = !pl_hf_has_head(r->f);
     if (!c->tied_embeddings || !pl_hf_head_differs(r->f)) return PL_OK;
-    pl_log(PL_LOG_WARN, "config.json: %s is true, but the checkpoint's lm_head.weight is not its embeddings: it is used",
-           name);
+    pl_log("config.json: %s is true, but the checkpoint's lm_head.weight is not its embeddings: it is used", name);
     c->tied_embeddings = false;
     return PL_OK;
 }

@@ -15,7 +15,7 @@ static void tell_unused(enum pl_status status, const struct pl_err *why) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     bool hidden = visible != NULL && (visible[0] == '\0' || visible[0] == '-');
     if (status == PL_NOT_FOUND || hidden || atomic_flag_test_and_set(&told)) return;
-    pl_log_always("no GPU is used: %s", why->text);
+    pl_log("no GPU is used: %s", why->text);
 }
 
 static bool present(enum pl_device_kind kind, struct pl_err *err) {

@@ -41,7 +41,7 @@ enum pl_status pl_dense_ready(struct pl_kernels *ks, struct pl_dense *dense, uin
         dense->tried = true;
         if (st != PL_OK) {
             snprintf(dense->why_not, sizeof dense->why_not, "%.250s", why.text);
-            pl_log(PL_LOG_WARN, "products of many rows run without tensor cores: %s", dense->why_not);
+            pl_log("products of many rows run without tensor cores: %s", dense->why_not);
         }
     }
     if (dense->why_not[0] != 0) return PL_OK;

@@ -83,7 +83,7 @@ bool dev_takes_expanded(struct pl_ops *o, const struct pl_attention *p, const st
     if (!pl_ops_wants_expanded(o, w, costs_of(d)) && !noted(d)) return false;
     enum pl_status st = make_kernels(d, &s, w);
     if (st == PL_OK) st = reserve(d, &s, p->heads);
-    if (st != PL_OK) pl_log(PL_LOG_WARN, "latent attention goes by the latents: %s", d->ks.err.text);
+    if (st != PL_OK) pl_log("latent attention goes by the latents: %s", d->ks.err.text);
     return st == PL_OK && !d->ks.planning; /* kernels of the other way must be noted, too */
 }
 

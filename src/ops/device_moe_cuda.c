@@ -115,7 +115,7 @@ enum pl_status dev_moe_cuda_reserve(struct dev_ops *d, const struct pl_moe *p, s
     if (st == PL_OK) {
         d->moe.dense_rows = rows;
     } else { /* slower, but it runs */
-        pl_log(PL_LOG_WARN, "experts of many rows run without unpacked weights: %s", why.text);
+        pl_log("experts of many rows run without unpacked weights: %s", why.text);
     }
     return PL_OK;
 }

@@ -217,7 +217,7 @@ void pl_kernels_reset_counts(struct pl_kernels *ks) {
         r->eager = r->graph = 0;
         if (r->values != NULL) memset(r->values, 0, PL_COUNT_WORDS * sizeof(uint32_t));
         if (r->counter.handle == NULL) continue;
-        if (pl_device_fill(ks->device, ks->stream, &r->counter, 0, &err) != PL_OK) pl_log(PL_LOG_WARN, "%s", err.text);
+        if (pl_device_fill(ks->device, ks->stream, &r->counter, 0, &err) != PL_OK) pl_log("%s", err.text);
     }
 }
 

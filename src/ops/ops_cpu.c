@@ -858,8 +858,7 @@ static enum pl_status open_cpu(struct cpu_ops *c, enum pl_isa isa, const struct 
     c->best = opt->isa == NULL || strcmp(opt->isa, "auto") == 0;
     for (int i = 0; c->best && i < PL_ISA_COUNT; i++) {
         const char *why = pl_cpu_isa_declined((enum pl_isa)i);
-        if (why != NULL)
-            pl_log(PL_LOG_WARN, "%s runs instead of %s: %s", pl_isa_name(isa), pl_isa_name((enum pl_isa)i), why);
+        if (why != NULL) pl_log("%s runs instead of %s: %s", pl_isa_name(isa), pl_isa_name((enum pl_isa)i), why);
     }
     const struct pl_pool_options pool = {.threads = opt->threads, .pin = opt->pin};
     PL_TRY(pl_cpu_create_with(isa, &pool, &c->cpu, err));

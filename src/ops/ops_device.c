@@ -21,7 +21,7 @@ static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
 
 /* A hot call failed: the text goes to the log, the status to the caller. */
 static enum pl_status report(struct dev_ops *d, enum pl_status st) {
-    if (st != PL_OK) pl_log(PL_LOG_ERROR, "%s", d->ks.err.text);
+    if (st != PL_OK) pl_log("%s", d->ks.err.text);
     return st;
 }
 static enum pl_status done(struct pl_ops *o, enum pl_op op, const struct pl_kernel *k, uint64_t bytes, enum pl_status st) {

@@ -543,12 +543,12 @@ static void read_template(struct pl_server *s) {
     s->call_fence = t.len > 0 && memmem(t.data, t.len, "```json", 7) != NULL;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "x");
     if (messages != NULL && pl_engine_render(s->engine, messages, NULL, true, NULL, &out, &err) != PL_OK)
-        pl_log(PL_LOG_INFO, "chat is refused until this is mended: %s", err.text);
+        pl_log("chat is refused until this is mended: %s", err.text);
     pl_rendered_deinit(&out);
     json_decref(messages);
     pl_engine_chat_traits(s->engine, &s->traits);
     for (uint32_t one = 1, missing = pl_traits_missing(&s->traits); one <= missing; one *= 2)
-        if ((missing & one) != 0) pl_log(PL_LOG_INFO, "the chat template shows no %s", pl_traits_missing_text(one));
+        if ((missing & one) != 0) pl_log("the chat template shows no %s", pl_traits_missing_text(one));
 }
 
 enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_options *opt, struct pl_server **out,

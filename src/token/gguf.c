@@ -173,8 +173,8 @@ static enum pl_status special_id(struct builder *b, const char *key, int64_t fal
     if (v < b->t->real_count)
         *out = (int64_t)v;
     else if (v != UINT32_MAX)
-        pl_log(PL_LOG_WARN, "%s: %s is %llu but there are %u tokens: ignored", pl_file_path(b->f), key,
-               (unsigned long long)v, b->t->real_count);
+        pl_log("%s: %s is %llu but there are %u tokens: ignored", pl_file_path(b->f), key, (unsigned long long)v,
+               b->t->real_count);
     return PL_OK;
 }
 
@@ -444,8 +444,7 @@ static enum pl_status build(struct builder *b) {
     if (pl_str_eq_c(model, "gemma4")) pre = PL_STR("gemma4");
     bool bpe = pl_str_eq_c(model, "gpt2") || pl_str_eq_c(model, "gemma4");
     if (bpe && st == PL_NOT_FOUND && !pl_str_eq_c(model, "gemma4"))
-        pl_log(PL_LOG_WARN,
-               "%s: tokenizer.ggml.pre is missing: words are cut as llama.cpp's 'default' does; convert the model again "
+        pl_log("%s: tokenizer.ggml.pre is missing: words are cut as llama.cpp's 'default' does; convert the model again "
                "for the right cuts",
                pl_file_path(b->f));
     if (bpe)

@@ -102,7 +102,7 @@ void pl_tune_or_built_in(const struct pl_device_info *d, struct pl_attn_table *o
     bool cuda = d->kind == PL_DEVICE_CUDA && strncmp(d->target, "sm_", 3) == 0;
     *out = pl_attn_built_in(d->units, d->is_cpu, cuda ? (uint32_t)atoi(d->target + 3) : 0);
     if (pl_tune_path(d, path, sizeof path, &err) != PL_OK) return;
-    if (pl_tune_load(d, path, out, &err) == PL_INVALID) pl_log(PL_LOG_WARN, "tuning table not used: %s", err.text);
+    if (pl_tune_load(d, path, out, &err) == PL_INVALID) pl_log("tuning table not used: %s", err.text);
 }
 
 static enum pl_status make_dirs(const char *path, struct pl_err *err) {
