@@ -89,9 +89,9 @@ def build_models():
 
 
 def run(test, cpu, source):
-    done = subprocess.run([QEMU, "-cpu", cpu, f"{OUT}/test_{test}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([QEMU, "-cpu", cpu, f"{OUT}/test_{test}"], capture_output=True)  # two pipes: lines stay whole
     text = done.stdout.decode()
-    assert done.returncode == 0, f"test_{test} on {cpu} ended with {done.returncode}: {text[-600:]}"
+    assert done.returncode == 0, f"test_{test} on {cpu} ended with {done.returncode}: {(text + done.stderr.decode())[-600:]}"
     with open(source, encoding="utf-8") as f:
         cases = f.read().count("cmocka_unit_test(")
     assert len(re.findall(r"^ok ", text, flags=re.M)) == cases, f"test_{test} on {cpu}, {cases} cases: {text[-600:]}"

@@ -34,10 +34,10 @@ def build():
 
 def run(test):
     build()
-    done = subprocess.run([f"{OUT}/test_{test}"], env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP"), stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run([f"{OUT}/test_{test}"], env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP"), capture_output=True,
+                          check=False)
     text = done.stdout.decode()
-    assert done.returncode == 0, f"test_{test} ended with {done.returncode}: {text[-1500:]}"
+    assert done.returncode == 0, f"test_{test} ended with {done.returncode}: {(text + done.stderr.decode())[-1500:]}"
     assert "ok 1 - " in text and "SKIP" not in text, f"test_{test} did not run all its cases: {text[-1500:]}"
     return text
 
