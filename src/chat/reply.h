@@ -81,6 +81,10 @@ struct pl_reply_options {
     const json_t *tools_json; /* OpenAI's form, for notations without types (XML); NULL: types are guessed */
 };
 
+/* Whether a schema's "type", a word or a list of words, has "string": such a parameter's value stands between its tags as it
+ * is, without quotes. Parser and grammar of forced calls go by it. */
+bool pl_reply_says_string(const json_t *type);
+
 struct pl_reply_sink {
     void *user;
     void (*text)(void *user, const char *data, size_t len);

@@ -174,11 +174,11 @@ static void send_string(struct pl_reply *r, const char *before, const char *data
     pl_buf_deinit(&b);
 }
 
-static bool says_string(const json_t *type) {
+bool pl_reply_says_string(const json_t *type) {
     const char *word = json_string_value(type);
     if (word != NULL) return strcmp(word, "string") == 0;
     for (size_t i = 0; i < json_array_size(type); i++)
-        if (says_string(json_array_get(type, i))) return true;
+        if (pl_reply_says_string(json_array_get(type, i))) return true;
     return false;
 }
 
@@ -189,7 +189,7 @@ static bool wants_text(const struct pl_reply *r, const char *key) {
         const char *called = json_string_value(json_object_get(f, "name"));
         if (called == NULL || strcmp(called, pl_buf_cstr(&r->scan.function)) != 0) continue;
         const json_t *p = json_object_get(json_object_get(json_object_get(f, "parameters"), "properties"), key);
-        return says_string(json_object_get(p, "type"));
+        return pl_reply_says_string(json_object_get(p, "type"));
     }
     return false;
 }

@@ -231,15 +231,6 @@ static void text_rules(struct pl_buf *g, const struct pl_reply_tags *t) {
     not_the_mark(g, marks, TEXT_MARKS, "<", &rule);
 }
 
-/* A string's value stands as it is, without quotes: as the parser reads it (chat/reply.h). */
-static bool says_string(const json_t *type) {
-    const char *word = json_string_value(type);
-    if (word != NULL) return strcmp(word, "string") == 0;
-    for (size_t i = 0; i < json_array_size(type); i++)
-        if (says_string(json_array_get(type, i))) return true;
-    return false;
-}
-
 /* With a bound on its length a text has no '<' at all, so that its characters can be counted. */
 static void bounded_text(struct pl_buf *g, const json_t *min, const json_t *max) {
     json_int_t low = json_is_integer(min) ? PL_MAX(json_integer_value(min), 0) : 0;
@@ -273,7 +264,7 @@ static void string_rule(const struct forced *f, const json_t *schema, const char
 
 static enum pl_status tag_value(const struct forced *f, const json_t *document, const json_t *schema, const char *rule) {
     static const char *const shared[] = {"$defs", "definitions"};
-    if (says_string(json_object_get(schema, "type"))) {
+    if (pl_reply_says_string(json_object_get(schema, "type"))) {
         string_rule(f, schema, rule);
         return PL_OK;
     }
@@ -331,7 +322,7 @@ static enum pl_status tagged_call(const struct forced *f, const struct pl_reply_
                              "tool %zu has a parameter whose name this model cannot write: '%.40s'", i, key);
         snprintf(rule, sizeof rule, "value-%zu-%zu", i, n);
         pl_buf_printf(f->g, "parameter-%zu-%zu ::= ", i, n++);
-        add_parameter(f, t, key, says_string(json_object_get(value, "type")), rule);
+        add_parameter(f, t, key, pl_reply_says_string(json_object_get(value, "type")), rule);
         PL_TRY(tag_value(f, schema, value, rule));
     }
     return PL_OK;
