@@ -14,6 +14,7 @@
 #include "cmd/interrupt.h"
 #include "cmd/line.h"
 #include "cmd/out.h"
+#include "cmd/piped.h"
 #include "cmd/store.h"
 
 #define DEMO_MODEL "smollm2-135m-instruct"
@@ -22,9 +23,10 @@ struct run {
     struct pl_model_opts model;
     struct pl_sampling_opts sampling;
     struct pl_arg sampling_rows[PL_SAMPLING_ARG_ROWS];
-    const char *prompt, *system, *witness, *counters;
+    const char *prompt, *file, *system, *witness, *counters;
     uint32_t count;
-    bool verbose;
+    bool verbose, once;
+    struct pl_buf question; /* with once: all of it */
     struct plumb_engine *engine;
     struct pl_chat chat;
     char *history;
@@ -222,35 +224,47 @@ static enum pl_status session(struct run *r, struct pl_err *err) {
     catch_signal(SIGTERM, on_end);
     catch_signal(SIGHUP, on_end);
     if (r->system != NULL) PL_TRY(pl_chat_system(&r->chat, r->system, err));
-    if (r->prompt != NULL)
-        PL_TRY(ask(r, r->prompt, strlen(r->prompt), err));
+    if (r->once)
+        PL_TRY(ask(r, r->question.data, r->question.len, err));
     else
         PL_TRY(talk(r, err));
     if (r->counters != NULL) PL_TRY(pl_cmd_write_counters(r->engine, r->counters, err));
     return r->witness == NULL ? PL_OK : pl_cmd_write_witness(r->engine, r->witness, err);
 }
 
+static bool input_closed(void) { return (fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY; } /* in its place */
+
+/* A file's text, or what was piped beside -p, comes before the question. */
+static enum pl_status read_question(struct run *r, struct pl_err *err) {
+    if (!r->once && input_closed())
+        PL_FAIL(err, PL_IO, "standard input is closed: there is nobody to chat with; -p asks once");
+    if (!r->once) return PL_OK;
+    if (r->file != NULL)
+        PL_TRY(pl_cmd_read_file(r->file, PL_TEXT_BYTES_MAX, &r->question, err));
+    else if (!input_closed())
+        PL_TRY(pl_piped_read(STDIN_FILENO, PL_PIPED_WAIT_MS, PL_TEXT_BYTES_MAX, &r->question, err));
+    PL_TRY(pl_piped_join(&r->question, r->prompt != NULL ? r->prompt : "", err));
+    if (r->question.len == 0) PL_FAIL(err, PL_INVALID, "the prompt is empty: ask something");
+    return PL_OK;
+}
+
 static int run(struct run *r) {
     struct pl_err err = {0};
     int code = PL_EXIT_OK;
+    r->once = r->prompt != NULL || r->file != NULL;
     enum pl_status s = pl_sampling_opts_check(&r->sampling, &err);
-    if (s == PL_OK && r->prompt != NULL && r->prompt[0] == '\0')
-        s = pl_err_set(&err, __FILE__, __LINE__, PL_INVALID, "the prompt is empty: ask something");
-    if (s == PL_OK && r->prompt == NULL &&
-        (fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY) /* in the place of a closed one */
-        s = pl_err_set(&err, __FILE__, __LINE__, PL_IO,
-                       "standard input is closed: there is nobody to chat with; -p asks once");
     if (s == PL_OK) s = pl_cmd_can_record(r->witness, r->counters, &err);
+    if (s == PL_OK) s = read_question(r, &err);
     if (s == PL_OK) {
         pl_sampling_opts_seed(&r->sampling);
         if (r->model.model == NULL) r->model.model = DEMO_MODEL;
         r->engine = pl_cmd_open_engine("run", &r->model, &code);
         if (r->engine == NULL) return code;
-        r->history = r->prompt == NULL ? history_file() : NULL;
+        r->history = r->once ? NULL : history_file();
         s = session(r, &err);
     }
     interruptible = NULL;
-    bool stopped = r->prompt != NULL && atomic_load(&r->chat.stop);
+    bool stopped = r->once && atomic_load(&r->chat.stop);
     if (stopped && (s == PL_OK || s == PL_CANCELLED)) {
         (void)pl_out_close();
         return PL_EXIT_INTERRUPTED;
@@ -269,7 +283,10 @@ int pl_cmd_run(int argc, char **argv) {
     pl_model_args(&r.model, model);
     pl_sampling_args(&r.sampling, r.sampling_rows);
     const struct pl_arg own[] = {
-        {'p', "prompt", "TEXT", PL_ARG_STR, &r.prompt, "answer this and exit", 0, 0, NULL},
+        {'p', "prompt", "TEXT", PL_ARG_STR, &r.prompt,
+         "answer this and exit; text that is piped to it (or comes from a file) is put before it", 0, 0, NULL},
+        {'f', "file", "FILE", PL_ARG_STR, &r.file,
+         "answer this file's text and exit, with -p before that; - is standard input", 0, 0, NULL},
         {0, "system", "TEXT", PL_ARG_STR, &r.system, "system text", 0, 0, NULL},
         {'n', "count", "N", PL_ARG_U32, &r.count, "most tokens of an answer (0 = what the context leaves)", 0, 0, NULL},
         {0, "witness", "FILE", PL_ARG_STR, &r.witness, "write every kernel that ran, with launches, as JSON", 0, 0, NULL},
@@ -279,14 +296,16 @@ int pl_cmd_run(int argc, char **argv) {
     };
     struct pl_args args = {
         .command = "run",
-        .synopsis = "[MODEL [TEXT]] [-p TEXT] [OPTIONS]",
+        .synopsis = "[MODEL [TEXT]] [-p TEXT] [-f FILE] [OPTIONS]",
         .about = "Chat with a model. Without MODEL the demo model (" DEMO_MODEL ") is used. /help lists what can be typed\n"
                  "besides messages; Ctrl-C stops an answer, Ctrl-D leaves. Defaults: --temp 0.8 --top-k 40 --top-p 0.95 "
                  "--min-p 0.05.",
         .examples =
             "  plumb run\n"
             "  plumb run smollm2.gguf --system 'You are a helpful assistant.' -p 'What is the capital of France?' --temp 0\n"
-            "  plumb run qwen3.gguf --system 'Answer in one sentence.' --context 8192\n",
+            "  plumb run qwen3.gguf --system 'Answer in one sentence.' --context 8192\n"
+            "  git diff | plumb run qwen3.gguf -p 'Write a commit message for this.'\n"
+            "  plumb run qwen3.gguf -f notes.txt -p 'Sum this up.'\n",
         .groups = (const struct pl_arg *const[]){own, model, r.sampling_rows, NULL},
         .positional_max = 2,
         .positional = positional,
@@ -304,6 +323,7 @@ int pl_cmd_run(int argc, char **argv) {
     pl_chat_deinit(&r.chat);
     plumb_engine_destroy(r.engine);
     pl_sampling_opts_deinit(&r.sampling);
+    pl_buf_deinit(&r.question);
     pl_free(r.history);
     return code;
 }

@@ -34,6 +34,27 @@ def one_answer():
 
 
 @case
+def piped_text_comes_before_the_question():
+    want = run("run", MODEL, "-p", "the one\n\nhello", *FIXED, check=0).stdout
+    assert want != run("run", MODEL, "-p", "hello", *FIXED, check=0).stdout
+    for args in (["-p", "hello"], ["hello"], ["-p", "hello", "-f", "-"], ["-p", "hello", "-f", path("one.txt", "the one\n")]):
+        assert run("run", MODEL, *args, *FIXED, stdin=b"the one\n", check=0).stdout == want, args
+    with open(path("one.txt"), "rb") as f:
+        p = subprocess.run([PLUMB, "run", MODEL, "-p", "hello", *FIXED], stdin=f, capture_output=True)
+    assert p.stdout == want, p
+    both = run("run", MODEL, "-p", "hello", "-f", path("one.txt"), *FIXED, stdin=b"not this", check=0)
+    alone = run("run", MODEL, "-f", path("two.txt", "the one\n\nhello\n"), *FIXED, check=0)
+    assert both.stdout == want and alone.stdout == want and run("run", MODEL, "-p", "", *FIXED, stdin=b"the one\n\nhello", check=0).stdout == want
+    late = subprocess.Popen([PLUMB, "run", MODEL, "-p", "hello", *FIXED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert b"waiting up to 30 s for the text on standard input" in late.stderr.readline()
+    out, err = late.communicate(b"the one\n", 400)
+    assert late.returncode == 0 and out == want, err
+    assert b"UTF-8" in run("run", MODEL, "-p", "hello", *FIXED, stdin=b"\xff\xfe", check=1).stderr
+    assert b"empty" in run("run", MODEL, "-f", path("empty.txt", ""), check=1).stderr
+    assert b"no-such" in run("run", MODEL, "-f", "no-such.txt", check=1).stderr
+
+
+@case
 def a_conversation_reuses_its_prefix():
     out = chat("hello\nthe other hand\n")
     reused = [int(n) for n in re.findall(rb"\((\d+) reused\)", out.stderr)]
