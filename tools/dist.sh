@@ -28,11 +28,12 @@ if [ -d kernels ]; then
 fi
 
 # Kernels for machines with NVIDIA's driver and no NVRTC: where the compiler is here now.
-if "$build/release/plumb" cache --ship "$top/lib/plumb-kernels.pack" > "$build/dist/ship.log" 2>&1; then
+echo "dist: compiling CUDA kernels, which takes minutes" >&2
+if "$build/release/plumb" cache --ship "$top/lib/plumb-kernels.pack" > "$build/dist/ship.log"; then
     echo "dist: $(cat "$build/dist/ship.log")"
 else
     rm -f "$top/lib/plumb-kernels.pack"
-    echo "dist: no kernels are shipped compiled: $(tail -n 1 "$build/dist/ship.log")" >&2
+    echo "dist: no kernels are shipped compiled (above: why)" >&2
 fi
 
 # Everything that ldd finds and glibc does not own.
@@ -52,5 +53,6 @@ done
 need=$(readelf -V "$top/bin/plumb" "$top"/lib/*.so* | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2 -n | tail -n 1)
 echo "needs ${need#GLIBC_} or newer of glibc, nothing else" > "$top/REQUIRES"
 epoch=$(git log -1 --format=%ct 2>/dev/null || date +%s)
+echo "dist: packing" >&2
 tar -C "$build/dist" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -cf - "$name" | xz -6 -T2 > "$top.tar.xz"
 echo "dist: $top.tar.xz, $(du -k "$top.tar.xz" | cut -f1) KB, $(ls "$top"/lib/*.so* | wc -l) libraries, glibc ${need#GLIBC_}"

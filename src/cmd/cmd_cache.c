@@ -72,10 +72,12 @@ static int clear(void) {
     return pl_out_close();
 }
 
+static void show_compiling(uint64_t done, uint64_t total) { pl_progress("compiling kernels", done, total, false); }
+
 static int ship(const struct cache *c) {
     struct pl_err err = {0};
     size_t count = 0;
-    struct pl_ship what = {.type = c->type};
+    struct pl_ship what = {.type = c->type, .progress = show_compiling};
     const char *path = c->ship;
     int end = 0;
     if (c->shape != NULL && (sscanf(c->shape, "%3u,%3u,%4u%n", &what.heads, &what.kv_heads, &what.head_dim, &end) != 3 ||
@@ -83,7 +85,9 @@ static int ship(const struct cache *c) {
                              what.heads == 0 || what.head_dim == 0 || what.head_dim > 1024))
         return pl_cmd_usage("cache", "--shape is '%.40s', expected heads, KV heads and head size: 32,8,128", c->shape);
     if (pl_cmd_can_write(path, "kernels", &err) != PL_OK) return pl_cmd_fail("cache", &err);
-    if (pl_ops_ship(path, &what, &count, &err) != PL_OK) return pl_cmd_fail("cache", &err);
+    enum pl_status s = pl_ops_ship(path, &what, &count, &err);
+    pl_progress_end();
+    if (s != PL_OK) return pl_cmd_fail("cache", &err);
     pl_out_printf("%zu kernels in %s\n", count, path);
     return pl_out_close();
 }

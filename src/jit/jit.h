@@ -88,10 +88,12 @@ enum pl_jit_field {
 void pl_jit_test_weaken(struct pl_jit *j, enum pl_jit_field field);
 void pl_jit_test_mutate(struct pl_jit *j, enum pl_jit_field field, const char *suffix);
 
+/* Told on the thread that waits, how many of all are compiled; NULL: nobody listens. */
+typedef void (*pl_jit_pack_progress)(uint64_t done, uint64_t total);
 /* Compiles specs for d (a paper device of a virtual target, such as compute_80) into one file that serves where there is no
  * compiler (pack.h). */
 enum pl_status pl_jit_pack_write(struct pl_device *d, const struct pl_jit_spec *specs, size_t count, const char *path,
-                                 struct pl_err *err) PL_MUST_CHECK;
+                                 pl_jit_pack_progress progress, struct pl_err *err) PL_MUST_CHECK;
 
 /* --- the folder, for people --- */
 struct pl_jit_entry {

@@ -140,7 +140,8 @@ struct job {
     struct pl_err *errs;
     enum pl_status *status;
     size_t count;
-    _Atomic size_t next;
+    _Atomic size_t next, done;
+    pl_jit_pack_progress progress;
 };
 
 static enum pl_status make_one(const struct job *j, size_t i) {
@@ -161,11 +162,13 @@ static enum pl_status make_one(const struct job *j, size_t i) {
     return st;
 }
 static void make_worker(void *arg, int index, int count) {
-    (void)index;
     (void)count;
     struct job *j = arg;
-    for (size_t i; (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->count;)
+    for (size_t i; (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->count;) {
         j->status[i] = make_one(j, i);
+        size_t done = atomic_fetch_add_explicit(&j->done, 1, memory_order_relaxed) + 1;
+        if (index == 0 && j->progress != NULL) j->progress(done, j->count);
+    }
 }
 
 static enum pl_status write_pack(const struct job *j, const char *path, struct pl_err *err) {
@@ -195,14 +198,15 @@ static enum pl_status write_pack(const struct job *j, const char *path, struct p
 }
 
 enum pl_status pl_jit_pack_write(struct pl_device *d, const struct pl_jit_spec *specs, size_t count, const char *path,
-                                 struct pl_err *err) {
+                                 pl_jit_pack_progress progress, struct pl_err *err) {
     struct job j = {.specs = specs,
                     .device = d,
                     .keys = pl_calloc(count, sizeof *j.keys),
                     .images = pl_calloc(count, sizeof *j.images),
                     .errs = pl_calloc(count, sizeof *j.errs),
                     .status = pl_calloc(count, sizeof *j.status),
-                    .count = count};
+                    .count = count,
+                    .progress = progress};
     struct pl_pool *pool = NULL;
     bool room = j.keys != NULL && j.images != NULL && j.errs != NULL && j.status != NULL;
     enum pl_status st = room ? pl_pool_create(0, &pool, err)

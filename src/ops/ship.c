@@ -180,7 +180,7 @@ enum pl_status pl_ops_ship(const char *path, const struct pl_ship *what, size_t 
     pl_kernels_sizes(&ks);
     pl_kernels_plan_begin(&ks);
     enum pl_status st = everything(&ks, what, err);
-    if (st == PL_OK) st = pl_jit_pack_write(ks.device, ks.wanted, ks.wanted_count, path, err);
+    if (st == PL_OK) st = pl_jit_pack_write(ks.device, ks.wanted, ks.wanted_count, path, what->progress, err);
     *count = ks.wanted_count;
     pl_free(ks.wanted);
     pl_device_close(ks.device);
