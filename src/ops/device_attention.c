@@ -8,8 +8,6 @@
 #include "ops/device_ops.h"
 #include "tensor/kv8.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-
 /* Cached tokens that the rows of one sequence read, each once. */
 static uint64_t visible_tokens(const struct pl_batch_seq *s, uint32_t window) {
     uint64_t all = (uint64_t)s->past + s->rows, seen = (uint64_t)window + s->rows - 1;
@@ -649,8 +647,8 @@ enum pl_status dev_attention(struct pl_ops *o, const struct pl_attention *p, con
                                     .stride = d->stride,
                                     .scale = p->scale,
                                     .softcap = p->softcap,
-                                    .least = d->sparse};
-    if (p->sinks != NULL) a.sinks = &((const struct dev_weight *)p->sinks)->w.data;
+                                    .least = d->sparse,
+                                    .sinks = vector_of(p->sinks)};
     struct question what = {.layer = p->layer};
     if (d->rope_waits.r.q == NULL) PL_TRY(dev_settle(o));
     enum pl_status st = ask(d, &a, &what);

@@ -6,12 +6,6 @@
 
 #include "ops/device_ops.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-
 /* Processes that run on one device at the same time (NVIDIA's Multi-Process Service) could each hold half of it and wait. */
 static bool is_shared(void) {
     return getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL || access("/tmp/nvidia-mps/control", F_OK) == 0;
@@ -65,7 +59,7 @@ static void launch_of(const struct dev_chain *c, struct pl_launch_chain *l) {
     l->next_offset = c->norm[1].offset;
     for (size_t i = 0; i < c->count; i++) {
         l->next[i] = &weight_of(c->next[i])->w;
-        l->bias[i] = c->bias[i] != NULL ? &weight_of(c->bias[i])->w.data : NULL;
+        l->bias[i] = vector_of(c->bias[i]);
         l->y[i] = data_of(c->y[i]);
     }
 }

@@ -6,8 +6,6 @@
 
 _Static_assert(PL_TOKEN_CHOSEN == PL_STEP_CHOSEN, "one mark for both sides");
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-
 void dev_choice_deinit(struct dev_ops *d) {
     struct pl_device *dev = d->ks.device;
     struct dev_choice *c = &d->choice;

@@ -4,12 +4,6 @@
  * together stay bf16 up to the product after them. */
 #include "ops/device_ops.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-
 /* Matrices that share x, which is packed once where it is not bf16 already. */
 enum pl_status dev_dense(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
                          const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y,
@@ -25,7 +19,7 @@ enum pl_status dev_dense(struct pl_ops *o, enum pl_op op, size_t count, const st
         struct pl_kernel *k = &dw->format->unpack;
         const struct pl_launch_dense l = {.w = &dw->w,
                                           .x = x->rounded ? data_of(x) : &d->dense.x,
-                                          .bias = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL,
+                                          .bias = bias != NULL ? vector_of(bias[i]) : NULL,
                                           .y = data_of(y[i]),
                                           .kept = dw->kept.handle != NULL ? &dw->kept : NULL,
                                           .rows = x->rows,

@@ -6,12 +6,6 @@
 #include "base/log.h"
 #include "ops/device_ops.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-
 static struct pl_expand_shape shape_of(const struct dev_ops *d, const struct pl_latent_heads *w) {
     const struct pl_kv_shape *s = &d->base.kv->shape;
     return (struct pl_expand_shape){.kv = s->dtype,

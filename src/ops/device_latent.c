@@ -1,60 +1,13 @@
-/* Latent attention on devices: the matrices of all heads as one tall one, products of each head, the append. */
+/* Latent attention on devices: products of each head, the append. */
 #include <string.h>
 
-#include "base/check.h"
-#include "base/mem.h"
 #include "ops/device_ops.h"
 #include "tensor/quant.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-
-static enum pl_status fill(struct dev_ops *d, const struct pl_tensor *heads, size_t count, struct dev_weight *w,
-                           struct pl_err *err) {
-    const struct pl_tensor *t = &heads[0];
-    uint64_t out = t->shape[0], bytes, scales = 0, more = 0;
-    if (t->dtype == PL_MLX) scales = out * (t->shape[1] / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
-    if (!pl_mul_u64(t->bytes, count, &bytes) || !pl_mul_u64(scales, count, &more) || out * count > UINT32_MAX)
-        PL_FAIL(err, PL_LIMIT, "%zu heads of %llu bytes are larger than any memory", count, (unsigned long long)t->bytes);
-    w->w = (struct pl_device_weight){.dtype = t->dtype,
-                                     .rows = out * count,
-                                     .cols = t->shape[1],
-                                     .row_bytes = t->bytes / out,
-                                     .bits = t->bits,
-                                     .group = t->group,
-                                     .scale_dtype = t->scale_dtype};
-    w->bytes = bytes + 2 * more;
-    PL_TRY(pl_device_alloc(d->ks.device, bytes, &w->w.data, err));
-    if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.scales, err));
-    if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.biases, err));
-    for (size_t i = 0; i < count; i++) {
-        PL_TRY(pl_tensor_check_scales(&heads[i], err));
-        PL_TRY(dev_upload(d, &w->w.data, i * t->bytes, heads[i].data, t->bytes, err));
-        if (scales == 0) continue;
-        PL_TRY(dev_upload(d, &w->w.scales, i * scales, heads[i].scales, scales, err));
-        PL_TRY(dev_upload(d, &w->w.biases, i * scales, heads[i].biases, scales, err));
-    }
-    return dev_format_of(d, &w->w, &w->format, err);
-}
-
 enum pl_status dev_heads_create(struct pl_ops *o, const struct pl_tensor *heads, size_t count, struct pl_weight **out,
                                 struct pl_err *err) {
-    struct dev_ops *d = dev_of(o);
-    if (!dev_is_matrix_type(heads[0].dtype))
-        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s has type %s, which no product takes", heads[0].name,
-                pl_dtype_name(heads[0].dtype));
-    struct dev_weight *w = pl_calloc(1, sizeof *w);
-    if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", heads[0].name);
-    enum pl_status st = fill(d, heads, count, w, err);
-    if (st != PL_OK) {
-        pl_device_settle(d->ks.device); /* a copy may still read a tensor */
-        o->impl->weight_destroy(o, &w->base);
-        pl_err_note(err, "copying %s to the device", heads[0].name);
-        return st;
-    }
+    struct dev_weight *w;
+    PL_TRY(dev_stack_create(o, heads, count, &w, err));
     *out = &w->base;
     return PL_OK;
 }

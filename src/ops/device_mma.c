@@ -3,12 +3,6 @@
  * write them. */
 #include "ops/device_ops.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-
 bool dev_wants_strips(const struct dev_ops *d, const struct pl_device_weight *w, enum pl_weight_use use) {
     const struct pl_choice *c = &d->base.choice;
     enum pl_impl forced = c->forced[PL_OP_linear];
@@ -120,7 +114,7 @@ enum pl_status dev_mma(struct pl_ops *o, enum pl_op op, size_t count, const stru
     bool written = false;
     for (size_t i = 0; i < count; i++) {
         m.w[i] = &weight_of(w[i])->w;
-        m.bias[i] = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL;
+        m.bias[i] = bias != NULL ? vector_of(bias[i]) : NULL;
         m.y[i] = data_of(y[i]);
         bytes += weight_of(w[i])->bytes;
         written |= y[i] == d->prepared;

@@ -5,80 +5,13 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/mem.h"
 #include "ops/device_moe.h"
-#include "tensor/quant.h"
-
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-static const struct pl_device_buffer *bias_of(const struct pl_weight *w) { return w != NULL ? &weight_of(w)->w.data : NULL; }
-
-/* --- weights: the matrices of all experts as one tall one --- */
-
-static enum pl_status put(struct dev_ops *d, const void *bytes, uint64_t n, struct pl_device_buffer *to, uint64_t at,
-                          struct pl_err *err) {
-    return dev_upload(d, to, at, bytes, n, err);
-}
-
-static enum pl_status check_alike(const struct pl_tensor *experts, size_t count, struct pl_err *err) {
-    for (size_t i = 0; i < count; i++) {
-        const struct pl_tensor *t = &experts[i];
-        PL_TRY(pl_tensor_check_scales(t, err));
-        if (t->dtype == experts[0].dtype && t->bytes == experts[0].bytes && t->bits == experts[0].bits &&
-            t->group == experts[0].group && t->scale_dtype == experts[0].scale_dtype)
-            continue;
-        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s is not of the first expert's type: experts of one type are implemented",
-                t->name);
-    }
-    return PL_OK;
-}
-
-static enum pl_status fill(struct dev_ops *d, const struct pl_tensor *experts, size_t count, struct dev_weight *w,
-                           struct pl_err *err) {
-    const struct pl_tensor *t = &experts[0];
-    uint64_t out = t->shape[0], bytes, scales = 0, more = 0;
-    if (t->dtype == PL_MLX) scales = out * (t->shape[1] / t->group) * pl_dtype_info(t->scale_dtype)->block_bytes;
-    if (!pl_mul_u64(t->bytes, count, &bytes) || !pl_mul_u64(scales, count, &more) || out * count > UINT32_MAX)
-        PL_FAIL(err, PL_LIMIT, "%zu experts of %llu bytes are larger than any memory", count, (unsigned long long)t->bytes);
-    w->w = (struct pl_device_weight){.dtype = t->dtype,
-                                     .rows = out * count,
-                                     .cols = t->shape[1],
-                                     .row_bytes = t->bytes / out,
-                                     .bits = t->bits,
-                                     .group = t->group,
-                                     .scale_dtype = t->scale_dtype};
-    w->bytes = t->bytes + 2 * scales; /* of one */
-    PL_TRY(pl_device_alloc(d->ks.device, bytes, &w->w.data, err));
-    if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.scales, err));
-    if (scales > 0) PL_TRY(pl_device_alloc(d->ks.device, more, &w->w.biases, err));
-    for (size_t i = 0; i < count; i++) {
-        PL_TRY(put(d, experts[i].data, t->bytes, &w->w.data, i * t->bytes, err));
-        if (scales == 0) continue;
-        PL_TRY(put(d, experts[i].scales, scales, &w->w.scales, i * scales, err));
-        PL_TRY(put(d, experts[i].biases, scales, &w->w.biases, i * scales, err));
-    }
-    return dev_format_of(d, &w->w, &w->format, err);
-}
 
 enum pl_status dev_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,
                                   struct pl_err *err) {
-    struct dev_ops *d = dev_of(o);
-    if (!dev_is_matrix_type(experts[0].dtype))
-        PL_FAIL(err, PL_UNSUPPORTED, "tensor %s has type %s, which no product takes", experts[0].name,
-                pl_dtype_name(experts[0].dtype));
-    PL_TRY(check_alike(experts, count, err));
-    struct dev_weight *w = pl_calloc(1, sizeof *w);
-    if (w == NULL) PL_FAIL(err, PL_NO_MEMORY, "no memory for %s", experts[0].name);
-    enum pl_status st = fill(d, experts, count, w, err);
-    if (st != PL_OK) {
-        pl_device_settle(d->ks.device); /* a copy may still read a tensor */
-        o->impl->weight_destroy(o, &w->base);
-        pl_err_note(err, "copying %s to the device", experts[0].name);
-        return st;
-    }
+    struct dev_weight *w;
+    PL_TRY(dev_stack_create(o, experts, count, &w, err));
+    w->bytes /= count; /* one expert's: what a product reads depends on how many are chosen */
     *out = &w->base;
     return PL_OK;
 }
@@ -104,7 +37,7 @@ enum pl_status dev_moe_kernels(struct dev_ops *d, const struct pl_moe *p, uint32
 
 static struct pl_launch_route route_of(const struct pl_moe *p, const struct pl_activation *logits) {
     return (struct pl_launch_route){.logits = data_of(logits),
-                                    .bias = bias_of(p->choice_bias),
+                                    .bias = vector_of(p->choice_bias),
                                     .rows = logits->rows,
                                     .sigmoid = p->router == PL_ROUTER_SIGMOID,
                                     .renormalise = p->renormalise,
@@ -143,14 +76,14 @@ static enum pl_status gate_and_up(struct pl_ops *o, const struct pl_moe *p, cons
         m.alone = true;
         return product(o, p->up, PL_MOE_ONE, (int)p->act, &m);
     }
-    m.bias = bias_of(p->gate_bias);
+    m.bias = vector_of(p->gate_bias);
     if (weight_of(p->gate)->format == weight_of(p->up)->format) {
         m.up = &weight_of(p->up)->w;
-        m.up_bias = bias_of(p->up_bias);
+        m.up_bias = vector_of(p->up_bias);
         return product(o, p->gate, PL_MOE_PAIR, (int)p->act, &m);
     }
     PL_TRY(product(o, p->gate, PL_MOE_ONE, 0, &m));
-    m.bias = bias_of(p->up_bias);
+    m.bias = vector_of(p->up_bias);
     m.gated = true;
     return product(o, p->up, PL_MOE_ONE, (int)p->act, &m);
 }
@@ -159,7 +92,7 @@ static enum pl_status by_slot(struct pl_ops *o, const struct pl_moe *p, const st
                               struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
     PL_TRY(gate_and_up(o, p, x, true));
-    struct pl_launch_moe m = {.bias = bias_of(p->down_bias),
+    struct pl_launch_moe m = {.bias = vector_of(p->down_bias),
                               .x = &d->moe.room.h,
                               .y = data_of(y),
                               .rows = x->rows,
@@ -183,7 +116,7 @@ static enum pl_status by_expert(struct pl_ops *o, struct pl_moe_route *k, const 
                                 const struct pl_activation *x, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
     PL_TRY(gate_and_up(o, p, x, false));
-    struct pl_launch_moe m = {.bias = bias_of(p->down_bias),
+    struct pl_launch_moe m = {.bias = vector_of(p->down_bias),
                               .x = &d->moe.room.h,
                               .y = &d->moe.room.made,
                               .rows = x->rows,

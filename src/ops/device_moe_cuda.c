@@ -19,12 +19,6 @@ static bool takes_bulk(const struct dev_ops *d, const struct pl_device_weight *w
     return which == PL_MOE_MMA_DOWN && pl_moe_bulk(&d->ks, w, which, direct);
 }
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-static const struct pl_device_buffer *bias_of(const struct pl_weight *w) { return w != NULL ? &weight_of(w)->w.data : NULL; }
 static bool is_strips(const struct pl_weight *w) { return weight_of(w)->w.strips; }
 
 /* --- weights --- */
@@ -205,7 +199,7 @@ static enum pl_status note_others(struct dev_ops *d, const struct pl_moe *p) {
     struct pl_kernel noted = {0};
     const struct pl_device_weight *up = &weight_of(p->gate)->w, *down = &weight_of(p->down)->w;
     const struct pl_launch_route r = {
-        .bias = bias_of(p->choice_bias), .sigmoid = p->router == PL_ROUTER_SIGMOID, .groups = p->groups};
+        .bias = vector_of(p->choice_bias), .sigmoid = p->router == PL_ROUTER_SIGMOID, .groups = p->groups};
     bool bulk_up = takes_bulk(d, up, PL_MOE_MMA_UP, false), bulk_down = takes_bulk(d, down, PL_MOE_MMA_DOWN, false);
     uint32_t experts = (uint32_t)p->gate->experts, used = (uint32_t)p->used;
     PL_TRY(pl_kernel_moe_mma(&d->ks, up, PL_MOE_MMA_UP, (int)p->act, false, bulk_up, &noted, &d->ks.err));
@@ -334,7 +328,7 @@ enum pl_status dev_router(struct pl_ops *o, const struct pl_weight *w, const str
     struct pl_launch_router r = {.x = data_of(n.x),
                                  .norm = &weight_of(n.w)->w.data,
                                  .w = &weight_of(w)->w.data,
-                                 .bias = bias_of(bias),
+                                 .bias = vector_of(bias),
                                  .h = data_of(x),
                                  .ready = prepares ? &d->mma.x : NULL,
                                  .logits = data_of(y),
@@ -410,7 +404,7 @@ enum pl_status dev_moe_dense(struct pl_ops *o, struct pl_moe_route *k, const str
         PL_TRY(tall(o, p->down, NULL, 0, x->rows, p->used));
         return sum_of_tall(o, (uint32_t)p->used, y);
     }
-    struct pl_launch_moe_dense up = {.bias = {bias_of(p->gate_bias), bias_of(p->up_bias)},
+    struct pl_launch_moe_dense up = {.bias = {vector_of(p->gate_bias), vector_of(p->up_bias)},
                                      .experts = p->gate->experts,
                                      .rows = x->rows,
                                      .used = p->used,
@@ -420,7 +414,7 @@ enum pl_status dev_moe_dense(struct pl_ops *o, struct pl_moe_route *k, const str
     PL_TRY(unpacked(o, p->gate, 0, &up.w[0]));
     PL_TRY(unpacked(o, p->up, 1, &up.w[1]));
     PL_TRY(grouped(o, &d->moe.pair[p->act], (int)p->act, &up));
-    struct pl_launch_moe_dense down = {.bias = {bias_of(p->down_bias), NULL},
+    struct pl_launch_moe_dense down = {.bias = {vector_of(p->down_bias), NULL},
                                        .experts = p->down->experts,
                                        .rows = x->rows,
                                        .used = p->used,

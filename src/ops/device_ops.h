@@ -238,6 +238,17 @@ struct dev_ops {
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
 
+/* A device's records, of which the operations know the beginning. */
+static inline struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
+static inline const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
+/* What they hold in memory; NULL of NULL. */
+static inline const struct pl_device_buffer *vector_of(const struct pl_weight *w) {
+    return w != NULL ? &weight_of(w)->w.data : NULL;
+}
+static inline const struct pl_device_buffer *data_of(const struct pl_activation *a) {
+    return a != NULL ? &((const struct dev_activation *)a)->data : NULL;
+}
+
 /* For the other files of this backend: a hot call's text to the log; a launch counted, its failure reported. */
 enum pl_status dev_report(struct dev_ops *d, enum pl_status st) PL_MUST_CHECK;
 enum pl_status dev_done(struct pl_ops *o, enum pl_op op, const struct pl_kernel *k, uint64_t bytes,
@@ -283,6 +294,10 @@ bool dev_ternary_gates(const struct dev_ops *d, enum pl_ops_act act, const struc
 enum pl_status dev_ternary_gate(struct pl_ops *o, enum pl_ops_act act, struct pl_activation *y) PL_MUST_CHECK;
 enum pl_status dev_ternary(struct pl_ops *o, size_t count, const struct pl_weight *const *w, const struct pl_activation *x,
                            struct pl_activation *const *y) PL_MUST_CHECK;
+
+/* device_stack.c: so many matrices of one type and shape as one tall one. bytes of the result: of all of them. */
+enum pl_status dev_stack_create(struct pl_ops *o, const struct pl_tensor *parts, size_t count, struct dev_weight **out,
+                                struct pl_err *err) PL_MUST_CHECK;
 
 /* device_moe.c */
 enum pl_status dev_experts_create(struct pl_ops *o, const struct pl_tensor *experts, size_t count, struct pl_weight **out,

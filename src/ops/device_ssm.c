@@ -2,13 +2,6 @@
 #include "base/mem.h"
 #include "ops/device_ops.h"
 
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return a != NULL ? &((const struct dev_activation *)a)->data : NULL;
-}
-static const struct pl_device_buffer *vector_of(const struct pl_weight *w) {
-    return w != NULL ? &((const struct dev_weight *)w)->w.data : NULL;
-}
-
 /* --- the store: one buffer a layer --- */
 
 enum pl_status dev_states_create(struct dev_ops *d, struct dev_kv *kv, const struct pl_kv_shape *s, struct pl_err *err) {

@@ -2,12 +2,6 @@
  * product of its result does both in one launch, anything else has it done first (dev_settle). */
 #include "ops/device_ops.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-
 static bool asked(const struct dev_ops *d, enum pl_op op) {
     return d->base.choice.forced[op] != PL_IMPL_NONE || d->base.choice.disabled[op] != 0;
 }
@@ -85,7 +79,7 @@ static uint64_t fill(struct pl_launch_stream *l, size_t count, const struct pl_w
     l->count = count;
     for (size_t i = 0; i < count; i++) {
         l->w[i] = &weight_of(w[i])->w;
-        l->bias[i] = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL;
+        l->bias[i] = bias != NULL ? vector_of(bias[i]) : NULL;
         l->y[i] = data_of(y[i]);
         bytes += weight_of(w[i])->bytes;
     }

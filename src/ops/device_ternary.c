@@ -6,11 +6,6 @@
 
 #include "ops/device_ops.h"
 
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-
 enum pl_status dev_ternary_fill(struct dev_ops *d, const struct pl_tensor *t, struct dev_weight *w, struct pl_err *err) {
     w->w = (struct pl_device_weight){.dtype = PL_TERNARY, .rows = pl_tensor_rows(t), .cols = pl_tensor_cols(t)};
     w->w.row_bytes = w->w.cols / 4;

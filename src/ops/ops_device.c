@@ -13,12 +13,6 @@
 #include "tensor/kv8.h"
 #include "tensor/quant.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-static const struct dev_weight *weight_of(const struct pl_weight *w) { return (const struct dev_weight *)w; }
-static const struct pl_device_buffer *data_of(const struct pl_activation *a) {
-    return &((const struct dev_activation *)a)->data;
-}
-
 /* A hot call failed: the text goes to the log, the status to the caller. */
 static enum pl_status report(struct dev_ops *d, enum pl_status st) {
     if (st != PL_OK) pl_log("%s", d->ks.err.text);
@@ -579,7 +573,7 @@ static enum pl_status layer_norm(struct pl_ops *o, struct pl_activation *x, cons
     struct pl_kernel *k = &d->layer_norm[bias != NULL];
     enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_layer_norm(&d->ks, bias != NULL, k, &d->ks.err);
     if (st != PL_OK) return report(d, st);
-    const struct pl_device_buffer *b = bias != NULL ? &weight_of(bias)->w.data : NULL;
+    const struct pl_device_buffer *b = vector_of(bias);
     st = pl_launch_layer_norm(&d->ks, k, data_of(x), &weight_of(w)->w.data, b, data_of(y), x->rows, x->cols, eps);
     return done(o, PL_OP_layer_norm, k, 0, st);
 }
@@ -599,7 +593,7 @@ static enum pl_status product(struct pl_ops *o, enum pl_op op, const struct pl_w
     struct pl_kernel *k = NULL;
     enum pl_status st = linear_kernel(d, w->format, tile, &k);
     if (st != PL_OK) return report(d, st);
-    const struct pl_device_buffer *b = bias != NULL ? &weight_of(bias)->w.data : NULL;
+    const struct pl_device_buffer *b = vector_of(bias);
     st = pl_launch_linear(&d->ks, k, &w->w, data_of(x), b, data_of(y), x->rows, tile_rows, op == PL_OP_linear_add);
     return done(o, op, k, w->bytes, st);
 }
@@ -633,7 +627,7 @@ static enum pl_status gemv(struct pl_ops *o, enum pl_op op, size_t count, const 
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
         g.w[i] = &weight_of(w[i])->w;
-        g.bias[i] = bias != NULL && bias[i] != NULL ? &weight_of(bias[i])->w.data : NULL;
+        g.bias[i] = bias != NULL ? vector_of(bias[i]) : NULL;
         g.y[i] = data_of(y[i]);
         bytes += weight_of(w[i])->bytes;
     }
@@ -654,7 +648,7 @@ static enum pl_status fma_f32(struct pl_ops *o, enum pl_op op, const struct pl_w
     struct pl_kernel *k = &d->fma[which];
     enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_fma(&d->ks, which, k, &d->ks.err);
     if (st != PL_OK) return report(d, st);
-    const struct pl_device_buffer *b = bias != NULL ? &weight_of(bias)->w.data : NULL;
+    const struct pl_device_buffer *b = vector_of(bias);
     st = pl_launch_fma(&d->ks, k, &weight_of(w)->w, data_of(x), b, data_of(y), x->rows, op == PL_OP_linear_add);
     return done(o, op, k, weight_of(w)->bytes, st);
 }
@@ -745,8 +739,8 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     struct pl_launch_rope r = {.q = data_of(q),
                                .k = data_of(k),
                                .v = data_of(v),
-                               .q_norm = p->q_norm != NULL ? &weight_of(p->q_norm)->w.data : NULL,
-                               .k_norm = p->k_norm != NULL ? &weight_of(p->k_norm)->w.data : NULL,
+                               .q_norm = vector_of(p->q_norm),
+                               .k_norm = vector_of(p->k_norm),
                                .cos_sin = p->rope != NULL ? &((const struct dev_rope *)p->rope)->cos_sin : NULL,
                                .step = dev_step(d, p->layer),
                                .k_pages = &kv->sides[2 * p->layer],
