@@ -4,8 +4,10 @@
  * Threads: an engine may be used from one thread at a time; different engines are independent.
  * Ownership: every *_create has its *_destroy; strings returned through char ** are released with plumb_string_free.
  * Sessions are destroyed before their engine. A NULL handle or out-pointer is PLUMB_INVALID; destroying NULL does nothing.
- * Errors: functions return 0 or a plumb_status code; the sentence is in struct plumb_error, which may be NULL.
- * Structs that may grow carry their own size first: set it with sizeof, zero the rest, defaults apply. */
+ * Errors: functions return 0 or a plumb_status code; the sentence is in struct plumb_error, which may be NULL. Out-pointers
+ * are written on success only, unless said otherwise.
+ * Structs that may grow carry their own size first: set it with sizeof, zero the rest, defaults apply.
+ * stderr: creating an engine says which kernel backend it took and how its KV cache is laid out; nothing goes to stdout. */
 #ifndef PLUMB_H
 #define PLUMB_H
 
@@ -26,22 +28,22 @@ struct plumb_session;
 /* The codes of src/base/status.h, same numbers. */
 enum plumb_status {
     PLUMB_OK,
-    PLUMB_USAGE,
-    PLUMB_INVALID,
-    PLUMB_FORMAT,
-    PLUMB_NOT_FOUND,
-    PLUMB_UNSUPPORTED,
+    PLUMB_USAGE,       /* of the command line: not from these functions */
+    PLUMB_INVALID,     /* an argument or option that cannot be */
+    PLUMB_FORMAT,      /* a file is damaged or not what it claims to be */
+    PLUMB_NOT_FOUND,   /* a file, library or device */
+    PLUMB_UNSUPPORTED, /* a model, type or kernel that plumb has no code for; with strict also one that is not the planned */
     PLUMB_IO,
     PLUMB_NO_MEMORY,
-    PLUMB_LIMIT,
-    PLUMB_BUSY,
+    PLUMB_LIMIT, /* something does not fit: tokens into the context, ids into a buffer, a model into memory */
+    PLUMB_BUSY,  /* of the server, as is the next: not from these functions */
     PLUMB_CANCELLED,
-    PLUMB_DEVICE,
+    PLUMB_DEVICE, /* the device failed: the engine can only be destroyed */
     PLUMB_INTERNAL
 };
 struct plumb_error {
     int status;
-    char text[1024];
+    char text[1024]; /* UTF-8: one sentence, then "while ..." notes on lines of their own; empty when status is 0 */
 };
 
 PLUMB_API const char *plumb_version(void);
@@ -88,7 +90,8 @@ PLUMB_API int plumb_engine_info(struct plumb_engine *e, char **json, struct plum
 PLUMB_API int plumb_engine_witness(struct plumb_engine *e, bool reset, char **json, struct plumb_error *err);
 PLUMB_API void plumb_string_free(char *s);
 
-/* ids: call with capacity 0 to learn *count. */
+/* ids: call with capacity 0 to learn *count. Fewer than that are PLUMB_LIMIT, with *count set. text may hold zero bytes.
+ * add_special: BOS and EOS as the model's settings say; parse_special: names of special tokens in text become those. */
 PLUMB_API int plumb_tokenize(struct plumb_engine *e, const char *text, size_t len, bool add_special, bool parse_special,
                              uint32_t *ids, size_t capacity, size_t *count, struct plumb_error *err);
 PLUMB_API int plumb_detokenize(struct plumb_engine *e, const uint32_t *ids, size_t count, bool show_special, char **text,
@@ -101,27 +104,37 @@ PLUMB_API int plumb_chat_tokenize(struct plumb_engine *e, const char *messages_j
                                   bool add_generation_prompt, uint32_t *ids, size_t capacity, size_t *count,
                                   struct plumb_error *err);
 
+/* PLUMB_LIMIT when max_sessions of the engine exist. */
 PLUMB_API int plumb_session_create(struct plumb_engine *e, struct plumb_session **out, struct plumb_error *err);
 PLUMB_API void plumb_session_destroy(struct plumb_session *s);
-PLUMB_API uint32_t plumb_session_length(const struct plumb_session *s);
-/* Where layers have a sliding window (by more than 256 tokens), or a recurrent state, the next append first computes what is
- * left again. */
+PLUMB_API uint32_t plumb_session_length(const struct plumb_session *s); /* tokens it holds; 0 of NULL */
+/* Forgets all but the first length tokens (PLUMB_INVALID when it holds fewer) and, if there were more, the logits. Where
+ * layers have a sliding window (by more than 256 tokens), or a recurrent state, the next append first computes what is left
+ * again. */
 PLUMB_API int plumb_session_truncate(struct plumb_session *s, uint32_t length, struct plumb_error *err);
-/* Appends ids (prefill in chunks). Afterwards plumb_session_logits holds the logits of the last one. */
+/* Appends ids (prefill in chunks). Afterwards plumb_session_logits holds the logits of the last one. On failure the session
+ * is as before, but may have lost its logits; PLUMB_LIMIT when the context has no room for all of them. */
 PLUMB_API int plumb_session_append(struct plumb_session *s, const uint32_t *ids, size_t count, struct plumb_error *err);
 /* [V] f32, valid until the next call on the session's engine; NULL before any append. */
 PLUMB_API const float *plumb_session_logits(const struct plumb_session *s, uint32_t *vocab);
 
 struct plumb_logit_bias {
     uint32_t id;
-    float bias;
+    float bias; /* added to the logit: -1000 to 1000, or -INFINITY, which bans the token */
 };
-struct plumb_sampling { /* plumb_sampling_default fills it */
+/* plumb_sampling_default fills it with what stands in brackets. The same seed and tokens give the same choice. */
+struct plumb_sampling {
     size_t size;
-    float temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
-    uint32_t top_k;
-    int32_t penalty_last_n;
-    uint64_t seed;
+    float temperature;        /* 0 = the most likely token, the lowest id of equals; up to 100 [0.8] */
+    float top_p;              /* above 0, 1 = off [0.95] */
+    float min_p;              /* below 1, 0 = off [0.05] */
+    float typical_p;          /* above 0, 1 = off [1] */
+    float repetition_penalty; /* above 0, 1 = off [1] */
+    float presence_penalty;   /* -2 to 2 [0] */
+    float frequency_penalty;  /* likewise [0] */
+    uint32_t top_k;           /* 0 = off [40] */
+    int32_t penalty_last_n;   /* tokens that the three penalties look back on; -1 = all, 0 = none [64] */
+    uint64_t seed;            /* [0] */
     const struct plumb_logit_bias *bias;
     size_t bias_count;
 };
@@ -131,11 +144,11 @@ PLUMB_API void plumb_sampling_default(struct plumb_sampling *s);
  * appended); the session holds as many tokens as its context allows. */
 enum plumb_finish { PLUMB_FINISH_LENGTH, PLUMB_FINISH_STOP, PLUMB_FINISH_CALLBACK, PLUMB_FINISH_CONTEXT };
 struct plumb_generate_options {
-    size_t size;
+    size_t size;                    /* must be sizeof(struct plumb_generate_options) */
     struct plumb_sampling sampling; /* sampling.size 0: defaults */
-    uint32_t max_tokens;
-    bool ignore_eos;
-    bool show_special;
+    uint32_t max_tokens;            /* 0 = none */
+    bool ignore_eos;                /* tokens that end a turn do not end it */
+    bool show_special;              /* special tokens are text, by their names */
     bool logprob;      /* report the chosen token's log-probability even when logprobs is 0; otherwise it is NaN */
     uint32_t logprobs; /* how many alternatives to report, 0..20 */
     /* Called for every token, before it is appended; text is the bytes that became complete characters (may be empty).
@@ -145,7 +158,8 @@ struct plumb_generate_options {
                      const double *top_logprobs, size_t top_count);
     void *user;
 };
-/* Samples from the session's logits, appends, repeats. *generated tokens were appended. generated and finish may be NULL. */
+/* Samples from the session's logits, appends, repeats. generated and finish may be NULL; *generated tokens were appended,
+ * told also when a step failed. PLUMB_INVALID when there are no logits: append something first. */
 PLUMB_API int plumb_session_generate(struct plumb_session *s, const struct plumb_generate_options *opt, uint32_t *generated,
                                      enum plumb_finish *finish, struct plumb_error *err);
 
