@@ -8,7 +8,8 @@
 #
 # PLUMB_GPU_JOBS programs at a time (4), each for PLUMB_GPU_LIMIT seconds at most (400: what stands still has failed, the rest goes
 # on); PLUMB_GPU_ONLY: only steps whose name contains this; logs stay in PLUMB_GPU_LOGS. Every case goes into a JUnit file,
-# PLUMB_GPU_REPORT (build/gpu-report.xml): what `plumb verify --tests` reads, and compares with that of another build.
+# PLUMB_GPU_REPORT (build/gpu-report.xml): what `plumb verify --tests` reads, and compares with that of another build. A case that
+# the driver broke off (an address, an instruction) runs once more under memcheck, whose words stand in the log.
 set -u
 B=$(cd "${1:-build/release}" && pwd) || exit 1
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -66,6 +67,17 @@ junit() { # name rc failed, output in $W/name
         }
         END { if (failed > seen) add("(process)", "<failure message=\"exit code " rc "\"/>") }' "$W/$1" > "$W/xml/$1"
 }
+# Which kernel and which access: the driver says neither.
+ask_memcheck() { # name, command..., the program last; output in $W/name
+    local out=$W/$1 program=${!#} only
+    shift
+    command -v compute-sanitizer > /dev/null && grep -q CUDA_ERROR_ "$out" || return 0
+    case $program in "$B"/tests/*) ;; *) return 0 ;; esac
+    case " $* " in *" compute-sanitizer "*) return 0 ;; esac
+    only=$(sed -nE 's/^not ok [0-9]+ - //p' "$out" | head -1)
+    timeout -k 5 "$LIMIT" "${@:1:$#-1}" ${only:+PLUMB_TEST_ONLY="$only"} compute-sanitizer --tool memcheck --report-api-errors no \
+        --print-limit 3 "$program" 2>&1 | grep '^=========' | head -20 | sed 's/^=*/# memcheck:/' >> "$out"
+}
 step() { # name, command...
     local name=$1
     shift
@@ -74,7 +86,9 @@ step() { # name, command...
     (
         start=$SECONDS
         timeout -k 5 "$LIMIT" "$@" > "$W/$name" 2>&1
-        judge "$name" $? $((SECONDS - start))
+        rc=$? seconds=$((SECONDS - start))
+        [ $rc = 0 ] || ask_memcheck "$name" "$@"
+        judge "$name" $rc $seconds
     ) &
 }
 

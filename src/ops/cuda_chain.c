@@ -13,16 +13,13 @@ static bool is_half(const struct pl_device_weight *w) { return w->dtype == PL_BF
 
 enum { MATRICES = 4 + PL_STREAM_MATRICES_MAX };
 
-struct layout {
-    uint32_t together, unit, fixed, depth;
-};
 /* Teams of warps that take outputs of their own. */
 static uint32_t teams_of(const struct pl_device_weight *w) { return w->strips ? 2 : 1; }
 static uint32_t group_of(const struct pl_device_weight *w) { return TEAM * teams_of(w) + 32; }
 static uint32_t together_of(const struct pl_device_weight *w) { return is_half(w) ? 4 : w->strips ? 16 : 8; }
-static uint32_t unit_of(const struct pl_device_weight *w) {
+static uint32_t unit_of(const struct pl_device_weight *w, bool mixed) {
     if (is_half(w)) return 16384;
-    if (w->strips) return 8 * (w->dtype == PL_Q6_K ? 3360 : 2368);
+    if (w->strips) return 8 * (mixed || w->dtype == PL_Q6_K ? 3360 : 2368);
     return 8 * (64 * (uint32_t)pl_dtype_info(w->dtype)->block_bytes + 48);
 }
 /* Matrices in the order of the kernel's arguments. */
@@ -32,20 +29,19 @@ static size_t matrices_of(const struct pl_launch_chain *l, const struct pl_devic
     for (size_t i = 0; i < l->count; i++) all[4 + i] = l->next[i];
     return 4 + l->count;
 }
-static struct layout layout_of(const struct pl_kernels *ks, const struct pl_launch_chain *l) {
-    const struct pl_device_weight *w = l->o, *all[MATRICES];
-    size_t count = matrices_of(l, all);
-    struct layout at = {.together = together_of(w)};
+struct pl_chain_room pl_chain_room(uint32_t most, struct pl_chain_kind kind, const struct pl_launch_chain *l) {
+    const struct pl_device_weight *w = l->o;
     uint64_t widest = PL_MAX(PL_MAX(l->o->cols, l->o->rows), l->down->cols), input = is_half(w) ? 8192 : 4608;
-    uint32_t most = pl_device_info(ks->device)->shared_optin_bytes - APART;
-    for (size_t i = 0; i < count; i++) at.unit = PL_MAX(at.unit, unit_of(all[i]));
-    uint64_t fixed = (widest + CHUNK - 1) / CHUNK * input + HOLD * WARPS * at.together * sizeof(float) + 4 * STAGE +
+    uint64_t fixed = (widest + CHUNK - 1) / CHUNK * input + HOLD * WARPS * together_of(w) * sizeof(float) + 4 * STAGE +
                      WARPS * teams_of(w) * sizeof(float);
-    uint32_t stage = at.unit + 2 * (uint32_t)sizeof(uint64_t);
-    if (fixed + DEPTH_LEAST * stage > most) return at;
-    at.fixed = (uint32_t)fixed;
-    at.depth = (most - at.fixed) / stage;
-    return at;
+    uint32_t stage = unit_of(w, kind.mixed) + 2 * (uint32_t)sizeof(uint64_t);
+    if (fixed + DEPTH_LEAST * stage > most) return (struct pl_chain_room){0};
+    uint32_t depth = (most - (uint32_t)fixed) / stage;
+    return (struct pl_chain_room){depth, (uint32_t)fixed + depth * stage};
+}
+static struct pl_chain_room room_of(const struct pl_kernels *ks, struct pl_chain_kind kind,
+                                    const struct pl_launch_chain *l) {
+    return pl_chain_room(pl_device_info(ks->device)->shared_optin_bytes - APART, kind, l);
 }
 
 /* Strips meet inputs of one form, whatever they are made of. */
@@ -75,7 +71,8 @@ const char *pl_chain_declines(const struct pl_kernels *ks, const struct pl_launc
                 l->down->cols == l->gate->rows && l->down->rows == l->o->rows;
     for (size_t i = 0; i < l->count; i++) fits = fits && l->next[i]->cols == l->o->rows;
     if (!fits) return "shapes do not follow each other";
-    return layout_of(ks, l).depth == 0 ? "input too wide for shared memory" : NULL;
+    struct pl_chain_kind kind = {.mixed = pl_chain_mixed(l)};
+    return room_of(ks, kind, l).depth == 0 ? "input too wide for shared memory" : NULL;
 }
 
 enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_chain_kind kind,
@@ -94,14 +91,15 @@ enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_wei
     return pl_kernel_make(ks, &s, group_of(w), name, out, err);
 }
 
-enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_chain *l) {
+enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, struct pl_chain_kind kind,
+                               const struct pl_launch_chain *l) {
     static const struct pl_device_buffer none;
     const struct pl_device_weight *all[MATRICES];
     size_t count = matrices_of(l, all);
-    struct layout at = layout_of(ks, l);
+    struct pl_chain_room room = room_of(ks, kind, l);
     struct pl_device_arg args[22];
     uint32_t out[PL_STREAM_MATRICES_MAX] = {0}, six = 0;
-    PL_ASSERT(at.depth > 0 && l->count <= PL_STREAM_MATRICES_MAX);
+    PL_ASSERT(room.depth > 0 && l->count <= PL_STREAM_MATRICES_MAX && (kind.mixed || !pl_chain_mixed(l)));
     for (size_t i = 0; i < 4; i++) args[i] = PL_ARG_BUFFER(&all[i]->data);
     for (size_t i = 0; i < count; i++) six |= (all[i]->dtype == PL_Q6_K ? 1u : 0u) << i;
     for (size_t i = 0; i < PL_STREAM_MATRICES_MAX; i++) {
@@ -118,7 +116,7 @@ enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const
                               .out1 = out[1],
                               .out2 = out[2],
                               .stages = l->count > 0 ? PL_CHAIN_STAGES : PL_CHAIN_STAGES - 1u,
-                              .depth = at.depth,
+                              .depth = room.depth,
                               .grid = pl_device_info(ks->device)->units,
                               .value0 = l->eps,
                               .offset0 = l->offset,
@@ -134,6 +132,5 @@ enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const
     args[19] = PL_ARG_BUFFER(l->meet);
     args[20] = PL_ARG_BUFFER(&k->counter);
     args[21] = PL_ARG_VALUE(a);
-    uint32_t shared = at.fixed + at.depth * (at.unit + 2 * (uint32_t)sizeof(uint64_t));
-    return pl_kernel_launch(ks, k, a.grid, 1, shared, args, PL_COUNT_OF(args));
+    return pl_kernel_launch(ks, k, a.grid, 1, room.bytes, args, PL_COUNT_OF(args));
 }

@@ -30,8 +30,16 @@ struct pl_chain_kind {
 };
 enum { PL_CHAIN_KINDS = 4 };
 bool pl_chain_mixed(const struct pl_launch_chain *l);
+/* Of `most` bytes of shared memory what a kernel of that kind takes, and the units of its ring; depth 0: there is no room.
+ * A kernel of several types has units of the larger one, whatever types it meets. */
+struct pl_chain_room {
+    uint32_t depth, bytes;
+};
+struct pl_chain_room pl_chain_room(uint32_t most, struct pl_chain_kind kind, const struct pl_launch_chain *l);
 enum pl_status pl_kernel_chain(struct pl_kernels *ks, const struct pl_device_weight *w, struct pl_chain_kind kind,
                                struct pl_kernel *out, struct pl_err *err) PL_MUST_CHECK;
-enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_chain *l) PL_MUST_CHECK;
+/* kind: what k was made as. */
+enum pl_status pl_launch_chain(struct pl_kernels *ks, struct pl_kernel *k, struct pl_chain_kind kind,
+                               const struct pl_launch_chain *l) PL_MUST_CHECK;
 
 #endif

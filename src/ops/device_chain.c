@@ -132,7 +132,7 @@ static enum pl_status launch(struct pl_ops *o) {
     d->prepared = NULL;
     for (size_t i = 0; i < c->count; i++) others += weight_of(c->next[i])->bytes;
     enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_chain(&d->ks, &weight_of(c->o)->w, kind, k, &d->ks.err);
-    if (st == PL_OK) st = pl_launch_chain(&d->ks, k, &l);
+    if (st == PL_OK) st = pl_launch_chain(&d->ks, k, kind, &l);
     if (st != PL_OK) return dev_report(d, st);
     pl_ops_count(o, PL_OP_linear_add, k->name, 1, added); /* one launch, counted under all that it does */
     pl_ops_count(o, PL_OP_linear, k->name, 1, others);

@@ -1,5 +1,6 @@
 /* What one row meets between two attentions as one launch (kernels/cuda/chain.k.c) against src/ref: every output, twice and
- * bit for bit, with one launch counted each time. Runs on sm_90 and up; elsewhere it is declined, which is checked.
+ * bit for bit, with one launch counted each time. Runs on sm_90 and up; elsewhere it is declined, which is checked, as is
+ * what a launch takes of shared memory.
  *
  * test-variants: release
  * test-timeout: 300 */
@@ -51,8 +52,8 @@ static void chain_drop(struct chain *c) {
     for (int i = 0; i < 2; i++) free(c->norm[i]), free(c->bias[i]);
 }
 
-static void run(struct chain *c, const struct shape *s, struct pl_kernel *k, const struct pl_device_buffer *meet,
-                struct results *r) {
+static void run(struct chain *c, const struct shape *s, struct pl_kernel *k, struct pl_chain_kind kind,
+                const struct pl_device_buffer *meet, struct results *r) {
     struct pl_device_buffer from = kit_up(c->from, s->heads * 4), x = kit_up(c->x, s->in * 4), h = kit_out(s->in * 4),
                             g = kit_out(s->mid * 4), y[3], norm[2], bias[2];
     for (int i = 0; i < 3; i++) y[i] = kit_out(s->out[i] * 4);
@@ -79,7 +80,7 @@ static void run(struct chain *c, const struct shape *s, struct pl_kernel *k, con
     uint64_t before = 0, counted = 0;
     assert_null(pl_chain_declines(&ks, &l));
     CHECK(pl_kernel_counted(&ks, k, &before, &err));
-    CHECK(pl_launch_chain(&ks, k, &l));
+    CHECK(pl_launch_chain(&ks, k, kind, &l));
     CHECK(pl_kernel_counted(&ks, k, &counted, &err));
     assert_int_equal(counted, before + 1);
     r->x = kit_down(&x), r->h = kit_down(&h), r->g = kit_down(&g);
@@ -177,11 +178,13 @@ static void results_free(struct results *r) {
 /* down, a matrix of Q6_K, taken for Q4_K: nearly all of what it makes is wrong then, and the comparison sees it wherever
  * down adds anything to see (random gates may all be closed). */
 static size_t mistakes_seen;
-static void mistaken(struct chain *c, const struct shape *s, struct pl_kernel *k, const struct pl_device_buffer *meet) {
+static void mistaken(struct chain *c, const struct shape *s, struct pl_kernel *k, struct pl_chain_kind kind,
+                     const struct pl_device_buffer *meet) {
     struct results r;
     size_t off = 0, visible = 0;
+    print_message("# the same, down taken for Q4_K\n");
     c->w[3].dtype = PL_Q4_K;
-    run(c, s, k, meet, &r);
+    run(c, s, k, kind, meet, &r);
     c->w[3].dtype = PL_Q6_K;
     double *from = wide(c->from, s->heads), *g = wide(r.g, s->mid);
     struct product o = multiply(&c->m[0], from), down = multiply(&c->m[3], g);
@@ -206,26 +209,26 @@ static void one(const enum pl_dtype *types, const struct shape *s, const struct 
     bool mixed = false;
     for (int i = 1; i < WEIGHTS; i++) mixed = mixed || types[i] != types[0];
     chain_make(&c, types, s);
-    CHECK(pl_kernel_chain(&ks, &c.w[0], (struct pl_chain_kind){.gelu = s->gelu, .mixed = mixed}, &k, &err));
+    struct pl_chain_kind kind = {.gelu = s->gelu, .mixed = mixed};
+    CHECK(pl_kernel_chain(&ks, &c.w[0], kind, &k, &err));
     print_message("# %s %zu -> %zu -> %zu\n", k.name, s->heads, s->in, s->mid);
     assert_true((strstr(k.name, "q4_k_q6_k") != NULL) == mixed);
-    run(&c, s, &k, meet, &first);
+    run(&c, s, &k, kind, meet, &first);
     compare(&c, s, &first);
-    run(&c, s, &k, meet, &again);
+    run(&c, s, &k, kind, meet, &again);
     same(&first, &again, s);
     results_free(&first), results_free(&again);
-    if (mixed && types[3] == PL_Q6_K) mistaken(&c, s, &k, meet);
+    if (mixed && types[3] == PL_Q6_K) mistaken(&c, s, &k, kind, meet);
     pl_kernel_free(&ks, &k);
     chain_drop(&c);
 }
 
 static void chains(void) {
     static const enum pl_dtype types[] = {PL_Q4_K, PL_BF16, PL_Q6_K, PL_F16, PL_Q8_0, PL_Q4_0, PL_Q4_1, PL_Q5_0};
-    static const struct shape shapes[] = {{2304, 512, 2560, {256, 64, 64}, false, true},
-                                          {256, 256, 256, {16, 16, 16}, true, true},
-                                          {1024, 4096, 768, {48, 16, 16}, false, false},
-                                          {4096, 4096, 6144, {4096, 1024, 1024}, false, true},
-                                          {256, 2304, 14336, {1024, 256, 256}, true, true}};
+    static const struct shape shapes[] = {
+        {2304, 512, 2560, {256, 64, 64}, false, true},    {256, 256, 256, {16, 16, 16}, true, true},
+        {1024, 4096, 768, {48, 16, 16}, false, false},    {4096, 4096, 6144, {4096, 1024, 1024}, false, true},
+        {256, 2304, 14336, {1024, 256, 256}, true, true}, {256, 256, 512, {16, 16, 16}, false, false}};
     static const enum pl_dtype mixes[][WEIGHTS] = {{PL_Q4_K, PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q4_K, PL_Q4_K, PL_Q6_K},
                                                    {PL_Q6_K, PL_Q4_K, PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q4_K, PL_Q4_K},
                                                    {PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q6_K, PL_Q4_K, PL_Q6_K, PL_Q4_K}};
@@ -237,13 +240,14 @@ static void chains(void) {
     CHECK(pl_device_alloc(ks.device, PL_CHAIN_MEET_BYTES, &meet, &err));
     CHECK(pl_device_fill(ks.device, ks.stream, &meet, 0, &err));
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
+        bool small = shapes[i].in <= 512, large = shapes[i].mid > 4096;
         for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
             enum pl_dtype all[WEIGHTS];
             for (size_t w = 0; w < WEIGHTS; w++) all[w] = types[t];
-            if (test_small() ? i < 2 && t < 3 : i < 3 || t < 2) one(all, &shapes[i], &meet);
+            if (test_small() ? small && t < 3 : !large || t < 2) one(all, &shapes[i], &meet);
         }
         for (size_t t = 0; t < PL_COUNT_OF(mixes); t++) {
-            if (i < (test_small() ? 2 : t == 0 ? 5 : 3)) one(mixes[t], &shapes[i], &meet);
+            if (test_small() ? small : !large || t == 0) one(mixes[t], &shapes[i], &meet);
         }
     }
     assert_true(mistakes_seen > 0);
@@ -253,6 +257,37 @@ static void chains(void) {
 static void test_chain(void **state) {
     (void)state;
     kit_each(chains);
+}
+
+/* What a launch takes is what its kernel lays out (units, inputs, sums, stages, squares, barriers), and no more than there
+ * is: of a kernel of several types also where all matrices are of the smaller one. */
+static void rooms(bool mixed, enum pl_dtype dtype, uint32_t unit, uint32_t input, uint32_t outputs, uint32_t warps) {
+    static const struct { uint64_t heads, in, mid; } shapes[] = {{1024, 4096, 768}, {2304, 512, 2560}, {256, 2304, 14336}};
+    enum { MOST = 220160 }; /* 227 KB less what is left to the attention beside it */
+    for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
+        uint64_t heads = shapes[i].heads, in = shapes[i].in, mid = shapes[i].mid;
+        bool strips = dtype == PL_Q4_K || dtype == PL_Q6_K;
+        struct pl_device_weight o = {.dtype = dtype, .rows = in, .cols = heads, .strips = strips};
+        struct pl_device_weight gate = {.dtype = dtype, .rows = mid, .cols = in, .strips = strips};
+        struct pl_device_weight down = {.dtype = dtype, .rows = in, .cols = mid, .strips = strips};
+        struct pl_launch_chain l = {.o = &o, .gate = &gate, .up = &gate, .down = &down};
+        struct pl_chain_room room = pl_chain_room(MOST, (struct pl_chain_kind){.mixed = mixed}, &l);
+        uint64_t chunks = (PL_MAX(PL_MAX(heads, in), mid) + 2047) / 2048;
+        uint64_t fixed = chunks * input + 16 * 8 * outputs * 4 + 4 * 192 + warps * 4;
+        assert_int_equal(room.bytes, fixed + room.depth * (unit + 16));
+        assert_true(room.depth >= 4 && room.bytes <= MOST && room.bytes + unit + 16 > MOST);
+        room = pl_chain_room((uint32_t)fixed + 4 * (unit + 16) - 1, (struct pl_chain_kind){.mixed = mixed}, &l);
+        assert_int_equal(room.depth, 0);
+    }
+}
+static void test_room(void **state) {
+    (void)state;
+    rooms(true, PL_Q4_K, 8 * 3360, 4608, 16, 16);
+    rooms(true, PL_Q6_K, 8 * 3360, 4608, 16, 16);
+    rooms(false, PL_Q6_K, 8 * 3360, 4608, 16, 16);
+    rooms(false, PL_Q4_K, 8 * 2368, 4608, 16, 16);
+    rooms(false, PL_BF16, 16384, 8192, 4, 8);
+    rooms(false, PL_Q8_0, 8 * (64 * 34 + 48), 4608, 8, 8);
 }
 
 /* What cannot be one launch says why. */
@@ -291,6 +326,6 @@ static void test_declined(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_declined), cmocka_unit_test(test_chain)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_declined), cmocka_unit_test(test_room), cmocka_unit_test(test_chain)};
     return TEST_RUN("chains", tests);
 }

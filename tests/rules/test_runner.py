@@ -52,30 +52,39 @@ def crashes_and_hangs_are_failures():
     assert verdicts("1..1\nok 1 - a\n", -9, timed_out=True)[-1] == ("(process)", "failed")
 
 
-TAP = {"norm": ("1..3\nok 1 - a\n# SKIP no such device here\nok 2 # SKIP b\nnot ok 3 - c < d\n", 1), "crash": ("1..2\nok 1 - a\n", 139), "short": ("1..2\nok 1 - a\n", 0)}
+TAP = {"norm": ("1..3\nok 1 - a\n# SKIP no such device here\nok 2 # SKIP b\nnot ok 3 - c < d\n", 1), "crash": ("1..2\nok 1 - a\n", 139), "short": ("1..2\nok 1 - a\n", 0),
+       "fault": ("1..2\nok 1 - a\n# cuda: CUDA_ERROR_ILLEGAL_ADDRESS (700)\nnot ok 2 - d\n", 1)}
 
 
 @case
 def check_gpu_writes_what_verify_reads():
     """A folder of programs that are none: every case is in the JUnit file, and one that broke off is a failure."""
     with tempfile.TemporaryDirectory() as build:
-        def program(name, text, code=0):
+        def script(name, text):
             path = os.path.join(build, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w") as f:
-                f.write(f"#!/bin/sh\ncat <<'EOF'\n{text}EOF\nexit {code}\n")
+                f.write("#!/bin/sh\n" + text)
             os.chmod(path, 0o755)
 
+        def program(name, text, code=0):
+            script(name, f"cat <<'EOF'\n{text}EOF\nexit {code}\n")
+
         program("plumb", "cuda    0  NVIDIA None\n")
+        script("bin/compute-sanitizer", 'for last; do :; done\necho "========= $(basename $last) $PLUMB_TEST_ONLY on $PLUMB_TEST_DEVICE"\n')
         for name, (text, code) in TAP.items():
             program(f"tests/kernels/test_{name}", text, code)
         report = os.path.join(build, "r.xml")
         out = subprocess.run(["bash", "tools/check_gpu.sh", build], capture_output=True, text=True,
-                             env={**os.environ, "PLUMB_GPU_ONLY": "cuda-kernels", "PLUMB_GPU_REPORT": report})
-        assert out.returncode == 1 and "3 passed, 3 failed, 1 skipped" in out.stdout, out.stdout + out.stderr
+                             env={**os.environ, "PLUMB_GPU_ONLY": "cuda-kernels", "PLUMB_GPU_REPORT": report,
+                                  "PATH": os.path.join(build, "bin") + ":" + os.environ["PATH"]})
+        assert out.returncode == 1 and "4 passed, 4 failed, 1 skipped" in out.stdout, out.stdout + out.stderr
+        asked = [line.split("memcheck: ")[1] for line in out.stdout.splitlines() if "memcheck: " in line]
+        assert asked == ["test_fault d on cuda"], out.stdout  # what the driver broke off, and nothing else
         cases = {(c.get("classname")[13:], c.get("name")): c[0].tag if len(c) else "pass" for c in ET.parse(report).iter("testcase")}
         assert cases == {("norm", "a"): "pass", ("norm", "b"): "skipped", ("norm", "c < d"): "failure", ("crash", "a"): "pass",
-                         ("crash", "(process)"): "failure", ("short", "a"): "pass", ("short", "(process)"): "failure"}, cases
+                         ("crash", "(process)"): "failure", ("short", "a"): "pass", ("short", "(process)"): "failure",
+                         ("fault", "a"): "pass", ("fault", "d"): "failure"}, cases
         assert [c.get("message") for c in ET.parse(report).iter("skipped")] == ["no such device here"]
 
 
