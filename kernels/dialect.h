@@ -12,7 +12,7 @@
  *   LOCAL_INC                     adds one to a u32 in local memory, gives what was there
  *   ROLLED                        before a loop that OpenCL compilers shall not unroll (PoCL takes minutes over large bodies)
  *   UNROLLED                      after ROLLED: before a loop that the others shall unroll
- *   EXP2 LOG2 EXP TANH SQRT FABS FMAX FMIN FMA RINT   f32 functions
+ *   EXP2 LOG2 EXP TANH ERFC SQRT FABS FMAX FMIN FMA RINT   f32 functions
  *   DIV(x, y)                     the float nearest to x / y on every target, where / of OpenCL may miss by 2.5: x and y positive,
  *                                 nothing near the ends of the range. For what decides a step of quantised numbers
  *   EXACT MUL ADD                 after EXACT at the head of a block each MUL and ADD in it is rounded on its own
@@ -58,6 +58,7 @@ typedef uint4 v4u;
 #define LOG2(x)        log2((f32)(x))
 #define EXP(x)         exp((f32)(x))
 #define TANH(x)        tanh((f32)(x))
+#define ERFC(x)        erfc((f32)(x))
 #define SQRT(x)        sqrt((f32)(x))
 #define FABS(x)        fabs((f32)(x))
 #define FMAX(x, y)     fmax((f32)(x), (f32)(y))
@@ -134,6 +135,7 @@ typedef uint4 v4u;
 #define LOG2(x)      log2f(x)
 #define EXP(x)       expf(x)
 #define TANH(x)      tanhf(x)
+#define ERFC(x)      erfcf(x)
 #define SQRT(x)      sqrtf(x)
 #define FABS(x)      fabsf(x)
 #define FMAX(x, y)   fmaxf(x, y)

@@ -12,6 +12,8 @@ KERNEL(add)(GLOBAL f32 *x, GLOBAL const f32 *add, GLOBAL u32 *witness, const str
 
 #ifdef ACT_GELU_TANH
 FN f32 activate(f32 x) { return 0.5f * x * (1.0f + TANH(0.7978845608028654f * x * (1.0f + 0.044715f * x * x))); }
+#elif defined(ACT_GELU_ERF)
+FN f32 activate(f32 x) { return 0.5f * x * ERFC(-0.7071067811865476f * x); }
 #elif defined(ACT_RELU2)
 FN f32 activate(f32 x) { return FMAX(x, 0.0f) * FMAX(x, 0.0f); }
 #else

@@ -359,8 +359,8 @@ void pl_model_unbind(struct pl_model *m);
 /* --- rope.c --- */
 enum pl_status pl_model_make_ropes(struct pl_model *m, const struct pl_file *f, struct pl_err *err) PL_MUST_CHECK;
 /* Angle per position of each of the rope_dim/2 pairs, and the factor on cosine and sine. divisors: [rope_dim/2] or
- * NULL. local: the table of windowed layers. */
-void pl_rope_frequencies(const struct pl_model_config *c, bool local, const float *divisors, double *freq,
+ * NULL. local: the table of windowed layers. context: what it has to reach. */
+void pl_rope_frequencies(const struct pl_model_config *c, uint32_t context, bool local, const float *divisors, double *freq,
                          double *magnitude);
 
 /* --- layer.c: the steps that layers are written in --- */

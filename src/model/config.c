@@ -116,6 +116,9 @@ static enum pl_status check_rope(const struct pl_model_config *c, struct pl_err 
                 (double)c->rope_factor, (double)c->rope_attn_factor);
     if (c->rope_scaling != PL_ROPE_LINEAR && c->rope_context_orig == 0)
         PL_FAIL(err, PL_FORMAT, "this rotary scaling needs the original context length, which is missing");
+    if (c->rope_scaling == PL_ROPE_DYNAMIC && (c->rope_factor < 1 || c->rope_dim < 4))
+        PL_FAIL(err, PL_FORMAT, "dynamic rotary scaling by %g over %u numbers: at least 1, over at least 4, was expected",
+                (double)c->rope_factor, c->rope_dim);
     if (c->rope_scaling == PL_ROPE_LLAMA3 &&
         (!is_positive(c->rope_low_freq) || !isfinite(c->rope_high_freq) || !(c->rope_high_freq > c->rope_low_freq)))
         PL_FAIL(err, PL_FORMAT, "llama3 scaling with frequency factors %g and %g: 0 < low < high was expected",

@@ -207,8 +207,9 @@ static enum pl_status read_kv_heads(struct reader *r, struct pl_model_config *c)
 /* One number; or of Nemotron-H one for each layer, 0 where it has no MLP. */
 static enum pl_status read_mlp_width(struct reader *r, struct pl_model_config *c) {
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "feed_forward_length"));
+    bool found, experts_alone = r->def->moe && !r->def->latent && r->def->ssm == PL_SSM_NONE; /* no layer has an MLP */
     if (v == NULL || v->type != PL_GGUF_ARRAY || c->arch != PL_ARCH_NEMOTRON_H)
-        return read_same(r, "feed_forward_length", c->layers, PL_MLP_MAX, &c->mlp_width, NULL);
+        return read_same(r, "feed_forward_length", c->layers, PL_MLP_MAX, &c->mlp_width, experts_alone ? &found : NULL);
     PL_TRY(check_list(r, v, c->layers, false));
     for (uint32_t l = 0; l < c->layers; l++) {
         int64_t n = pl_gguf_elem_i64(v, l);
@@ -360,6 +361,9 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     c->shared_width = r->def->shared_expert ? c->mlp_width : 0;
     if (r->def->shared_expert)
         PL_TRY(read_u32(r, "expert_shared_feed_forward_length", 1, PL_MLP_MAX, &c->shared_width, &found));
+    if (c->expert_width == 0 || (r->def->shared_expert && c->shared_width == 0))
+        PL_FAIL(r->err, PL_FORMAT, "metadata key %s.%s is missing, and so is feed_forward_length", r->arch,
+                c->expert_width == 0 ? "expert_feed_forward_length" : "expert_shared_feed_forward_length");
     c->experts_renormalise = r->def->renormalise;
     enum pl_status st = pl_gguf_bool(r->f, key_of(r, "expert_weights_norm"), &c->experts_renormalise, r->err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;

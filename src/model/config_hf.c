@@ -474,9 +474,13 @@ static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
     const char *s = json_is_string(v) ? json_string_value(v) : "";
     if (r->def->ternary && strcmp(s, "relu2") == 0) return PL_OK;
     bool silu = strcmp(s, "silu") == 0 || strcmp(s, "swish") == 0;
+    if (strcmp(s, "gelu") == 0 && !r->def->moe) {
+        c->mlp_act = PL_OPS_GELU;
+        return PL_OK;
+    }
     if (!silu && strcmp(s, "gelu_pytorch_tanh") != 0 && strcmp(s, "gelu_new") != 0)
-        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s '%s' is not implemented; known: silu, gelu_pytorch_tanh", name,
-                PL_SHOWN_C(s));
+        PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: %s '%s' is not implemented; known: silu, gelu_pytorch_tanh%s", name,
+                PL_SHOWN_C(s), r->def->moe ? "" : ", gelu");
     c->mlp_act = silu ? PL_OPS_SILU : PL_OPS_GELU_TANH;
     return PL_OK;
 }
@@ -607,18 +611,27 @@ static enum pl_status read_scaling(struct reader *r, const json_t *o, struct pl_
     if (strcmp(name, "default") == 0) return PL_OK;
     if (strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0 || (r->def->longrope && strcmp(name, "yarn") == 0))
         return read_longrope(r, o, c); /* the older names are Phi-3's */
+    bool dynamic = strcmp(name, "dynamic") == 0;
     if (strcmp(name, "linear") == 0)
         c->rope_scaling = PL_ROPE_LINEAR;
     else if (strcmp(name, "llama3") == 0)
         c->rope_scaling = PL_ROPE_LLAMA3;
     else if (strcmp(name, "yarn") == 0)
         c->rope_scaling = PL_ROPE_YARN;
+    else if (dynamic)
+        c->rope_scaling = PL_ROPE_DYNAMIC;
     else
-        PL_FAIL(r->err, PL_UNSUPPORTED,
-                "config.json: rotary scaling '%s' is not implemented; known: default, linear, llama3, yarn, longrope",
-                PL_SHOWN_C(name));
+        PL_FAIL(
+            r->err, PL_UNSUPPORTED,
+            "config.json: rotary scaling '%s' is not implemented; known: default, linear, dynamic, llama3, yarn, longrope",
+            PL_SHOWN_C(name));
     PL_TRY(read_f32(r, o, "factor", 0, &c->rope_factor));
     if (!(c->rope_factor > 0)) PL_FAIL(r->err, PL_FORMAT, "config.json: rotary scaling '%s' needs a positive factor", name);
+    if (dynamic) { /* its library counts from max_position_embeddings, which such files leave at the original context */
+        c->rope_context_orig = c->context_train;
+        c->context_train = (uint32_t)fmin((double)c->context_train * fmax((double)c->rope_factor, 1), PL_CONTEXT_MAX);
+        return PL_OK;
+    }
     PL_TRY(read_u32(r, o, "original_max_position_embeddings", 1, PL_CONTEXT_MAX, c->context_train, &c->rope_context_orig));
     PL_TRY(read_f32(r, o, "low_freq_factor", 1, &c->rope_low_freq));
     PL_TRY(read_f32(r, o, "high_freq_factor", 4, &c->rope_high_freq));

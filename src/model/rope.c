@@ -33,10 +33,18 @@ static double yarn_frequency(const struct pl_model_config *c, double base, doubl
     return freq / c->rope_factor * ramp + freq * (1 - ramp);
 }
 
-void pl_rope_frequencies(const struct pl_model_config *c, bool local, const float *divisors, double *freq,
+/* Dynamic NTK: past the original context the base grows with the text; here with the context that was asked for, so that all
+ * positions of the cache turn alike. */
+static double dynamic_base(const struct pl_model_config *c, double base, uint32_t context) {
+    double grown = (double)c->rope_factor * context / c->rope_context_orig - ((double)c->rope_factor - 1);
+    return context <= c->rope_context_orig ? base : base * pow(grown, c->rope_dim / (c->rope_dim - 2.0));
+}
+
+void pl_rope_frequencies(const struct pl_model_config *c, uint32_t context, bool local, const float *divisors, double *freq,
                          double *magnitude) {
     double base = local ? c->rope_base_local : c->rope_base;
     enum pl_rope_scaling scaling = local ? PL_ROPE_NONE : c->rope_scaling;
+    if (scaling == PL_ROPE_DYNAMIC) base = dynamic_base(c, base, context);
     for (uint32_t i = 0; i < c->rope_dim / 2; i++) {
         double f = pow(base, -2.0 * i / c->rope_dim);
         if (divisors != NULL && !local) f /= divisors[i];
@@ -68,7 +76,7 @@ static enum pl_status make_rope(struct pl_model *m, bool local, const float *div
     float *table = pl_alloc(values, sizeof *table);
     enum pl_status st = PL_NO_MEMORY;
     if (freq != NULL && table != NULL) {
-        pl_rope_frequencies(c, local, divisors, freq, &magnitude);
+        pl_rope_frequencies(c, m->max_context, local, divisors, freq, &magnitude);
         fill_table(freq, c->rope_dim / 2, magnitude, m->max_context, table);
         st = pl_ops_rope_create(m->ops, table, m->max_context, c->rope_dim, c->rope_halves, out, err);
         m->bytes_owned += values * sizeof *table;

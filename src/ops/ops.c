@@ -598,7 +598,8 @@ enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
 
 enum pl_status pl_ops_gated(struct pl_ops *o, const struct pl_weight *const *w, const struct pl_weight *const *bias,
                             enum pl_ops_act act, const struct pl_activation *x, struct pl_activation *const *y) {
-    if (x->rows == 0 || o->impl->gated == NULL || !o->impl->takes_gated(o, w, bias, x)) {
+    bool apart = x->rows == 0 || act == PL_OPS_GELU || o->impl->gated == NULL;
+    if (apart || !o->impl->takes_gated(o, w, bias, x)) {
         PL_TRY(pl_ops_linear(o, 2, w, bias, x, y));
         return pl_ops_glu(o, act, y[0], y[1], y[0]);
     }

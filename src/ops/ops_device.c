@@ -758,25 +758,29 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
     return PL_OK;
 }
 
+static enum pl_elementwise act_kernel(enum pl_ops_act act, bool gated) {
+    if (act == PL_OPS_SILU) return gated ? PL_EW_SILU : PL_EW_SILU_ALONE;
+    if (act == PL_OPS_RELU2) return gated ? PL_EW_RELU2 : PL_EW_RELU2_ALONE;
+    if (act == PL_OPS_GELU) return gated ? PL_EW_GELU_ERF : PL_EW_GELU_ERF_ALONE;
+    return gated ? PL_EW_GELU_TANH : PL_EW_GELU_TANH_ALONE;
+}
+
 static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
     if (dev_ternary_gates(d, act, gate, up, y)) return dev_ternary_gate(o, act, y);
     PL_TRY(dev_settle(o));
-    if (up == NULL) {
-        struct pl_kernel *alone = &d->elementwise[act == PL_OPS_SILU    ? PL_EW_SILU_ALONE
-                                                  : act == PL_OPS_RELU2 ? PL_EW_RELU2_ALONE
-                                                                        : PL_EW_GELU_TANH_ALONE];
-        return done(o, PL_OP_glu, alone, 0, pl_launch_act(&d->ks, alone, data_of(gate), data_of(y), gate->rows, gate->cols));
-    }
+    const enum pl_elementwise which = act_kernel(act, up != NULL);
+    struct pl_kernel *k = &d->elementwise[which];
+    enum pl_status made = k->jit != NULL ? PL_OK : pl_kernel_elementwise(&d->ks, which, k, &d->ks.err);
+    if (made != PL_OK) return report(d, made);
+    if (up == NULL)
+        return done(o, PL_OP_glu, k, 0, pl_launch_act(&d->ks, k, data_of(gate), data_of(y), gate->rows, gate->cols));
     struct pl_launch_prepare p = {
         .x = data_of(gate), .second = data_of(up), .y = data_of(y), .rows = gate->rows, .cols = gate->cols};
-    if (act != PL_OPS_RELU2 && dev_prepares(d, gate->rows, gate->cols)) {
+    bool prepared = act == PL_OPS_SILU || act == PL_OPS_GELU_TANH;
+    if (prepared && dev_prepares(d, gate->rows, gate->cols))
         return dev_prepare(o, PL_OP_glu, act == PL_OPS_SILU ? PL_PREPARE_SILU : PL_PREPARE_GELU_TANH, &p, y);
-    }
-    struct pl_kernel *k = &d->elementwise[act == PL_OPS_SILU    ? PL_EW_SILU
-                                          : act == PL_OPS_RELU2 ? PL_EW_RELU2
-                                                                : PL_EW_GELU_TANH];
     return done(o, PL_OP_glu, k, 0,
                 pl_launch_glu(&d->ks, k, data_of(gate), data_of(up), data_of(y), gate->rows, gate->cols));
 }
@@ -928,7 +932,7 @@ static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
 static enum pl_status make_common(struct dev_ops *d, struct pl_err *err) {
     PL_TRY(pl_kernel_norm(&d->ks, false, &d->norm, err));
     PL_TRY(pl_kernel_norm(&d->ks, true, &d->add_norm, err));
-    for (int i = 0; i < PL_EW_COUNT; i++) {
+    for (int i = 0; i < PL_EW_RARE; i++) {
         PL_TRY(pl_kernel_elementwise(&d->ks, (enum pl_elementwise)i, &d->elementwise[i], err));
     }
     return PL_OK;

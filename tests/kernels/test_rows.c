@@ -133,6 +133,12 @@ static void one_elements(size_t rows, size_t cols) {
     kit_near("gelu", y, want, n, 4e-6, 0.3); /* 1 + tanh cancels for large negative inputs */
     free(y);
     by = kit_out(n * 4);
+    CHECK(pl_launch_glu(&ks, &element[PL_EW_GELU_ERF], &bx, &bu, &by, rows, cols));
+    pl_ref_glu(PL_REF_GELU_ERF, x, u, want, n);
+    y = kit_down(&by);
+    kit_near("gelu by erf", y, want, n, 4e-6, 1e-3);
+    free(y);
+    by = kit_out(n * 4);
     CHECK(pl_launch_glu(&ks, &element[PL_EW_RELU2], &bx, &bu, &by, rows, cols));
     pl_ref_glu(PL_REF_RELU2, x, u, want, n);
     y = kit_down(&by);
@@ -150,6 +156,12 @@ static void one_elements(size_t rows, size_t cols) {
     pl_ref_glu(PL_REF_GELU_TANH, x, ones, want, n);
     y = kit_down(&by);
     kit_near("gelu alone", y, want, n, 4e-6, 0.3);
+    free(y);
+    by = kit_out(n * 4);
+    CHECK(pl_launch_act(&ks, &element[PL_EW_GELU_ERF_ALONE], &bx, &by, rows, cols));
+    pl_ref_glu(PL_REF_GELU_ERF, x, ones, want, n);
+    y = kit_down(&by);
+    kit_near("gelu by erf alone", y, want, n, 4e-6, 1e-3);
     free(y);
     struct pl_device_buffer bs = kit_up(x, n * 4);
     CHECK(pl_launch_softcap(&ks, &element[PL_EW_SCALE], &bs, rows, cols, 0.3f));

@@ -363,6 +363,17 @@ static void state_space(void **state) {
 
 /* --- refusals: one change to a sound configuration each --- */
 
+/* InternLM: the original context is what max_position_embeddings says, the factor reaches beyond. */
+static void dynamic_scaling_and_gelu(void **state) {
+    (void)state;
+    struct pl_model_config c = must_read(
+        "{\"model_type\":\"llama\",\"hidden_act\":\"gelu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
+        "\"max_position_embeddings\":32768,\"num_attention_heads\":32,\"num_hidden_layers\":32,\"num_key_value_heads\":8,"
+        "\"rope_scaling\":{\"factor\":2.5,\"type\":\"dynamic\"},\"rope_theta\":1000000,\"vocab_size\":92544}");
+    assert_int_equal(c.rope_scaling, PL_ROPE_DYNAMIC);
+    assert_true(c.rope_context_orig == 32768 && c.context_train == 81920 && c.mlp_act == PL_OPS_GELU);
+}
+
 #define SOUND \
     "\"hidden_size\":64,\"intermediate_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":96"
 static const struct {
@@ -397,8 +408,10 @@ static const struct {
     {"{\"model_type\":\"llama\",\"hidden_act\":\"relu\"," SOUND "}", "known: silu", PL_UNSUPPORTED},
     {"{\"model_type\":\"llama\",\"rope_interleaved\":true," SOUND "}", "rope_interleaved", PL_UNSUPPORTED},
     {"{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SOUND "}", "partial_rotary_factor", PL_UNSUPPORTED},
-    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}," SOUND "}", "known: default",
+    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"ntk\",\"factor\":2.0}," SOUND "}", "known: default",
      PL_UNSUPPORTED},
+    {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":0.5}," SOUND "}", "at least 1", PL_FORMAT},
+    {"{\"model_type\":\"mixtral\",\"hidden_act\":\"gelu\"," SOUND "}", "known: silu, gelu_pytorch_tanh", PL_UNSUPPORTED},
     {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2.0}," SOUND "}",
      "short_factor has 0 entries", PL_FORMAT},
     {"{\"model_type\":\"phi3\",\"original_max_position_embeddings\":64,\"rope_scaling\":{\"rope_type\":\"longrope\","
@@ -538,6 +551,7 @@ int main(void) {
         cmocka_unit_test(gemma_3),
         cmocka_unit_test(deepseek),
         cmocka_unit_test(state_space),
+        cmocka_unit_test(dynamic_scaling_and_gelu),
         cmocka_unit_test(refusals_name_the_field),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -353,6 +353,45 @@ static void lists_are_of_integers(void **state) {
     }
 }
 
+/* Models whose every layer has experts need no width of an MLP; the experts' own, or the shared one's, they do. */
+static void experts_without_mlp_width(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch;
+        uint32_t shared;
+        const char *missing;
+    } files[] = {{"qwen2moe", 48, NULL},
+                 {"qwen2moe", 0, "qwen2moe.expert_shared_feed_forward_length is missing"},
+                 {"qwen3moe", 0, NULL},
+                 {"gpt-oss", 0, NULL}};
+    for (size_t i = 0; i < 2 * PL_COUNT_OF(files); i++) {
+        const char *arch = files[i / 2].arch, *missing = files[i / 2].missing;
+        const uint32_t shared = files[i / 2].shared;
+        struct craft c = craft_new();
+        craft_string(&c, "general.architecture", arch);
+        craft_u32(&c, arch_key(arch, "block_count"), 2);
+        craft_u32(&c, arch_key(arch, "context_length"), 4096);
+        craft_u32(&c, arch_key(arch, "embedding_length"), 64);
+        craft_u32(&c, arch_key(arch, "attention.head_count"), 4);
+        craft_u32(&c, arch_key(arch, "expert_count"), 8);
+        craft_u32(&c, arch_key(arch, "expert_used_count"), 2);
+        if (i % 2 == 0) craft_u32(&c, arch_key(arch, "expert_feed_forward_length"), 32);
+        if (shared > 0) craft_u32(&c, arch_key(arch, "expert_shared_feed_forward_length"), shared);
+        craft_f32(&c, arch_key(arch, "attention.layer_norm_rms_epsilon"), 1e-5f);
+        craft_tensor(&c, "token_embd.weight", 64, 96, PL_F16);
+        if (strcmp(arch, "gpt-oss") == 0) craft_tensor(&c, "blk.0.attn_q.bias", 64, 1, PL_F32);
+        if (strcmp(arch, "gpt-oss") == 0) craft_tensor(&c, "blk.0.attn_output.bias", 64, 1, PL_F32);
+        struct pl_model_config m;
+        struct pl_err err;
+        enum pl_status st = read_craft(&c, &m, &err);
+        if (i % 2 == 1) missing = ".expert_feed_forward_length is missing, and so is feed_forward_length";
+        if (missing != NULL && (st != PL_FORMAT || strstr(err.text, missing) == NULL))
+            fail_msg("%s gave %s", arch, err.text);
+        if (missing == NULL && st != PL_OK) fail_msg("%s: %s", arch, err.text);
+        if (missing == NULL) assert_true(m.mlp_width == 0 && m.expert_width == 32 && m.shared_width == shared);
+    }
+}
+
 /* What converters write for a Nemotron 3: a state, experts, attention. */
 static struct craft nemotron(const char *extra, uint32_t value) {
     struct craft c = craft_new();
@@ -478,6 +517,7 @@ int main(void) {
         cmocka_unit_test(lists_are_of_integers),
         cmocka_unit_test(experts_without_gates),
         cmocka_unit_test(heads_of_each_layer),
+        cmocka_unit_test(experts_without_mlp_width),
         cmocka_unit_test(missing_keys_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@ static const struct {
     {"llama3.gguf", "llama3", false, false},
     {"llama3-mlx4", "llama3-mlx4", true, false},
     {"mistral", "mistral", false, false},
+    {"llama-dynamic", "llama-dynamic", false, false},
     {"qwen2.gguf", "qwen2", false, false},
     {"qwen2-mlx8", "qwen2-mlx8", true, false},
     {"qwen2-window", "qwen2-window", false, false},

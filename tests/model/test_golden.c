@@ -18,6 +18,7 @@ static const struct golden_case cases[] = {
     {"llama3.gguf", "llama3", false, false},
     {"llama3-mlx4", "llama3-mlx4", true, false},
     {"smollm3-mlx-mxfp4", "smollm3-mlx-mxfp4", true, false},
+    {"llama-dynamic", "llama-dynamic", false, false},
     {"mistral", "mistral", false, false},
     {"mistral.gguf", "mistral", false, false},
     {"qwen2", "qwen2", false, false},

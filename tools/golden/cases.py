@@ -19,6 +19,10 @@ CASES = {
                     tie_word_embeddings=True, attention_bias=False, mlp_bias=False, rope_theta=500000.0,
                     rope_scaling=dict(factor=32.0, high_freq_factor=4.0, low_freq_factor=1.0,
                                       original_max_position_embeddings=16, rope_type="llama3")), "llama"),
+    # Past the original context (REACH), and GELU by the error function.
+    "llama-dynamic": (dict(COMMON, architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="gelu", hidden_size=32,
+                           intermediate_size=48, max_position_embeddings=64, tie_word_embeddings=True, attention_bias=False,
+                           mlp_bias=False, rope_theta=10000.0, rope_scaling=dict(type="dynamic", factor=2.0)), None),
     "mistral": (dict(COMMON, architectures=["MistralForCausalLM"], model_type="mistral", hidden_act="silu", head_dim=24,
                      tie_word_embeddings=False, rope_theta=10000.0, sliding_window=8), "llama"),
     "qwen2": (dict(COMMON, architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_act="silu",
@@ -304,6 +308,7 @@ MLX_CASES = {
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
 SEEDS = {"ministral3-mlx4": 3, "ministral-mlx8": 2, "mistral3-late": 1, "glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
+REACH = {"llama-dynamic": 128}  # tokens of the text whose beginning counts
 # name -> (source case, GGUF types taken in turn by the matrices)
 QUANT_CASES = {"deepseek2-lite-q": ("deepseek2-lite", ["Q8_0", "Q5_0", "Q4_1"]), "deepseek3-q": ("deepseek3", ["Q8_0", "Q5_1"]),
                "mixtral-q": ("mixtral", ["Q8_0", "Q4_0", "Q5_1"]), "llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}

@@ -83,9 +83,9 @@ def load_weights(model, weights):
     model.tie_weights()
 
 
-def expected(model, tokens):
+def expected(model, tokens, reach=0):
     with torch.no_grad():
-        return model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+        return model(torch.tensor([tokens + [0] * (reach - len(tokens))]), use_cache=False).logits[0, : len(tokens)].float().numpy()
 
 
 def write_bin(name, tokens, logits):
