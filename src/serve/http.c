@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "file/file.h"
 
-enum { DROPPED_BYTES_MAX = 32 << 20 };
+enum { DROPPED_BYTES_MAX = 32 << 20, QUERY_BYTES_MAX = 8 << 10, QUERY_ARGS_MAX = 64 };
 
 /* ---------- answers ---------- */
 
@@ -310,8 +310,13 @@ static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const ch
 
 /* The headers are in, the body is not: what can be refused by them alone. A client that waits for "100 Continue" is answered
  * at once; one that sends anyway keeps its answer, as its bytes are read and dropped. */
-static enum MHD_Result headers_are_in(struct exchange *x) {
+static enum MHD_Result headers_are_in(struct exchange *x, bool long_query) {
     unsigned n[3] = {0, 0, 0};
+    if (long_query) {
+        x->routed = true;
+        return answer_error(x, 414, NULL, NULL, "the query is longer than %d bytes or has more than %d arguments",
+                            QUERY_BYTES_MAX, QUERY_ARGS_MAX);
+    }
     (void)MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_header, n);
     if (n[0] > 1 || n[1] > 1 || (n[0] > 0 && n[1] > 0)) { /* where the body ends would be a guess (RFC 9112, 6.3) */
         x->routed = true;
@@ -348,12 +353,30 @@ static enum MHD_Result refuse_unseen(struct MHD_Connection *c) {
     return ok;
 }
 
+/* In the place of an exchange: the query was too much to be read. */
+static char query_too_large;
+
+/* The library reads a query before anybody sees the request, and where its memory does not hold the arguments the connection
+ * stands still until it times out. So one that is too much is ended here, in the library's own copy of the target. */
+static void *on_target(void *cls, const char *target, struct MHD_Connection *c) {
+    (void)cls, (void)c;
+    char *query = (char *)(uintptr_t)strchr(target, '?');
+    size_t args = 1;
+    if (query == NULL) return NULL;
+    for (const char *p = query; (p = strchr(p, '&')) != NULL; p++) args++;
+    if (args <= QUERY_ARGS_MAX && strlen(target) <= QUERY_BYTES_MAX) return NULL;
+    query[1] = '\0';
+    return &query_too_large;
+}
+
 static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
                                  const char *version, const char *data, size_t *data_size, void **con_cls) {
     (void)version;
     struct pl_server *s = cls;
     struct exchange *x = *con_cls;
-    if (x == NULL) {
+    bool long_query = *con_cls == &query_too_large;
+    if (x == NULL || long_query) {
+        *con_cls = NULL;
         x = pl_calloc(1, sizeof *x);
         if (x == NULL) return refuse_unseen(c);
         *x = (struct exchange){.server = s, .connection = c, .started_ns = pl_clock_ns(), .key_index = -1};
@@ -365,7 +388,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *c, const char
         *con_cls = x;
         s->counts.http_requests++;
         watch_body(x);
-        return headers_are_in(x);
+        return headers_are_in(x, long_query);
     }
     if (*data_size > 0) {
         /* A body that trickles in holds a connection and memory for as long as it likes: not here. */
@@ -421,7 +444,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     (void)c;
     struct pl_server *s = cls;
     struct exchange *x = *con_cls;
-    if (x == NULL) return;
+    if (x == NULL || *con_cls == &query_too_large) return;
     if (x->http_status >= 500) s->counts.http_5xx++;
     if (x->http_status >= 400 && x->http_status < 500) s->counts.http_4xx++;
     /* What ends a request whose client has gone is sent without an error, to nobody. */
@@ -501,9 +524,9 @@ static enum pl_status start_daemon(struct pl_server *s, struct pl_err *err) {
         &addr, MHD_OPTION_THREAD_POOL_SIZE, s->opt.http_threads, MHD_OPTION_CONNECTION_LIMIT, s->opt.connections_max,
         MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, watch_connection, s,
-        MHD_OPTION_UNESCAPE_CALLBACK, unescape, s, MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max,
-        MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u, s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END,
-        s->opt.listen_fd, MHD_OPTION_END);
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, s, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, s->opt.per_address_max, MHD_OPTION_LISTEN_BACKLOG_SIZE, 1024u,
+        s->opt.listen_fd > 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, s->opt.listen_fd, MHD_OPTION_END);
     if (s->daemon == NULL) return cannot_listen(s->opt.host, s->opt.port, errno, err);
     return PL_OK;
 }

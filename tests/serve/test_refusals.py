@@ -171,6 +171,19 @@ def pages_of_others_are_refused():
 
 
 @tap.case
+def a_query_that_is_too_long_is_answered_at_once():
+    s = Server(MODEL, "--timeout", "3600", "--body-timeout", "3600")
+    ask = lambda query: s.call("GET", f"/health?{query}")
+    many = lambda count: "&".join(f"a{i}=1" for i in range(count))
+    assert ask(many(64))[0] == 200 and ask("a" * 8000)[0] == 200
+    for query in (many(65), many(1000), many(3000), "a" * 8192, "a=1&b=" + "2" * 30000):
+        status, body, _ = ask(query)
+        assert status == 414 and "8192 bytes" in body["error"]["message"] and "64 arguments" in body["error"]["message"], (status, body)
+    assert s.call("POST", f"/v1/chat/completions?{many(900)}", chat("x"))[0] == 414
+    assert s.stop() == 0
+
+
+@tap.case
 def anthropic_lists_and_formats():
     s = Server(MODEL, "--alias", "mine")
     version = {"anthropic-version": "2023-06-01"}
