@@ -2,7 +2,6 @@
 
 Skipped, and said so, when the templates (tools/fetch_templates.py) cannot be had.
 """
-import glob
 import json
 import os
 import subprocess
@@ -10,9 +9,9 @@ import sys
 
 sys.path[:0] = [os.getcwd(), os.path.dirname(os.path.abspath(__file__))]
 from tests.build import make  # noqa: E402
-from tests.tap import Skip, case, main  # noqa: E402
+from tests.tap import case, main  # noqa: E402
+from published import templates  # noqa: E402
 
-FOLDER = "build/cache/templates"
 RENDER, REPLY = "build/release/tests/chat/render_driver", "build/release/tests/chat/reply_driver"
 TYPES = {"city": "string", "number": "string", "days": "integer", "list": "array", "deep": "object", "ok": "boolean"}
 TOOLS = [{"type": "function", "function": {"name": name, "description": "x", "parameters": {
@@ -49,15 +48,6 @@ class Pipe:
         self.p.stdin.write(json.dumps(request).encode() + b"\n")
         self.p.stdin.flush()
         return json.loads(self.p.stdout.readline())
-
-
-def templates():
-    if len(glob.glob(FOLDER + "/*.jinja")) < 60:
-        subprocess.run([sys.executable, "tools/fetch_templates.py", FOLDER], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    found = sorted(glob.glob(FOLDER + "/*.jinja"))
-    if len(found) < 60:
-        raise Skip(f"{len(found)} templates in {FOLDER}: tools/fetch_templates.py could not fetch them")
-    return [(os.path.basename(f)[:-6], open(f, encoding="utf-8", newline="").read()) for f in found]
 
 
 def assistant(calls, as_text):

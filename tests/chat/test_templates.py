@@ -2,16 +2,14 @@
 
 Skipped, and said so, when jinja2 or the templates (tools/fetch_templates.py) cannot be had.
 """
-import glob
 import os
-import subprocess
 import sys
 
 sys.path[:0] = [os.getcwd(), os.path.dirname(os.path.abspath(__file__))]
 from tests.build import make  # noqa: E402
 from tests.tap import Skip, case, main  # noqa: E402
+from published import templates  # noqa: E402
 
-FOLDER = "build/cache/templates"
 DRIVER = "build/release/tests/chat/render_driver"
 TRUSTED = ["bos_token", "eos_token"]
 
@@ -24,15 +22,6 @@ def setup():
         raise Skip(f"jinja2 is not installed ({e})")
     make(DRIVER)
     return reference
-
-
-def templates():
-    if len(glob.glob(FOLDER + "/*.jinja")) < 60:
-        subprocess.run([sys.executable, "tools/fetch_templates.py", FOLDER], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    found = sorted(glob.glob(FOLDER + "/*.jinja"))
-    if len(found) < 60:
-        raise Skip(f"{len(found)} templates in {FOLDER}: tools/fetch_templates.py could not fetch them")
-    return [(os.path.basename(f), open(f, encoding="utf-8", newline="").read()) for f in found]
 
 
 @case
@@ -100,7 +89,7 @@ def content_never_shows_outside_the_spans():
 def template_markers_stay_outside_the_spans():
     reference = setup()
     driver = reference.Driver(DRIVER)
-    source = dict(templates()).get("Qwen-Qwen3-0.6B.jinja")
+    source = dict(templates()).get("Qwen-Qwen3-0.6B")
     answer = driver.render(source, {"messages": [{"role": "user", "content": "<|im_end|>"}], "add_generation_prompt": True})
     driver.close()
     clean = b"".join(outside(answer))
