@@ -81,9 +81,13 @@ struct pl_reply_options {
     const json_t *tools_json; /* OpenAI's form, for notations without types (XML); NULL: types are guessed */
 };
 
-/* Whether a schema's "type", a word or a list of words, has "string": such a parameter's value stands between its tags as it
- * is, without quotes. Parser and grammar of forced calls go by it. */
-bool pl_reply_says_string(const json_t *type);
+/* How a parameter's value stands between its tags, told by its schema: a string (also one of several, and behind anyOf and
+ * references into the document) as it is, without quotes; where it may be null, too, the word alone is null. Parser and
+ * grammar of forced calls go by it. */
+enum pl_reply_value { PL_REPLY_VALUE_JSON, PL_REPLY_VALUE_TEXT, PL_REPLY_VALUE_TEXT_OR_NULL };
+enum pl_reply_value pl_reply_value(const json_t *document, const json_t *schema);
+/* The schema behind its references into the document, as far as they lead. */
+const json_t *pl_reply_resolve(const json_t *document, const json_t *schema);
 
 struct pl_reply_sink {
     void *user;

@@ -82,9 +82,10 @@ struct pl_reply {
     const struct pl_reply_tags *tags; /* of the call being read; NULL: it is not told by tags */
     bool tag_open;                    /* inside a value, past a name's type or past the first header */
     bool tag_marked, tag_quoted;      /* the mark before a value was passed; the value stands between quotes */
-    enum { VALUE_HELD, VALUE_TEXT, VALUE_RAW } tag_value; /* kept until it ends; a string; goes out as it is */
-    size_t tag_seen;                                      /* of the value, where no end begins */
-    uint32_t tag_count;                                   /* keys, or whether arguments came */
+    /* kept until it ends; a string; goes out as it is; a string or null, not known yet */
+    enum { VALUE_HELD, VALUE_TEXT, VALUE_RAW, VALUE_NULLABLE } tag_value;
+    size_t tag_seen;    /* of the value, where no end begins */
+    uint32_t tag_count; /* keys, or whether arguments came */
     enum { BODY_TEXT, BODY_REASONING, BODY_CALL } tag_body;
 };
 

@@ -174,24 +174,16 @@ static void send_string(struct pl_reply *r, const char *before, const char *data
     pl_buf_deinit(&b);
 }
 
-bool pl_reply_says_string(const json_t *type) {
-    const char *word = json_string_value(type);
-    if (word != NULL) return strcmp(word, "string") == 0;
-    for (size_t i = 0; i < json_array_size(type); i++)
-        if (pl_reply_says_string(json_array_get(type, i))) return true;
-    return false;
-}
-
-/* Whether the tool's schema wants a string here: then the value is taken as it stands. */
-static bool wants_text(const struct pl_reply *r, const char *key) {
+/* What the tool's schema wants here: text is taken as it stands. */
+static enum pl_reply_value wanted(const struct pl_reply *r, const char *key) {
     for (size_t i = 0; i < json_array_size(r->opt.tools_json); i++) {
         const json_t *f = json_object_get(json_array_get(r->opt.tools_json, i), "function");
         const char *called = json_string_value(json_object_get(f, "name"));
         if (called == NULL || strcmp(called, pl_buf_cstr(&r->scan.function)) != 0) continue;
-        const json_t *p = json_object_get(json_object_get(json_object_get(f, "parameters"), "properties"), key);
-        return pl_reply_says_string(json_object_get(p, "type"));
+        const json_t *document = json_object_get(f, "parameters");
+        return pl_reply_value(document, json_object_get(json_object_get(document, "properties"), key));
     }
-    return false;
+    return PL_REPLY_VALUE_JSON;
 }
 
 static bool end_keys(struct pl_reply *r, size_t eaten, uint32_t state) {
@@ -241,7 +233,8 @@ static bool key(struct pl_reply *r, bool last) {
     size_t n = (size_t)(end - text), used = n + strlen(t->end_key);
     pl_buf_clear(&r->scan.value);
     pl_buf_add(&r->scan.value, text, n);
-    r->tag_value = wants_text(r, pl_buf_cstr(&r->scan.value)) ? VALUE_TEXT : VALUE_HELD;
+    enum pl_reply_value wants = wanted(r, pl_buf_cstr(&r->scan.value));
+    r->tag_value = wants == PL_REPLY_VALUE_TEXT ? VALUE_TEXT : wants == PL_REPLY_VALUE_JSON ? VALUE_HELD : VALUE_NULLABLE;
     used += key_attributes(r, text + used, left - used, &more);
     if (more) return false;
     r->tag_open = false;
@@ -309,6 +302,22 @@ static void stop_holding(struct pl_reply *r, const char *data, size_t len) {
     if (!json) reply_arguments(r, "\"", 1);
 }
 
+/* A text that may be null is held while it may be that word. */
+static void tell_null(struct pl_reply *r, const char *data, size_t len, bool found) {
+    static const char *const words[] = {"null", "None"};
+    size_t skip = reply_spaces(data, len), end = len;
+    while (end > skip && reply_is_space(data[end - 1])) end--;
+    for (size_t i = 0; i < PL_COUNT_OF(words); i++) {
+        bool whole = end - skip == 4 && memcmp(data + skip, words[i], 4) == 0;
+        if (found ? whole : end - skip <= 4 && memcmp(data + skip, words[i], end - skip) == 0 && (whole || end == len)) {
+            if (found) r->tag_value = VALUE_HELD;
+            return;
+        }
+    }
+    r->tag_value = VALUE_TEXT;
+    reply_arguments(r, "\"", 1);
+}
+
 /* The first end of the value in what has not been looked at yet. */
 static size_t value_end(struct pl_reply *r, const char *data, size_t len, size_t *mark, size_t *hold) {
     const struct pl_reply_tags *t = r->tags;
@@ -327,6 +336,8 @@ static bool value(struct pl_reply *r, bool last) {
     const char *data = reply_rest(r, &len);
     size_t at = value_end(r, data, len, &mark, &hold);
     bool found = at != SIZE_MAX;
+    if (r->tag_value == VALUE_NULLABLE) tell_null(r, data, found ? at : len - hold, found);
+    if (r->tag_value == VALUE_NULLABLE && !last) return false;
     if (r->tag_value == VALUE_HELD && (found ? at : len) >= REPLY_HELD_MAX) stop_holding(r, data, len);
     if (r->tag_value == VALUE_HELD && !found && !last) return false;
     size_t n = found ? at : last ? len : len - hold;

@@ -144,7 +144,10 @@ static enum pl_status read_size(struct builder *b, const json_t *s, const char *
 
 /* ---------- numbers and strings ---------- */
 
-static enum pl_status string_rule(struct builder *b, const json_t *s, struct pl_buf *rule) {
+/* A string's text: between quotes, or bare. Nothing when the schema does not say anything about it. */
+static enum pl_status text_rule(struct builder *b, const json_t *s, bool bare, struct pl_buf *rule) {
+    const char *one =
+        bare ? "[^<]" : "[^\"\\\\\\x00-\\x1F\\x7F]"; /* an escaped pair counts as one or two: valid either way */
     int64_t min, max;
     PL_TRY(read_size(b, s, "minLength", 0, &min));
     PL_TRY(read_size(b, s, "maxLength", -1, &max));
@@ -155,28 +158,33 @@ static enum pl_status string_rule(struct builder *b, const json_t *s, struct pl_
         if (min > 0 || max >= 0)
             PL_FAIL(b->err, PL_INVALID,
                     "the schema's pattern beside minLength or maxLength is not supported: write the length into it");
-        pl_buf_add_c(rule, "\"\\\"\" ");
-        PL_TRY(pl_schema_pattern(json_string_value(pattern), json_string_length(pattern), rule, b->err));
-        pl_buf_add_c(rule, " \"\\\"\"");
-        return PL_OK;
+        return pl_schema_pattern(json_string_value(pattern), json_string_length(pattern), bare, rule, b->err);
     }
-    if (json_is_string(format) && min == 0 && max < 0) {
-        struct pl_buf inner = {0};
-        bool known = pl_schema_format(json_string_value(format), &inner);
-        if (known) pl_buf_printf(rule, "\"\\\"\" %s \"\\\"\"", pl_buf_cstr(&inner));
-        rule->failed |= inner.failed;
-        pl_buf_deinit(&inner);
-        if (known) return PL_OK;
-    }
+    if (json_is_string(format) && min == 0 && max < 0 && pl_schema_format(json_string_value(format), rule)) return PL_OK;
     if (max == 0)
-        pl_buf_add_c(rule, "\"\\\"\\\"\"");
-    else if (max > 0) /* an escaped pair counts as one character or two: valid either way */
-        pl_buf_printf(rule, "\"\\\"\" [^\"\\\\\\x00-\\x1F\\x7F]{%lld,%lld} \"\\\"\"", (long long)min, (long long)max);
+        pl_buf_add_c(rule, "\"\"");
+    else if (max > 0)
+        pl_buf_printf(rule, "%s{%lld,%lld}", one, (long long)min, (long long)max);
     else if (min > 0)
-        pl_buf_printf(rule, "\"\\\"\" [^\"\\\\\\x00-\\x1F\\x7F]{%lld} js-char* \"\\\"\"", (long long)min);
+        pl_buf_printf(rule, "%s{%lld} %s*", one, (long long)min, bare ? one : "js-char");
+    return PL_OK;
+}
+
+enum pl_status pl_schema_bare_text(const json_t *schema, struct pl_buf *out, struct pl_err *err) {
+    struct builder b = {.out = out, .err = err};
+    return text_rule(&b, schema, true, out);
+}
+
+static enum pl_status string_rule(struct builder *b, const json_t *s, struct pl_buf *rule) {
+    struct pl_buf text = {0};
+    enum pl_status st = text_rule(b, s, false, &text);
+    if (text.len > 0)
+        pl_buf_printf(rule, "\"\\\"\" %s \"\\\"\"", pl_buf_cstr(&text));
     else
         pl_buf_add_c(rule, "js-string");
-    return PL_OK;
+    rule->failed |= text.failed;
+    pl_buf_deinit(&text);
+    return st;
 }
 
 /* ---------- arrays and objects ---------- */

@@ -19,6 +19,9 @@ enum { PL_SCHEMA_DEPTH_MAX = 64, PL_SCHEMA_RULES_MAX = 8192 };
 /* Appends rules; the one named `name` accepts the schema's values, helpers are named <name>-<number>. schema may be NULL:
  * any JSON object. */
 enum pl_status pl_schema_rules(const json_t *schema, const char *name, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;
+/* Appends an expression of what a schema of strings allows where strings stand without quotes, '<' left out; nothing when
+ * it says nothing of them. */
+enum pl_status pl_schema_bare_text(const json_t *schema, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;
 /* The names that a schema requires, each once and in its order: the keys of a new object. Looked up in a large list one by
  * one they would take as long as the list is, squared. */
 enum pl_status pl_schema_required(const json_t *schema, json_t **out, struct pl_err *err) PL_MUST_CHECK;

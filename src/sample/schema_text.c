@@ -69,23 +69,25 @@ static void range(struct pl_buf *b, uint32_t lo, uint32_t hi) {
 }
 
 /* What must be escaped in JSON is written so; other control characters are left out. */
-static bool emit_set(struct set *s, struct pl_buf *b) {
+static bool emit_set(struct set *s, bool bare, struct pl_buf *b) {
     static const struct {
         uint32_t c;
         const char *text;
     } escaped[] = {{'"', "\\\""}, {'\\', "\\\\"}, {'\n', "\\n"}, {'\r', "\\r"}, {'\t', "\\t"}, {'\f', "\\f"}, {'\b', "\\b"}};
-    static const uint32_t plain[][2] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x7E}, {0x80, 0xD7FF}, {0xE000, LAST}};
+    static const uint32_t quoted[][2] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x7E}, {0x80, 0xD7FF}, {0xE000, LAST}};
+    static const uint32_t itself[][2] = {{'\t', '\n'}, {0x20, '<' - 1}, {'<' + 1, 0x7E}, {0x80, 0xD7FF}, {0xE000, LAST}};
+    const uint32_t(*plain)[2] = bare ? itself : quoted;
     bool any = false, open = false;
     tidy(s);
     pl_buf_add_c(b, "(");
-    for (size_t i = 0; i < PL_COUNT_OF(escaped); i++) {
+    for (size_t i = 0; i < (bare ? 0 : PL_COUNT_OF(escaped)); i++) {
         if (!holds(s, escaped[i].c)) continue;
         pl_buf_add_c(b, any ? " | " : "");
         pl_schema_literal(b, escaped[i].text, 2);
         any = true;
     }
     for (size_t i = 0; i < s->count; i++)
-        for (size_t k = 0; k < PL_COUNT_OF(plain); k++) {
+        for (size_t k = 0; k < PL_COUNT_OF(quoted); k++) {
             uint32_t lo = PL_MAX(s->list[i][0], plain[k][0]), hi = PL_MIN(s->list[i][1], plain[k][1]);
             if (lo > hi) continue;
             if (!open) pl_buf_add_c(b, any ? " | [" : "[");
@@ -121,6 +123,7 @@ struct pattern {
     struct pl_buf *out;
     struct pl_err *err;
     uint32_t depth;
+    bool bare;
 };
 
 #define REFUSE(p, ...) PL_FAIL((p)->err, PL_INVALID, "the schema's pattern: " __VA_ARGS__)
@@ -258,8 +261,9 @@ static enum pl_status atom(struct pattern *p) {
         st = plain_char(p, &one);
         add(&s, one, one);
     }
-    if (st == PL_OK && !emit_set(&s, p->out))
-        st = pl_err_set(p->err, __FILE__, __LINE__, PL_INVALID, "the schema's pattern has a part that JSON cannot hold");
+    if (st == PL_OK && !emit_set(&s, p->bare, p->out))
+        st = pl_err_set(p->err, __FILE__, __LINE__, PL_INVALID, "the schema's pattern has a part that %s cannot hold",
+                        p->bare ? "a text between tags" : "JSON");
     pl_free(s.list);
     return st;
 }
@@ -287,12 +291,12 @@ static enum pl_status quantifier(struct pattern *p) {
     return PL_OK;
 }
 
-static const char ANYTHING[] = "js-char*";
+static const char *anything(const struct pattern *p) { return p->bare ? "[^<]*" : "js-char*"; }
 
 static enum pl_status sequence(struct pattern *p, bool top) {
     bool begins = top && next_is(p, '^'), ends = false, any = false;
     p->at += begins;
-    if (top && !begins) pl_buf_add_c(p->out, ANYTHING), any = true;
+    if (top && !begins) pl_buf_add_c(p->out, anything(p)), any = true;
     while (p->at < p->end && *p->at != '|' && *p->at != ')') {
         ends = top && *p->at == '$' && (p->at + 1 == p->end || p->at[1] == '|');
         if (ends) {
@@ -307,7 +311,7 @@ static enum pl_status sequence(struct pattern *p, bool top) {
         PL_TRY(quantifier(p));
         any = true;
     }
-    if (top && !ends) pl_buf_printf(p->out, "%s%s", any ? " " : "", ANYTHING), any = true;
+    if (top && !ends) pl_buf_printf(p->out, "%s%s", any ? " " : "", anything(p)), any = true;
     if (!any) pl_buf_add_c(p->out, "\"\"");
     return PL_OK;
 }
@@ -321,8 +325,8 @@ static enum pl_status alternatives(struct pattern *p, bool top) {
     }
 }
 
-enum pl_status pl_schema_pattern(const char *pattern, size_t len, struct pl_buf *out, struct pl_err *err) {
-    struct pattern p = {pattern, pattern + len, out, err, 0};
+enum pl_status pl_schema_pattern(const char *pattern, size_t len, bool bare, struct pl_buf *out, struct pl_err *err) {
+    struct pattern p = {pattern, pattern + len, out, err, 0, bare};
     if (len > PL_GRAMMAR_TEXT_MAX) /* each of its characters takes one of the grammar's at least */
         PL_FAIL(err, PL_LIMIT, "the schema's pattern has %zu bytes, at most %d are taken", len, PL_GRAMMAR_TEXT_MAX);
     pl_buf_add_c(out, "(");

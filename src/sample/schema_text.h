@@ -8,7 +8,9 @@
 
 #include "base/str.h"
 
-enum pl_status pl_schema_pattern(const char *pattern, size_t len, struct pl_buf *out, struct pl_err *err) PL_MUST_CHECK;
+/* bare: characters stand for themselves, as where a string has no quotes round it, and '<' is left out. */
+enum pl_status pl_schema_pattern(const char *pattern, size_t len, bool bare, struct pl_buf *out,
+                                 struct pl_err *err) PL_MUST_CHECK;
 /* False: the format is not one that is enforced. */
 bool pl_schema_format(const char *format, struct pl_buf *out);
 

@@ -28,10 +28,13 @@ static const char *name_of(const struct forced *f, size_t i) {
 
 static void literal(struct pl_buf *g, const char *text) { pl_schema_literal(g, text, strlen(text)); }
 
+static enum pl_status of_tools(const struct forced *f, enum pl_status st) {
+    if (st != PL_OK) snprintf(f->pe->param, sizeof f->pe->param, "tools");
+    return st;
+}
+
 static enum pl_status rules(const struct forced *f, const json_t *schema, const char *name) {
-    if (pl_schema_rules(schema, name, f->g, &f->pe->err) == PL_OK) return PL_OK;
-    snprintf(f->pe->param, sizeof f->pe->param, "tools");
-    return f->pe->err.status;
+    return of_tools(f, pl_schema_rules(schema, name, f->g, &f->pe->err));
 }
 
 /* ---------- what stands round the calls ---------- */
@@ -231,41 +234,55 @@ static void text_rules(struct pl_buf *g, const struct pl_reply_tags *t) {
     not_the_mark(g, marks, TEXT_MARKS, "<", &rule);
 }
 
-/* With a bound on its length a text has no '<' at all, so that its characters can be counted. */
-static void bounded_text(struct pl_buf *g, const json_t *min, const json_t *max) {
-    json_int_t low = json_is_integer(min) ? PL_MAX(json_integer_value(min), 0) : 0;
-    if (json_is_integer(max) && json_integer_value(max) == 0)
-        pl_buf_add_c(g, "\"\"\n");
-    else if (json_is_integer(max))
-        pl_buf_printf(g, "[^<]{%lld,%lld}\n", (long long)low, (long long)json_integer_value(max));
-    else if (low > 0)
-        pl_buf_printf(g, "[^<]{%lld,}\n", (long long)low);
-    else
-        pl_buf_add_c(g, "tag-text\n");
+/* One string of the schema's. With a bound a text has no '<' at all, so that its characters can be counted. */
+static enum pl_status one_text(const struct forced *f, const json_t *schema) {
+    size_t before = f->g->len;
+    PL_TRY(of_tools(f, pl_schema_bare_text(schema, f->g, &f->pe->err)));
+    if (f->g->len == before) pl_buf_add_c(f->g, "tag-text");
+    return PL_OK;
 }
 
-static void string_rule(const struct forced *f, const json_t *schema, const char *rule) {
+static void one_value(const struct forced *f, const json_t *value, bool *any) {
+    if (!json_is_string(value)) return;
+    if (*any) pl_buf_add_c(f->g, " | ");
+    literal(f->g, json_string_value(value));
+    *any = true;
+}
+
+/* The strings that a schema allows, as alternatives of a rule; what else it allows is no text and left out. */
+static enum pl_status texts(const struct forced *f, const json_t *document, const json_t *schema, bool *any) {
+    schema = pl_reply_resolve(document, schema);
+    if (pl_reply_value(document, schema) == PL_REPLY_VALUE_JSON) return PL_OK;
     const json_t *values = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
-    bool any = false;
-    pl_buf_printf(f->g, "%s ::= ", rule);
-    for (size_t i = 0; i < json_array_size(values); i++) {
-        const char *text = json_string_value(json_array_get(values, i));
-        if (text == NULL) continue;
-        if (any) pl_buf_add_c(f->g, " | ");
-        literal(f->g, text);
-        any = true;
+    const json_t *members = json_object_get(schema, "anyOf");
+    for (size_t i = 0; i < json_array_size(values); i++) one_value(f, json_array_get(values, i), any);
+    one_value(f, only, any);
+    if (values != NULL || only != NULL) return PL_OK;
+    if (members == NULL) members = json_object_get(schema, "oneOf");
+    if (json_object_get(schema, "type") == NULL) {
+        for (size_t i = 0; i < json_array_size(members); i++) PL_TRY(texts(f, document, json_array_get(members, i), any));
+        return PL_OK;
     }
-    if (json_is_string(only)) literal(f->g, json_string_value(only));
-    if (any || json_is_string(only))
-        pl_buf_add_char(f->g, '\n');
-    else
-        bounded_text(f->g, json_object_get(schema, "minLength"), json_object_get(schema, "maxLength"));
+    if (*any) pl_buf_add_c(f->g, " | ");
+    *any = true;
+    return one_text(f, schema);
 }
 
-static enum pl_status tag_value(const struct forced *f, const json_t *document, const json_t *schema, const char *rule) {
+static enum pl_status tag_value(const struct forced *f, const struct pl_reply_tags *t, const json_t *document,
+                                const json_t *schema, const char *rule) {
     static const char *const shared[] = {"$defs", "definitions"};
-    if (pl_reply_says_string(json_object_get(schema, "type"))) {
-        string_rule(f, schema, rule);
+    enum pl_reply_value as = pl_reply_value(document, schema);
+    if (as != PL_REPLY_VALUE_JSON) {
+        bool any = false;
+        pl_buf_printf(f->g, "%s ::= ", rule);
+        PL_TRY(texts(f, document, schema, &any));
+        if (as == PL_REPLY_VALUE_TEXT_OR_NULL && t->text_key == NULL) {
+            pl_buf_add_c(f->g, any ? " | \"null\"" : "\"null\"");
+            any = true;
+        }
+        if (!any)
+            return param_bad(f->pe, "tools", PL_INVALID, "a parameter's schema allows no string though its type is one");
+        pl_buf_add_char(f->g, '\n');
         return PL_OK;
     }
     json_t *own = json_is_object(schema) ? json_copy((json_t *)(uintptr_t)schema) : json_incref((json_t *)(uintptr_t)schema);
@@ -277,22 +294,21 @@ static enum pl_status tag_value(const struct forced *f, const json_t *document, 
     return st;
 }
 
-static void add_parameter(const struct forced *f, const struct pl_reply_tags *t, const char *key, bool text,
+/* attribute: what the key's tag says of the value; value: an expression of it. */
+static void add_parameter(const struct forced *f, const struct pl_reply_tags *t, const char *key, const char *attribute,
                           const char *value) {
     const char *line = t->tight ? "" : "\n";
     char before[256], after[128];
-    const char *attribute = t->text_key == NULL ? "" : text ? t->text_key : t->other_key;
     literal(f->g, t->key);
     pl_buf_add_char(f->g, ' ');
     literal(f->g, key);
-    snprintf(before, sizeof before, "%s%s%s%s%s", t->end_key, attribute, t->value != NULL ? line : "",
-             t->value != NULL ? t->value : "", t->lines ? "\n" : "");
+    snprintf(before, sizeof before, "%s%s%s%s%s", t->end_key, attribute != NULL ? attribute : "",
+             t->value != NULL ? line : "", t->value != NULL ? t->value : "", t->lines ? "\n" : "");
     snprintf(after, sizeof after, "%s%s%s", t->lines ? "\n" : "", t->end_value, line);
     pl_buf_add_char(f->g, ' ');
     literal(f->g, before);
     pl_buf_printf(f->g, " %s ", value);
     literal(f->g, after);
-    pl_buf_add_char(f->g, '\n');
 }
 
 /* Parameters in the schema's order, each on lines of its own. */
@@ -322,8 +338,14 @@ static enum pl_status tagged_call(const struct forced *f, const struct pl_reply_
                              "tool %zu has a parameter whose name this model cannot write: '%.40s'", i, key);
         snprintf(rule, sizeof rule, "value-%zu-%zu", i, n);
         pl_buf_printf(f->g, "parameter-%zu-%zu ::= ", i, n++);
-        add_parameter(f, t, key, pl_reply_says_string(json_object_get(value, "type")), rule);
-        PL_TRY(tag_value(f, schema, value, rule));
+        enum pl_reply_value as = pl_reply_value(schema, value);
+        add_parameter(f, t, key, as == PL_REPLY_VALUE_JSON ? t->other_key : t->text_key, rule);
+        if (as == PL_REPLY_VALUE_TEXT_OR_NULL && t->text_key != NULL) {
+            pl_buf_add_c(f->g, " | ");
+            add_parameter(f, t, key, t->other_key, "\"null\"");
+        }
+        pl_buf_add_char(f->g, '\n');
+        PL_TRY(tag_value(f, t, schema, value, rule));
     }
     return PL_OK;
 }

@@ -344,6 +344,52 @@ static const struct {
      "<f {\"s\": 1}>so"},
 };
 
+/* What may be null or stands behind a reference is read by what it may be. */
+static void tagged_nullable(void **state) {
+    (void)state;
+    static const char text[] =
+        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"$defs\": {\"k\": {\"enum\": [\"1\", \"2\"]}, \"loop\": "
+        "{\"anyOf\": "
+        "[{\"$ref\": \"#/$defs/loop\"}, {\"$ref\": \"#/$defs/loop\"}, {\"$ref\": \"#/$defs/loop\"}]}}, \"properties\": {"
+        "\"a\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}, \"b\": {\"type\": [\"string\", \"null\"]}, "
+        "\"c\": {\"$ref\": \"#/$defs/k\"}, \"d\": {\"allOf\": [{\"$ref\": \"#/$defs/k\"}]}, \"e\": {\"$ref\": "
+        "\"#/$defs/loop\"}, "
+        "\"f\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}]}, \"g\": {\"const\": \"1\"}}}}}]";
+    static const char *const cases[][3] = {
+        {"a", "12", "\"12\""},
+        {"a", "null", "null"},
+        {"a", "None", "null"},
+        {"a", "nullable", "\"nullable\""},
+        {"a", "nul", "\"nul\""},
+        {"a", "", "\"\""},
+        {"a", "n", "\"n\""},
+        {"a", "null, x", "\"null, x\""},
+        {"b", "true", "\"true\""},
+        {"b", "null", "null"},
+        {"c", "1", "\"1\""},
+        {"d", "2", "\"2\""},
+        {"e", "1", "1"},
+        {"f", "12", "12"},
+        {"f", "x", "\"x\""},
+        {"g", "1", "\"1\""},
+        {"a", "null\n\nx", "\"null\\n\\nx\""},
+    };
+    json_t *tools = json_loads(text, 0, NULL);
+    assert_non_null(tools);
+    struct pl_reply_options o = TOOLS(PL_REPLY_XML);
+    o.tools_json = tools;
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        char reply[256], expected[128];
+        snprintf(reply, sizeof reply,
+                 "<tool_call>\n<function=f>\n<parameter=%s>\n%s\n</parameter>\n</function>\n</tool_call>", cases[i][0],
+                 cases[i][1]);
+        snprintf(expected, sizeof expected, "<f {\"%s\": %s}>", cases[i][0], cases[i][2]);
+        check(o, reply, expected);
+    }
+    check(o, "<tool_call><function=f><parameter=a>null\n", "<f {\"a\": null\n>"); /* cut: what came stands */
+    json_decref(tools);
+}
+
 static void tagged(void **state) {
     (void)state;
     json_t *tools = json_loads(TEXT_TOOLS, 0, NULL);
@@ -584,12 +630,25 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),        cmocka_unit_test(llama_and_json), cmocka_unit_test(mistral),
-        cmocka_unit_test(gemma),         cmocka_unit_test(qwen_xml),       cmocka_unit_test(deepseek),
-        cmocka_unit_test(harmony),       cmocka_unit_test(reasoning),      cmocka_unit_test(wrapped),
-        cmocka_unit_test(bodies),        cmocka_unit_test(tagged),         cmocka_unit_test(listed),
-        cmocka_unit_test(ends_anywhere), cmocka_unit_test(any_order),      cmocka_unit_test(huge),
-        cmocka_unit_test(glm),           cmocka_unit_test(formats),        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(hermes),
+        cmocka_unit_test(llama_and_json),
+        cmocka_unit_test(mistral),
+        cmocka_unit_test(gemma),
+        cmocka_unit_test(qwen_xml),
+        cmocka_unit_test(deepseek),
+        cmocka_unit_test(harmony),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(wrapped),
+        cmocka_unit_test(bodies),
+        cmocka_unit_test(tagged),
+        cmocka_unit_test(tagged_nullable),
+        cmocka_unit_test(listed),
+        cmocka_unit_test(ends_anywhere),
+        cmocka_unit_test(any_order),
+        cmocka_unit_test(huge),
+        cmocka_unit_test(glm),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -208,6 +208,50 @@ static void schemas(void **state) {
     }
 }
 
+/* Strings without quotes and escapes. */
+static void schemas_bare(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *text;
+        enum verdict want;
+    } cases[] = {
+        {"{\"pattern\":\"^[A-Z]{2}\\\"\\\\\\\\$\"}", "AB\"\\", YES},
+        {"{\"pattern\":\"^[A-Z]{2}\\\"\\\\\\\\$\"}", "AB\\\"", NO},
+        {"{\"pattern\":\"^[^a]$\"}", "\n", YES},
+        {"{\"pattern\":\"^[^a]$\"}", "<", NO},
+        {"{\"pattern\":\"b+\"}", "\"abbc\n", YES},
+        {"{\"pattern\":\"b+\"}", "ac", PREFIX},
+        {"{\"pattern\":\"b+\"}", "b<", NO},
+        {"{\"format\":\"date\"}", "2024-02-28", YES},
+        {"{\"format\":\"date\"}", "\"", NO},
+        {"{\"minLength\":2}", "a\"", YES},
+        {"{\"minLength\":2}", "a", PREFIX},
+        {"{\"minLength\":2}", "ab<", NO},
+        {"{\"minLength\":1,\"maxLength\":2}", "abc", NO},
+        {"{\"maxLength\":0}", "", YES},
+    };
+    for (size_t i = 0; i < PL_COUNT_OF(cases); i++) {
+        struct pl_buf b = {0};
+        struct pl_err err = {0};
+        json_t *v = json_loads(cases[i].schema, 0, NULL);
+        assert_non_null(v);
+        pl_buf_add_c(&b, "root ::= ");
+        if (pl_schema_bare_text(v, &b, &err) != PL_OK) fail_msg("%s: %s", cases[i].schema, err.text);
+        json_decref(v);
+        if (judge(b.data, cases[i].text) != cases[i].want)
+            fail_msg("%s on '%s'\n%s", cases[i].schema, cases[i].text, b.data);
+        pl_buf_deinit(&b);
+    }
+    json_t *v = json_loads("[{\"type\":\"string\"},{\"pattern\":\"<\"},{\"pattern\":1},{\"minLength\":-1}]", 0, NULL);
+    struct pl_buf b = {0};
+    struct pl_err err = {0};
+    assert_int_equal(pl_schema_bare_text(json_array_get(v, 0), &b, &err), PL_OK);
+    assert_int_equal(b.len, 0);
+    for (size_t i = 1; i < 4; i++) assert_int_equal(pl_schema_bare_text(json_array_get(v, i), &b, &err), PL_INVALID);
+    pl_buf_deinit(&b);
+    json_decref(v);
+}
+
 static void schemas_joined(void **state) {
     (void)state;
     static const struct {
@@ -430,6 +474,7 @@ int main(void) {
         cmocka_unit_test(refuses),
         cmocka_unit_test(schemas),
         cmocka_unit_test(schemas_joined),
+        cmocka_unit_test(schemas_bare),
         cmocka_unit_test(schemas_refused),
         cmocka_unit_test(deep_groups_end_soon),
         cmocka_unit_test(large_lists_are_looked_up),

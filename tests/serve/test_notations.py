@@ -2,6 +2,7 @@
 calls that the schemas allow, whole and streamed alike. Tiny random models, which write nonsense where the grammar lets them."""
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -106,8 +107,82 @@ def case(name):
     return test
 
 
+DSML = lambda text: text.replace("<", "<\uff5cDSML\uff5c").replace("<\uff5cDSML\uff5c/", "</\uff5cDSML\uff5c")
+HY = lambda text: text.replace(">", ":opensource>")
+# what stands before a text's value and after it, and what else must not stand in it
+TEXTS = {
+    "qwen3-coder": ("<parameter=%s>\n", "\n</parameter>\n", ["<parameter=", "</function>"]),
+    "glm-4.5": ("<arg_key>%s</arg_key>\n<arg_value>", "</arg_value>\n", ["<arg_key>", "</tool_call>"]),
+    "hunyuan": (HY("<arg_key>%s</arg_key>\n<arg_value>"), HY("</arg_value>") + "\n", [HY("<arg_key>"), HY("</tool_call>")]),
+    "seed": ("<parameter=%s>", "</parameter>\n", ["<parameter=", "</function>"]),
+    "minimax": ('<parameter name="%s">', "</parameter>\n", ['<parameter name="', "</invoke>"]),
+    "deepseek v3.2": (DSML('<parameter name="%s" string="true">'), DSML("</parameter>") + "\n", [DSML('<parameter name="'), DSML("</invoke>")]),
+    "deepseek v4": (DSML('<parameter name="%s" string="true">'), DSML("</parameter>") + "\n", [DSML('<parameter name="'), DSML("</invoke>")]),
+    "minicpm": ('<param name="%s">', "</param>", ['<param name="', "</function>", "<![CDATA["]),
+}
+NOTE = [{"type": "function", "function": {"name": "note", "parameters": {"type": "object", "required": ["text", "more", "code", "day", "maybe", "kind"], "properties": {
+    "text": {"type": "string"}, "more": {"type": "string", "minLength": 2}, "code": {"type": "string", "pattern": "^[a-c]{2}\"[0-9]$"},
+    "day": {"type": "string", "format": "date"}, "maybe": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]}, "kind": {"$ref": "#/$defs/kind"}},
+    "$defs": {"kind": {"enum": ["1", "2"]}}}}}]
+
+
+def with_pieces(pieces):
+    """A tokenizer that knows these as tokens, and their ids."""
+    made = tiny_tokenizer()
+    first = len(made["model"]["vocab"]) + len(made["added_tokens"])
+    for i, text in enumerate(pieces):
+        made["added_tokens"].append({"id": first + i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False})
+    return made, list(range(first, first + len(pieces)))
+
+
+def text_case(name):
+    """Values without a bound: whatever the model writes that looks like a mark's beginning, it is read back as it stands."""
+    before, after, others = TEXTS[name]
+
+    def test():
+        directory = tempfile.mkdtemp()
+        try:
+            end = after.strip("\n")
+            marks = [end, *others]
+            pieces = sorted({m[:n] for m in marks for n in (1, 2, 4, len(m) - 1, len(m))} | {m[n:] for m in marks for n in (1, 4)} | {after})
+            made, ids = with_pieces(pieces)
+            tiny_chat_model.tokenizer = lambda: made
+            tiny_chat_model.TEMPLATE = "{# " + NOTATIONS[name][0] + " #}{% for t in tools %}{{ t.function.name }}{% endfor %}" + TEMPLATE
+            tiny_chat_model.write(directory, context=1024)
+            s, texts = Server(directory), []
+            for seed in range(8):
+                body = chat("hi", tools=NOTE, tool_choice="required", parallel_tool_calls=False, temperature=1, seed=seed, max_tokens=400, logprobs=True,
+                            logit_bias={str(i): 5 if piece == after else 3 for piece, i in zip(pieces, ids)})
+                c = s.post("/v1/chat/completions", body)[1]["choices"][0]
+                if c["finish_reason"] == "length":
+                    continue
+                raw = bytes(b for t in c["logprobs"]["content"] for b in t["bytes"]).decode(errors="replace")
+                call = c["message"]["tool_calls"][0]["function"]
+                arguments, at = json.loads(call["arguments"]), 0
+                assert call["name"] == "note" and len(arguments) == 6 and len(arguments["more"]) >= 2 and arguments["kind"] in ("1", "2"), (raw, call)
+                assert re.fullmatch('[a-c]{2}"[0-9]', arguments["code"]) and re.fullmatch(r"[12]\d{3}-\d\d-\d\d", arguments["day"]), (raw, call)
+                assert arguments["maybe"] is None or isinstance(arguments["maybe"], str) and len(arguments["maybe"]) <= 3, (raw, call)
+                for key in ("text", "more"):
+                    at = raw.index(before % key, at) + len(before % key)
+                    assert arguments[key] == raw[at:raw.index(after, at)], (raw, arguments)
+                    assert not any(m in arguments[key] for m in marks), arguments
+                    at = raw.index(after, at) + len(after)
+                assert streamed(s, body) == [(call["name"], call["arguments"])], raw
+                texts.append(arguments["text"])
+            assert len(texts) >= 4 and any("<" in t for t in texts), texts
+            assert s.stop() == 0
+        finally:
+            tiny_chat_model.tokenizer = tiny_tokenizer
+            shutil.rmtree(directory)
+
+    test.__name__ = "texts_without_a_bound_as_" + name.replace(" ", "_")
+    return test
+
+
 if __name__ == "__main__":
-    TEMPLATE = tiny_chat_model.TEMPLATE
+    TEMPLATE, tiny_tokenizer = tiny_chat_model.TEMPLATE, tiny_chat_model.tokenizer
     for notation in NOTATIONS:
         tap.case(case(notation))
+    for notation in TEXTS:
+        tap.case(text_case(notation))
     tap.main()
