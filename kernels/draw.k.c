@@ -338,7 +338,7 @@ FN f32 keep_stairs(LOCAL_PTR struct climb *s, u32 n, f32 from, f32 per, f32 inve
 KERNEL(draw_climb)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL struct pl_draw_rise *rises,
                    GLOBAL struct pl_draw_stair *stairs, GLOBAL u32 *witness, const struct pl_args_draws a) {
     LOCAL struct climb s;
-    count_launch(witness);
+    count_launch_late(witness); /* weigh reads logits before this launch is done */
     u32 row = GROUP_Y, part = GROUP_X, first = part_begin(a, part), end = part_begin(a, part + 1u), broken = 0u;
     GLOBAL const struct pl_args_draw *d = draws + row;
     if (!climbs(d, a)) return; /* the same for all threads */
@@ -496,37 +496,82 @@ FN void order_stairs(LOCAL_PTR struct flight *s, GLOBAL const struct pl_args_dra
 #endif
 
 #ifdef DRAW_WEIGH
-/* grid: parts, rows. above [rows, parts, PL_DRAW_STAIRS]: the mass of the part's logits above each stair of the row. */
-KERNEL(draw_weigh)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL const struct pl_draw_rise *rises,
-                   GLOBAL const struct pl_draw_stair *stairs, GLOBAL f32 *above, GLOBAL u32 *witness, const struct pl_args_draws a) {
-    LOCAL struct flight s;
-    LOCAL f32 scratch[GROUP];
-    count_launch(witness);
-    u32 row = GROUP_Y, part = GROUP_X, end = part_begin(a, part + 1u);
-    GLOBAL const struct pl_args_draw *d = draws + row;
-    if (!climbs(d, a) || d->top_p == 0u) return; /* the same for all threads */
-    struct summit m = summit_of(&s, rises, row, a.parts);
-    order_stairs(&s, d, stairs, row, m.max, a.parts);
-    f32 stair[PL_DRAW_STAIRS], mass[PL_DRAW_STAIRS];
-    ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) {
-        stair[k] = s.stair[k].z != PL_PICK_NONE ? bits_f32(s.stair[k].x) : POS_INF;
-        mass[k] = 0.0f;
-    }
-    GLOBAL const logit_t *p = x + (u64)row * a.cols;
-    for (u32 base = part_begin(a, part); base < end; base += 4u * QUADS * GROUP) {
-        f32 e[QUADS][4];
-        for (u32 i = 0; i < QUADS; i++) load4(p, base + 4u * (i * GROUP + LOCAL_X), end, is_aligned(a), e[i]);
-        ROLLED UNROLLED for (u32 i = 0; i < 4u * QUADS; i++) {
-            f32 v = e[i / 4u][i % 4u], one = rough_mass(v - m.max);
-            ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) {
-                if (v > stair[k]) mass[k] += one;
+#define CHUNK     (4u * QUADS * GROUP) /* logits that are looked at together */
+#define SURE      4u                   /* stairs that nearly always suffice where top_p is SURE_FROM or more */
+#define SURE_FROM 3650722202u          /* 0.85 */
+#define UNWEIGHED 3e37f                /* more than any mass; of all parts still a number */
+FN void add_above(LOCAL_PTR const f32 *stair, u32 count, f32 low, f32 max, const f32 (*e)[4], f32 *mass) {
+    f32 at[PL_DRAW_STAIRS];
+    ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) at[k] = stair[k];
+    ROLLED UNROLLED for (u32 i = 0; i < QUADS; i++) {
+        if (!(FMAX(FMAX(e[i][0], e[i][1]), FMAX(e[i][2], e[i][3])) > low)) continue;
+        ROLLED UNROLLED for (u32 j = 0; j < 4u; j++) {
+            f32 v = e[i][j], one = rough_mass(v - max);
+            ROLLED UNROLLED for (u32 k = 0; k < SURE; k++) {
+                if (v > at[k]) mass[k] += one;
+            }
+            if (count <= SURE) continue; /* the same for all threads */
+            ROLLED UNROLLED for (u32 k = SURE; k < PL_DRAW_STAIRS; k++) {
+                if (v > at[k]) mass[k] += one;
             }
         }
     }
+}
+/* Sums over the group, to above[]. scratch: GROUP floats. */
+FN void leave_masses(f32 *mass, u32 count, LOCAL_PTR f32 *scratch, GLOBAL f32 *above) {
+#if PL_SHUFFLE
+    enum { WARPS = GROUP / PL_LANES };
+    ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) {
+        for (u32 m = PL_LANES / 2; m > 0; m >>= 1) mass[k] += lane_xor(mass[k], m);
+        if (LOCAL_X % PL_LANES == 0u) scratch[k * WARPS + LOCAL_X / PL_LANES] = mass[k];
+    }
+    BARRIER();
+    if (LOCAL_X < PL_DRAW_STAIRS) {
+        f32 sum = 0.0f;
+        for (u32 i = 0; i < WARPS; i++) sum += scratch[LOCAL_X * WARPS + i];
+        above[LOCAL_X] = LOCAL_X < count ? sum : UNWEIGHED;
+    }
+#else
     ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) {
         f32 sum = group_sum(mass[k], scratch);
-        if (LOCAL_X == 0u) above[((u64)row * a.parts + part) * PL_DRAW_STAIRS + k] = sum;
+        if (LOCAL_X == 0u) above[k] = k < count ? sum : UNWEIGHED;
     }
+#endif
+}
+/* grid: parts, rows. above [rows, parts, PL_DRAW_STAIRS]: the mass of the part's logits above each stair of the row, of those that
+ * are weighed. Logits from the last on, which the reading before this one leaves in the cache; the first of them before
+ * the stairs are known. */
+KERNEL(draw_weigh)(GLOBAL const logit_t *x, GLOBAL const struct pl_args_draw *draws, GLOBAL const struct pl_draw_rise *rises,
+                   GLOBAL const struct pl_draw_stair *stairs, GLOBAL f32 *above, GLOBAL u32 *witness, const struct pl_args_draws a) {
+    LOCAL struct flight s;
+    LOCAL f32 scratch[GROUP], stair[PL_DRAW_STAIRS];
+    u32 row = GROUP_Y, part = GROUP_X, first = part_begin(a, part), end = part_begin(a, part + 1u), aligned = is_aligned(a);
+    GLOBAL const struct pl_args_draw *d = draws + row;
+    GLOBAL const logit_t *p = x + (u64)row * a.cols;
+    u32 weighs = climbs(d, a) && d->top_p != 0u; /* the same for all threads */
+    u32 chunk = weighs ? (end - first + CHUNK - 1u) / CHUNK : 0u;
+    f32 e[QUADS][4], next[QUADS][4];
+    for (u32 i = 0; i < QUADS && chunk > 0u; i++) load4(p, first + (chunk - 1u) * CHUNK + 4u * (i * GROUP + LOCAL_X), end, aligned, e[i]);
+    count_launch(witness);
+    if (!weighs) return;
+    struct summit m = summit_of(&s, rises, row, a.parts);
+    order_stairs(&s, d, stairs, row, m.max, a.parts);
+    f32 mass[PL_DRAW_STAIRS], low = POS_INF;
+    u32 count = d->top_p >= SURE_FROM ? SURE : PL_DRAW_STAIRS;
+    ROLLED UNROLLED for (u32 k = 0; k < PL_DRAW_STAIRS; k++) {
+        f32 at = s.stair[k].z != PL_PICK_NONE ? bits_f32(s.stair[k].x) : POS_INF;
+        if (k < count) low = FMIN(low, at);
+        if (LOCAL_X == 0u) stair[k] = at;
+        mass[k] = 0.0f;
+    }
+    BARRIER();
+    ROLLED for (; chunk > 0u; chunk--) {
+        for (u32 i = 0; i < QUADS && chunk > 1u; i++)
+            load4(p, first + (chunk - 2u) * CHUNK + 4u * (i * GROUP + LOCAL_X), end, aligned, next[i]);
+        add_above(stair, count, low, m.max, e, mass);
+        ROLLED UNROLLED for (u32 i = 0; i < 4u * QUADS; i++) e[i / 4u][i % 4u] = next[i / 4u][i % 4u];
+    }
+    leave_masses(mass, count, scratch, above + ((u64)row * a.parts + part) * PL_DRAW_STAIRS);
 }
 #endif
 
