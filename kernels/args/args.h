@@ -350,6 +350,21 @@ struct pl_args_step {
 PL_ARGS_CHECK(pl_args_step, slot_stride, 40);
 PL_ARGS_SIZE(pl_args_step, 56);
 
+/* One token through layers (kernels/cuda/ssm_layers.k.c): value, offset of the norm before a layer, inner_* of the one before its output
+ * product; a ring of `depth` units. Addresses of what belongs to a layer: products of z, x (then B and C) and dt, the output product. */
+struct pl_args_ssm_layers {
+    u32 layers, heads, head_dim, channels, depth, grid;
+    f32 value, offset, inner_value, inner_offset, dt_min, dt_max;
+    u64 slot_stride, state_first;
+};
+PL_ARGS_CHECK(pl_args_ssm_layers, slot_stride, 48);
+PL_ARGS_SIZE(pl_args_ssm_layers, 64);
+struct pl_args_ssm_layer {
+    u64 z, x, dt, out, norm, inner_norm, taps, taps_bias, decay, dt_bias, skip, state;
+};
+PL_ARGS_CHECK(pl_args_ssm_layer, state, 88);
+PL_ARGS_SIZE(pl_args_ssm_layer, 96);
+
 struct pl_args_gated {
     u32 cols, groups, norm_first;
     f32 eps;

@@ -17,6 +17,7 @@
 #endif
 #include "dialect.h"
 #include "args/args.h"
+#include "cuda/meet.h"
 #include "cuda/stream_math.h"
 
 /* Shared memory: ring [depth][UNIT_BYTES], inputs [most chunks][X_BYTES], sums [HOLD][WARPS][RG], the stages, squares
@@ -53,16 +54,6 @@ FN struct place place_of(u32 r, const struct stage *s) {
     }
     return p;
 }
-
-#ifndef PL_EMULATED
-FN void add_one(u32 *p) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
-FN void again(void) {}
-FN u32 count_of(const u32 *p) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-#endif
 
 /* --- weights on their way --- */
 

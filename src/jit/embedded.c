@@ -33,6 +33,8 @@
     X(cuda_strip_math, "cuda/strip_math.h")             \
     X(cuda_stream_math, "cuda/stream_math.h")           \
     X(cuda_chain, "cuda/chain.k.c")                     \
+    X(cuda_meet, "cuda/meet.h")                         \
+    X(cuda_ssm_layers, "cuda/ssm_layers.k.c")           \
     X(cuda_moe, "cuda/moe.k.c")                         \
     X(cuda_moe_dense, "cuda/moe_dense.k.c")             \
     X(cuda_moe_choose, "cuda/moe_choose.k.c")           \

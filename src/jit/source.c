@@ -30,7 +30,7 @@ static bool find(const char *name, size_t len, size_t *index) {
     return false;
 }
 
-enum { FILES_MAX = 64, DEPTH_MAX = 8 };
+enum { FILES_MAX = 96, DEPTH_MAX = 8 };
 
 static enum pl_status paste(struct pl_str text, const char *who, bool *seen, int depth, struct pl_buf *out,
                             struct pl_err *err);

@@ -289,13 +289,13 @@ static enum pl_status output(struct pl_model *m, struct pl_activation *x) {
     return c->logit_softcap > 0 ? pl_ops_softcap(m->ops, m->logits, c->logit_softcap) : PL_OK;
 }
 
-static enum pl_status forward(struct pl_model *m) {
+static enum pl_status forward(struct pl_model *m, bool one) {
     struct pl_activation *x = m->x, *a = m->a;
     m->y_now = m->y;
     PL_TRY(pl_ops_embed(m->ops, m->embed, m->cfg.embed_scale, x));
     for (uint32_t l = 0; l < m->cfg.layers; l++) {
         PL_TRY(m->def->attend(m, l, &m->layers[l], x));
-        if (l + 1 == m->cfg.layers) PL_TRY(keep_logit_rows(m, l, &x, &a));
+        if (l + 1 == m->cfg.layers && !one) PL_TRY(keep_logit_rows(m, l, &x, &a));
         PL_TRY(m->def->finish(m, &m->layers[l], a, x));
     }
     return output(m, x);
@@ -314,7 +314,8 @@ enum pl_status pl_model_forward(struct pl_model *m, const struct pl_batch *b, st
                                 const struct pl_activation **logits) {
     PL_TRY(check_batch(m, b));
     PL_TRY(pl_ops_begin(m->ops, b, kv));
-    enum pl_status st = forward(m), ended = pl_ops_end(m->ops);
+    bool one = b->rows == 1 && b->logit_count == 1; /* all there is */
+    enum pl_status st = forward(m, one), ended = pl_ops_end(m->ops);
     if (st == PL_OK) st = ended;
     if (st == PL_OK) *logits = m->logits;
     return st;

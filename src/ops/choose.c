@@ -82,6 +82,7 @@ static size_t cuda_ranked(enum pl_op op, enum pl_impl out[PL_IMPL_COUNT]) {
         out[n++] = PL_IMPL_EXPANDED; /* as on the CPU */
     }
     if (op == PL_OP_ssm_scan) out[n++] = PL_IMPL_CHUNKS;
+    if (op == PL_OP_ssm_update) out[n++] = PL_IMPL_LAYERS;
     if (op == PL_OP_ssm_update) out[n++] = PL_IMPL_STEP;
     out[n++] = PL_IMPL_PORTABLE;
     return n;
@@ -168,8 +169,9 @@ static enum pl_status add_item(const char *option, enum pl_backend b, struct pl_
     enum pl_impl impl = PL_IMPL_NONE;
     PL_TRY(find_op(option, name, &op, err));
     PL_TRY(find_impl(option, b, op, impl_name, &impl, err));
-    if (force && (impl == PL_IMPL_CHAIN || impl == PL_IMPL_EXPANDED)) { /* a wish: not every product is in a chain */
-        *(impl == PL_IMPL_CHAIN ? &c->chain : &c->expanded) = true;
+    if (force && (impl == PL_IMPL_CHAIN || impl == PL_IMPL_EXPANDED || impl == PL_IMPL_LAYERS)) {
+        /* a wish: not every product is in a chain */
+        *(impl == PL_IMPL_CHAIN ? &c->chain : impl == PL_IMPL_LAYERS ? &c->layers : &c->expanded) = true;
         return PL_OK;
     }
     if (force && c->forced[op] != PL_IMPL_NONE && c->forced[op] != impl) {
@@ -195,7 +197,9 @@ static enum pl_status add_list(const char *option, enum pl_backend b, const char
 }
 
 /* Not for every case: others must be left. */
-static bool is_extra(enum pl_impl i) { return i == PL_IMPL_WIDENED || i == PL_IMPL_CHAIN || i == PL_IMPL_EXPANDED; }
+static bool is_extra(enum pl_impl i) {
+    return i == PL_IMPL_WIDENED || i == PL_IMPL_CHAIN || i == PL_IMPL_EXPANDED || i == PL_IMPL_LAYERS;
+}
 
 enum pl_status pl_choice_parse(enum pl_backend b, const char *force, const char *disable, bool strict, struct pl_choice *out,
                                struct pl_err *err) {
@@ -271,6 +275,7 @@ void pl_choice_describe(const struct pl_choice *c, char *out, size_t size) {
         }
     }
     if (c->chain) pl_buf_printf(&b, "%sforced linear=chain", b.len > 0 ? "; " : "");
+    if (c->layers) pl_buf_printf(&b, "%sforced ssm_update=layers", b.len > 0 ? "; " : "");
     if (c->expanded) pl_buf_printf(&b, "%sforced attention=expanded", b.len > 0 ? "; " : "");
     describe_attention(c, &b);
     snprintf(out, size, "%s", b.len > 0 ? pl_buf_cstr(&b) : "");

@@ -17,7 +17,7 @@
     X(TILES, "tiles") \
     X(COPY, "copy") X(WIDENED, "widened") X(V1, "v1") X(V2, "v2") X(CASCADE, "cascade") X(GATHER, "gather") \
     X(BY_SLOT, "by_slot") X(BY_EXPERT, "by_expert") X(DENSE, "dense") X(FMA, "fma") X(CHAIN, "chain") \
-    X(CHUNKS, "chunks") X(STEP, "step") \
+    X(CHUNKS, "chunks") X(STEP, "step") X(LAYERS, "layers") \
     X(EXPANDED, "expanded")
 /* clang-format on */
 enum pl_impl {
@@ -40,6 +40,7 @@ struct pl_choice {
     uint32_t disabled[PL_OP_COUNT];   /* bits of implementations */
     bool strict;
     bool chain;    /* linear=chain was asked for: where products form one; the others are chosen as usual */
+    bool layers;   /* ssm_update=layers likewise */
     bool expanded; /* attention=expanded likewise: latent attention of more rows than one, where it can */
     /* decode attention: --attn and PLUMB_ATTN_OFF */
     enum pl_impl attn; /* planned first wherever it can serve; PL_IMPL_NONE: auto */

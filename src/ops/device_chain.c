@@ -79,7 +79,7 @@ static bool formats_agree(const struct dev_chain *c, size_t count, const struct 
 bool dev_chain_fits(const struct dev_ops *d, enum pl_op op, size_t count, const struct pl_weight *const *w,
                     const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y) {
     const struct dev_chain *c = &d->chain;
-    if (!ready(d) || x->rows != 1) return false;
+    if (!ready(d) || x->rows != 1 || d->layers.at == DEV_LAYERS_SSM) return false;
     if (op == PL_OP_linear_add && c->at == DEV_CHAIN_EMPTY)
         return x != y[0] && pl_stream_declines(&d->ks, &weight_of(w[0])->w, 1) == NULL;
     if (op == PL_OP_linear_add) {

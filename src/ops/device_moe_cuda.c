@@ -322,6 +322,7 @@ bool dev_takes_router(const struct dev_ops *d, const struct pl_weight *w, const 
 enum pl_status dev_router(struct pl_ops *o, const struct pl_weight *w, const struct pl_weight *bias,
                           const struct pl_activation *x, struct pl_activation *y) {
     struct dev_ops *d = dev_of(o);
+    PL_TRY(dev_layers_settle(o));
     const struct dev_norm n = d->norm_waits;
     bool prepares = d->strips && dev_prepares(d, 1, x->cols);
     enum pl_status st = d->router.jit != NULL ? PL_OK : pl_kernel_router(&d->ks, &d->router, &d->ks.err);

@@ -6,6 +6,7 @@
 #include "ops/cuda_chain.h"
 #include "ops/cuda_dense.h"
 #include "ops/cuda_fast.h"
+#include "ops/cuda_layers.h"
 #include "ops/cuda_mma.h"
 #include "ops/draw.h"
 #include "ops/expand.h"
@@ -150,6 +151,29 @@ struct dev_chain {
     bool off;       /* layers of this model are no chains */
     struct pl_device_buffer meet;
 };
+/* A launch of ssm_step, and the bytes of what it reads and writes: of the convolution's part, of the state. */
+struct dev_step_launch {
+    struct pl_step_kind kind;
+    struct pl_launch_conv conv;
+    struct pl_launch_ssm ssm;
+    uint64_t bytes[2];
+};
+/* Launches of Mamba-2 layers that wait to become one (device_layers.c), up to what `at` names in the last of them. */
+struct dev_layers {
+    enum dev_layers_at { DEV_LAYERS_NOTHING, DEV_LAYERS_PRODUCTS, DEV_LAYERS_SSM, DEV_LAYERS_WHOLE } at;
+    struct dev_held_layer {
+        struct pl_layer_launches l;
+        struct dev_format *formats[2]; /* of its first products, of the last */
+        uint64_t bytes[2], state_bytes[2];
+    } * layer; /* [PL_LAYERS_MAX]; NULL: not wanted */
+    size_t count;
+    bool off;       /* this model's layers are no such */
+    bool releasing; /* what waited is launched */
+    struct pl_kernel k;
+    struct pl_device_buffer table, meet;
+    uint64_t (*uploaded)[PL_LAYERS_WORDS]; /* [2 PL_LAYERS_MAX]: what stands in table, what shall */
+    struct pl_layer_launches all[PL_LAYERS_MAX];
+};
 struct dev_ops {
     struct pl_ops base;
     struct pl_kernels ks;
@@ -235,6 +259,7 @@ struct dev_ops {
     struct dev_expand expand;
     struct dev_norm norm_waits, rounds; /* the second: of many rows (device_dense.c) */
     struct dev_chain chain;
+    struct dev_layers layers;
     const struct pl_activation *prepared; /* whose rows stand ready in mma.x */
 };
 
@@ -390,6 +415,22 @@ enum pl_status dev_chain_take(struct pl_ops *o, enum pl_op op, size_t count, con
 bool dev_chain_norm(struct dev_ops *d, const struct dev_norm *n); /* likewise, taken when it fits */
 enum pl_status dev_chain_settle(struct pl_ops *o) PL_MUST_CHECK;  /* launches what waits; its last norm may still wait */
 enum pl_status dev_norm(struct pl_ops *o, const struct dev_norm *n) PL_MUST_CHECK; /* launches it on its own */
+
+/* device_layers.c: Mamba-2 layers of one row. Each of `hold`: whether it is held back; otherwise it is to be launched, after
+ * dev_layers_settle. */
+enum pl_status dev_layers_begin(struct dev_ops *d,
+                                const struct pl_kv_store *kv) PL_MUST_CHECK; /* before a step is collected */
+void dev_layers_deinit(struct dev_ops *d);
+bool dev_layers_hold_norm(struct dev_ops *d, const struct dev_norm *n);
+bool dev_layers_hold_products(struct dev_ops *d, enum pl_op op, struct pl_stream_kind kind, const struct pl_launch_stream *l,
+                              struct dev_format *f, uint64_t bytes);
+bool dev_layers_hold_ssm(struct dev_ops *d, const struct dev_step_launch *s);
+enum pl_status
+dev_layers_settle(struct pl_ops *o) PL_MUST_CHECK; /* launches what is held; a norm that waits goes on waiting */
+/* What is held back would launch, on its own. */
+enum pl_status dev_stream_launch(struct pl_ops *o, enum pl_op op, struct pl_stream_kind kind,
+                                 const struct pl_launch_stream *l, struct dev_format *f, uint64_t bytes) PL_MUST_CHECK;
+enum pl_status dev_step_launch(struct pl_ops *o, const struct dev_step_launch *s) PL_MUST_CHECK;
 
 /* device_dense.c: products by cuBLASLt, in bf16 where half. */
 #define DEV_DENSE_NAME "cuda/cublaslt/bf16"

@@ -210,21 +210,30 @@ static enum pl_status prepare_step(struct dev_ops *d, const struct pl_step_kind 
     return PL_OK;
 }
 
+enum pl_status dev_step_launch(struct pl_ops *o, const struct dev_step_launch *s) {
+    struct dev_ops *d = (struct dev_ops *)o;
+    enum pl_status st = prepare_step(d, &s->kind, s->ssm.groups);
+    if (st != PL_OK) return dev_report(d, st);
+    st = pl_launch_step(&d->ks, &d->ssm.step, &s->ssm, &s->conv, &d->ssm.arrived);
+    if (st == PL_OK) /* one launch, counted under all that it does */
+        pl_ops_count(o, PL_OP_causal_conv, d->ssm.step.name, 1, s->bytes[0]);
+    return dev_done(o, PL_OP_ssm_update, &d->ssm.step, s->bytes[1], st);
+}
+
 enum pl_status dev_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
                             const struct pl_ssm *p, struct pl_activation *y) {
     struct dev_ops *d = (struct dev_ops *)o;
-    const struct pl_step_kind kind = step_kind_of(conv, p);
     const struct pl_pick pick = {PL_IMPL_STEP, PL_IMPL_STEP, ""};
-    PL_TRY(dev_settle(o));
+    const struct pl_kv_shape *shape = &o->kv->shape;
+    const uint64_t bytes = 2 * o->batch->seq_count * sizeof(float);
+    const struct dev_step_launch s = {.kind = step_kind_of(conv, p),
+                                      .conv = conv_of(o, conv, in, in),
+                                      .ssm = launch_of(o, p, y),
+                                      .bytes = {bytes * shape->state_conv, bytes * shape->state_ssm}};
+    bool held = dev_layers_hold_ssm(d, &s);
+    if (!held) PL_TRY(dev_settle(o));
     PL_TRY(pl_ops_end_decision(o, PL_OP_ssm_update, &pick, 1, ""));
-    enum pl_status st = prepare_step(d, &kind, p->groups);
-    if (st != PL_OK) return dev_report(d, st);
-    const struct pl_launch_conv c = conv_of(o, conv, in, in);
-    const struct pl_launch_ssm s = launch_of(o, p, y);
-    st = pl_launch_step(&d->ks, &d->ssm.step, &s, &c, &d->ssm.arrived);
-    if (st == PL_OK) /* one launch, counted under all that it does */
-        pl_ops_count(o, PL_OP_causal_conv, d->ssm.step.name, 1, 2 * c.seq_count * o->kv->shape.state_conv * sizeof(float));
-    return dev_done(o, PL_OP_ssm_update, &d->ssm.step, 2 * s.seq_count * o->kv->shape.state_ssm * sizeof(float), st);
+    return held ? PL_OK : dev_step_launch(o, &s);
 }
 
 enum pl_status dev_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) {

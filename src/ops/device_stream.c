@@ -50,10 +50,21 @@ bool dev_takes_norm(const struct dev_ops *d, size_t count, const struct pl_activ
     return true;
 }
 
+enum pl_status dev_stream_launch(struct pl_ops *o, enum pl_op op, struct pl_stream_kind kind,
+                                 const struct pl_launch_stream *l, struct dev_format *f, uint64_t bytes) {
+    struct dev_ops *d = dev_of(o);
+    struct pl_kernel *k = NULL;
+    enum pl_status st = kernel_of(d, f, l->w[0], kind, &k);
+    if (st == PL_OK) st = pl_launch_stream(&d->ks, k, kind, l);
+    if (st == PL_OK) pl_ops_count(o, op, k->name, 1, bytes);
+    if (st == PL_OK && kind.norm)
+        pl_ops_count(o, PL_OP_norm, k->name, 1, 0); /* one launch, counted under all that it does */
+    if (st == PL_OK && kind.glu) pl_ops_count(o, PL_OP_glu, k->name, 1, 0);
+    return dev_report(d, st);
+}
 static enum pl_status run(struct pl_ops *o, enum pl_op op, struct pl_stream_kind kind, struct pl_launch_stream *l,
                           struct dev_format *f, const struct pl_activation *x, uint64_t bytes) {
     struct dev_ops *d = dev_of(o);
-    struct pl_kernel *k = NULL;
     l->x = data_of(x);
     if (kind.norm) {
         const struct dev_norm *n = &d->norm_waits;
@@ -64,13 +75,9 @@ static enum pl_status run(struct pl_ops *o, enum pl_op op, struct pl_stream_kind
         l->offset = n->offset;
         d->norm_waits = (struct dev_norm){0};
     }
-    enum pl_status st = kernel_of(d, f, l->w[0], kind, &k);
-    if (st == PL_OK) st = pl_launch_stream(&d->ks, k, kind, l);
-    if (st == PL_OK) pl_ops_count(o, op, k->name, 1, bytes);
-    if (st == PL_OK && kind.norm)
-        pl_ops_count(o, PL_OP_norm, k->name, 1, 0); /* one launch, counted under all that it does */
-    if (st == PL_OK && kind.glu) pl_ops_count(o, PL_OP_glu, k->name, 1, 0);
-    return dev_report(d, st);
+    if (dev_layers_hold_products(d, op, kind, l, f, bytes)) return PL_OK;
+    PL_TRY(dev_layers_settle(o));
+    return dev_stream_launch(o, op, kind, l, f, bytes);
 }
 
 static uint64_t fill(struct pl_launch_stream *l, size_t count, const struct pl_weight *const *w,

@@ -476,6 +476,7 @@ static enum pl_status begin(struct pl_ops *o, const struct pl_batch *b, struct p
     st = dev_ternary_begin(d);
     if (st == PL_OK) st = dev_mma_begin(d);
     if (st == PL_OK) st = dev_chain_begin(d);
+    if (st == PL_OK) st = dev_layers_begin(d, kv);
     if (st == PL_OK) st = dev_choice_begin(d);
     if (st != PL_OK) return report(d, st);
     d->steps++;
@@ -528,6 +529,7 @@ enum pl_status dev_norm(struct pl_ops *o, const struct dev_norm *n) {
     return launch_norm(o, n->x, n->w, n->eps, n->offset, n->y);
 }
 enum pl_status dev_settle(struct pl_ops *o) {
+    PL_TRY(dev_layers_settle(o));
     PL_TRY(dev_chain_settle(o));
     PL_TRY(dev_ternary_settle(o));
     PL_TRY(dev_round_settle(o));
@@ -544,7 +546,7 @@ enum pl_status dev_settle(struct pl_ops *o) {
 static enum pl_status norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
                            struct pl_activation *y) {
     const struct dev_norm n = {x, y, w, eps, offset};
-    if (dev_chain_norm(dev_of(o), &n)) return PL_OK;
+    if (dev_chain_norm(dev_of(o), &n) || dev_layers_hold_norm(dev_of(o), &n)) return PL_OK;
     PL_TRY(dev_settle(o));
     if (dev_norm_waits(dev_of(o), &n) || dev_rounds_norm(dev_of(o), &n)) return PL_OK;
     return launch_norm(o, x, w, eps, offset, y);
@@ -874,6 +876,7 @@ static void destroy(struct pl_ops *o) {
         pl_dense_deinit(&d->ks, &d->dense);
         dev_mma_deinit(d);
         dev_chain_deinit(d);
+        dev_layers_deinit(d);
         dev_moe_deinit(d);
         dev_ternary_deinit(d);
         dev_latent_deinit(d);

@@ -471,6 +471,21 @@ static void cuda_chains(struct gate *g) {
     }
 }
 
+static void cuda_ssm_layers(struct gate *g) {
+    for (int i = 0; i < 2 && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
+        struct pl_device_weight w = {.dtype = i == 0 ? PL_BF16 : PL_F16};
+        struct pl_jit_spec s = spec("cuda/ssm_layers.k.c", "pk_ssm_layers", i == 0 ? 352 : 160);
+        pl_jit_set_u32(&s, "WIDTH", i == 0 ? 2560 : 1024);
+        pl_jit_set_u32(&s, "INNER", i == 0 ? 5120 : 2048);
+        pl_jit_set_u32(&s, "STATE", i == 0 ? 128 : 256);
+        pl_jit_set_u32(&s, "K", 4);
+        pl_jit_set_u32(&s, "EACH", 4);
+        if (i == 0) pl_jit_set(&s, "HAS_CONV_BIAS", "1"), pl_jit_set(&s, "HAS_BIAS", "1"), pl_jit_set(&s, "HAS_SKIP", "1");
+        pl_jit_set_weight(&s, &w);
+        compile(g, &s);
+    }
+}
+
 static void cuda_rotations(struct gate *g) {
     static const char *const ropes[] = {"ROPE_HALVES", "ROPE_PAIRS", NULL};
     for (size_t i = 0; i < PL_COUNT_OF(ropes); i++) {
@@ -493,6 +508,7 @@ static void cuda_rotations(struct gate *g) {
 }
 static void cuda_inputs_and_attention(struct gate *g) {
     cuda_chains(g);
+    cuda_ssm_layers(g);
     for (uint32_t i = 0; i < 2 * PL_COUNT_OF(streamed) && strcmp(g->target, "sm_80") != 0; i++) { /* asks for sm_90 */
         struct pl_device_weight w = {.dtype = streamed[i / 2]};
         struct pl_jit_spec s = spec("cuda/stream.k.c", "pk_stream", 288);

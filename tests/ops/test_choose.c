@@ -43,8 +43,9 @@ static void every_ranked_name_can_be_forced(void **state) {
                 if (list[i] == PL_IMPL_WIDENED) continue;
                 snprintf(text, sizeof text, "%s=%s", pl_op_name((enum pl_op)op), pl_impl_name(list[i]));
                 struct pl_choice c = parsed(all[b], text, NULL, false);
-                if (list[i] == PL_IMPL_CHAIN || list[i] == PL_IMPL_EXPANDED) { /* a wish: others are chosen as usual */
-                    assert_true(list[i] == PL_IMPL_CHAIN ? c.chain : c.expanded);
+                if (list[i] == PL_IMPL_CHAIN || list[i] == PL_IMPL_EXPANDED || list[i] == PL_IMPL_LAYERS) {
+                    /* a wish: others are chosen as usual */
+                    assert_true(list[i] == PL_IMPL_CHAIN ? c.chain : list[i] == PL_IMPL_LAYERS ? c.layers : c.expanded);
                     assert_int_equal(c.forced[op], PL_IMPL_NONE);
                 } else {
                     assert_int_equal(c.forced[op], list[i]);
