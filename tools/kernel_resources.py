@@ -85,6 +85,11 @@ def main():
             group = "288u" if w in ("BF16", "F16") else "544u"
             rows.append((f"chain {w.lower()}", resources("cuda/chain.k.c", {"GROUP": group, f"WTYPE_{w}": 1}, "pk_chain")))
         rows.append(("chain q4_k and q6_k", resources("cuda/chain.k.c", {"GROUP": "544u", "WTYPE_STRIPS": 1}, "pk_chain")))
+    if int(TARGET[3:]) >= 90:
+        for w in ("BF16", "F16"):
+            v = {"GROUP": "352u", "WIDTH": "2560u", "INNER": "5120u", "STATE": "128u", "K": "4u", "EACH": "4u", "HAS_CONV_BIAS": 1, "HAS_BIAS": 1,
+                 "HAS_SKIP": 1, f"WTYPE_{w}": 1}
+            rows.append((f"ssm_layers {w.lower()}", resources("cuda/ssm_layers.k.c", v, "pk_ssm_layers")))
     for n, split, width, more in (("qkv", 8, 2560, {}), ("gate and up", 4, 2560, {"HAS_GLU": 1, "ACT_RELU2": 1}), ("down", 8, 6912, {"HAS_ADD": 1})):
         v = {"GROUP": "256u", "TERNARY_ONE": 1, "HAS_NORM": 1, "IN": f"{width}u", "SPLIT": f"{split}u",
              "GROUPS_HELD": 4 if width <= 4096 else 2, **more}

@@ -7,7 +7,7 @@
 #include "ops/cuda_ssm.h"
 
 /* Taken by itself, or on request alone. */
-enum { PL_LAYERS_DEFAULT = false };
+enum { PL_LAYERS_DEFAULT = true };
 enum { PL_LAYERS_MAX = 128, PL_LAYERS_LEAST = 2 };
 
 /* A layer as its three launches: products of the normed x (z; x, B and C; dt), ssm_step into z's place, the output product

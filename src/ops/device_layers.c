@@ -6,8 +6,6 @@
 #include "base/mem.h"
 #include "ops/device_ops.h"
 
-static struct dev_ops *dev_of(struct pl_ops *o) { return (struct dev_ops *)o; }
-
 static bool is_wanted(const struct dev_ops *d) {
     const struct pl_choice *c = &d->base.choice;
     if ((c->disabled[PL_OP_ssm_update] >> PL_IMPL_LAYERS & 1u) != 0 || (!c->layers && !PL_LAYERS_DEFAULT)) return false;
