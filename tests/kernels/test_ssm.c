@@ -4,9 +4,7 @@
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
  * through is sanitized in tests/device, tests/jit and tests/model)
  * test-timeout: 600 */
-#include "kit.h"
-
-#include "ops/ssm.h"
+#include "ssm_bed.h"
 
 enum { SEQS = 3, SLOTS = 5 };
 /* Rows of each sequence in the first step and in the second; slots; only the second sequence has a past. */
@@ -88,134 +86,59 @@ static void convolutions_equal_the_reference(void **state) {
 
 /* --- recurrence --- */
 
-struct shape {
-    uint32_t heads, head_dim, groups, n;
-    bool full, bias, skip, gate;
-};
-static const struct shape shapes[] = {{70, 1, 1, 16, true, true, true, true},    {33, 1, 1, 12, true, true, true, false},
-                                      {4, 64, 1, 128, false, true, true, false}, {8, 16, 2, 20, false, true, true, true},
-                                      {6, 7, 3, 5, false, false, false, false},  {2, 100, 1, 256, false, true, true, false}};
+static const struct shape shapes[] = {{70, 1, 1, 16, true, true, true, true},    {33, 1, 1, 12, true, true, false, true},
+                                      {4, 64, 1, 128, true, true, false, false}, {8, 16, 2, 20, true, true, true, false},
+                                      {6, 7, 3, 5, false, false, false, false},  {2, 100, 1, 256, true, true, false, false}};
 
-struct data {
-    float *a, *bias, *skip, *x, *b, *c, *dt, *z, *want, *state;
-    double *exact; /* states of all slots */
-    size_t inner, bc, stride, first;
-};
-
-static void run_step(const struct shape *s, struct data *d, struct pl_kernel *k, uint32_t step, bool one_by_one,
-                     struct pl_device_buffer *bs, bool wrong) {
-    uint32_t seqs[SEQS * PL_SEQ_WORDS], rows = record(step, seqs, one_by_one), wide = (uint32_t)(d->inner + 3 + 2 * d->bc);
-    /* x, B and C are columns of one activation, as Mamba-2 has them */
-    float *xbc = kit_random((size_t)rows * wide, 1), *dt = kit_random(rows * s->heads, 3),
-          *z = kit_random(rows * d->inner, 3), *want = kit_random(rows * d->inner, 0);
+static void run_step(struct bed *b, struct pl_kernel *k, uint32_t step, bool one_by_one, struct pl_device_buffer *bs,
+                     bool wrong) {
+    const struct shape *s = b->s;
+    uint32_t seqs[SEQS * PL_SEQ_WORDS], rows = record(step, seqs, one_by_one);
+    float *xbc = kit_random(rows * b->wide, 1), *dt = kit_random(rows * s->heads, 3), *z = kit_random(rows * b->inner, 3),
+          *want = kit_random(rows * b->inner, 0);
     dt[0] = 40, dt[rows * s->heads - 1] = -50;
     for (uint32_t i = 0; i < SEQS; i++) {
-        const uint32_t *q = seqs + i * PL_SEQ_WORDS;
-        float *x = malloc(q[PL_SEQ_ROWS] * d->inner * 4), *b = malloc(q[PL_SEQ_ROWS] * d->bc * 4),
-              *c = malloc(q[PL_SEQ_ROWS] * d->bc * 4);
-        for (uint32_t t = 0; t < q[PL_SEQ_ROWS]; t++) {
-            const float *row = xbc + (size_t)(q[PL_SEQ_FIRST] + t) * wide;
-            memcpy(x + t * d->inner, row + 3, d->inner * 4);
-            memcpy(b + t * d->bc, row + 3 + d->inner, d->bc * 4);
-            memcpy(c + t * d->bc, row + 3 + d->inner + d->bc, d->bc * 4);
-        }
-        double *own = d->exact + slots[i] * d->inner * s->n;
-        if (q[PL_SEQ_PAST] == 0) memset(own, 0, d->inner * s->n * sizeof *own);
-        const struct pl_ref_ssm ref = {.rows = q[PL_SEQ_ROWS],
-                                       .heads = s->heads,
-                                       .head_dim = s->head_dim,
-                                       .groups = s->groups,
-                                       .state = s->n,
-                                       .full = s->full,
-                                       .a = d->a,
-                                       .dt_bias = s->bias ? d->bias : NULL,
-                                       .skip = s->skip ? d->skip : NULL,
-                                       .x = x,
-                                       .b = b,
-                                       .c = c,
-                                       .dt = dt + q[PL_SEQ_FIRST] * s->heads,
-                                       .z = s->gate ? z + q[PL_SEQ_FIRST] * d->inner : NULL,
-                                       .dt_min = (double)0.01f,
-                                       .dt_max = 20};
-        pl_ref_ssm(&ref, own, want + q[PL_SEQ_FIRST] * d->inner);
-        free(x), free(b), free(c);
+        const uint32_t *q = seqs + i * PL_SEQ_WORDS, at = q[PL_SEQ_FIRST];
+        bed_reference(b, slots[i], q[PL_SEQ_PAST] == 0, q[PL_SEQ_ROWS], xbc + at * b->wide, dt + at * s->heads,
+                      z + at * b->inner, want + at * b->inner);
     }
-    struct pl_device_buffer bx = kit_up(xbc, (size_t)rows * wide * 4), bdt = kit_up(dt, rows * s->heads * 4),
-                            bz = kit_up(z, rows * d->inner * 4), by = kit_out(rows * d->inner * 4),
-                            bq = kit_up(seqs, sizeof seqs), ba = kit_up(d->a, (s->full ? s->heads * s->n : s->heads) * 4),
-                            bb = kit_up(d->bias, s->heads * 4), bk = kit_up(d->skip, s->heads * 4);
-    const struct pl_launch_ssm l = {.x = &bx,
-                                    .b = &bx,
-                                    .c = &bx,
-                                    .dt = &bdt,
-                                    .z = s->gate ? &bz : NULL,
-                                    .a = &ba,
-                                    .dt_bias = s->bias ? &bb : NULL,
-                                    .skip = s->skip ? &bk : NULL,
-                                    .state = bs,
-                                    .seqs = &bq,
-                                    .y = &by,
-                                    .heads = s->heads,
-                                    .head_dim = s->head_dim,
-                                    .groups = s->groups,
-                                    .n = s->n,
-                                    .x_stride = wide,
-                                    .b_stride = wide,
-                                    .c_stride = wide,
-                                    .x_first = 3,
-                                    .b_first = (uint32_t)(3 + d->inner + (wrong ? d->bc : 0)),
-                                    .c_first = (uint32_t)(3 + d->inner + (wrong ? 0 : d->bc)),
-                                    .dt_min = 0.01f,
-                                    .dt_max = 20,
-                                    .seq_count = SEQS,
-                                    .slot_stride = d->stride,
-                                    .state_first = d->first};
+    struct bed_buffers u = bed_up(b, rows, xbc, dt, z, seqs, SEQS);
+    struct pl_launch_ssm l = bed_launch(b, &u, bs, SEQS);
+    if (wrong) l.b_first += (uint32_t)b->bc, l.c_first -= (uint32_t)b->bc;
     CHECK(pl_launch_ssm(&ks, k, &l));
-    float *y = kit_down(&by);
+    float *y = kit_down(&u.y);
     if (wrong) { /* B and C exchanged: must be seen */
         double most = 0;
-        for (size_t i = 0; i < rows * d->inner; i++) most = fmax(most, fabs((double)y[i] - (double)want[i]));
+        for (size_t i = 0; i < rows * b->inner; i++) most = fmax(most, fabs((double)y[i] - (double)want[i]));
         assert_true(most > 1e-2);
     } else {
-        kit_near("ssm", y, want, rows * d->inner, 2e-5, 1);
+        kit_near("ssm", y, want, rows * b->inner, 2e-5, 1);
     }
     free(y), free(xbc), free(dt), free(z), free(want);
-    struct pl_device_buffer *all[] = {&bx, &bdt, &bz, &bq, &ba, &bb, &bk};
-    for (size_t i = 0; i < PL_COUNT_OF(all); i++) kit_drop(all[i]);
+    bed_drop(&u);
 }
 
 static void one_shape(const struct shape *s) {
-    struct data d = {.inner = (size_t)s->heads * s->head_dim, .bc = (size_t)s->groups * s->n, .first = 11};
+    struct bed b = bed_make(s, SLOTS, 11);
     struct pl_kernel scan = {0}, update = {0};
     struct pl_ssm_kind kind = {s->n, s->full, s->bias, s->skip, s->gate, false};
     CHECK(pl_kernel_ssm(&ks, kind, &scan, &err));
     kind.one_row = true;
     CHECK(pl_kernel_ssm(&ks, kind, &update, &err));
-    d.stride = d.first + d.inner * s->n;
-    d.a = kit_random(s->full ? s->heads * s->n : s->heads, 1);
-    for (size_t i = 0; i < (s->full ? s->heads * s->n : s->heads); i++) d.a[i] -= 1.1f;
-    d.bias = kit_random(s->heads, 1), d.skip = kit_random(s->heads, 1), d.state = kit_random(SLOTS * d.stride, 1);
-    d.exact = malloc(SLOTS * d.inner * s->n * sizeof *d.exact);
-    for (size_t i = 0; i < SLOTS; i++)
-        for (size_t k = 0; k < d.inner * s->n; k++)
-            d.exact[i * d.inner * s->n + k] = (double)d.state[i * d.stride + d.first + k];
-    struct pl_device_buffer bs = kit_up(d.state, SLOTS * d.stride * 4);
-    run_step(s, &d, &scan, 0, false, &bs, false);
-    run_step(s, &d, &scan, 1, false, &bs, false);
-    run_step(s, &d, &update, 1, true, &bs, false);
+    struct pl_device_buffer bs = kit_up(b.state, SLOTS * b.stride * 4);
+    run_step(&b, &scan, 0, false, &bs, false);
+    run_step(&b, &scan, 1, false, &bs, false);
+    run_step(&b, &update, 1, true, &bs, false);
     float *got = kit_down(&bs);
-    for (size_t i = 0; i < SLOTS; i++)
-        for (size_t k = 0; k < d.stride; k++) {
-            double want = k < d.first ? (double)d.state[i * d.stride + k] : d.exact[i * d.inner * s->n + k - d.first];
-            if (fabs((double)got[i * d.stride + k] - want) > 1e-5 * (1 + fabs(want)))
-                fail_msg("state of slot %zu at %zu is %g, expected %g", i, k, (double)got[i * d.stride + k], want);
-        }
-    bs = kit_up(got, SLOTS * d.stride * 4);
-    run_step(s, &d, &scan, 1, false, &bs, true);
+    double off = bed_states_apart(&b, got);
+    if (off > 1e-5) fail_msg("a state is %g from the reference", off);
+    bs = kit_up(got, SLOTS * b.stride * 4);
+    run_step(&b, &scan, 1, false, &bs, true);
     kit_drop(&bs);
     check_counted(&scan, 3);
     check_counted(&update, 1);
-    free(d.a), free(d.bias), free(d.skip), free(d.state), free(d.exact), free(got);
+    free(got);
+    bed_free(&b);
     pl_kernel_free(&ks, &scan), pl_kernel_free(&ks, &update);
 }
 static void recurrences(void) {
