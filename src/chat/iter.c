@@ -13,20 +13,7 @@ struct tj_iter *tj_iter_new(struct tj_rt *R, int kind, struct tj_val src, const 
     return it;
 }
 
-bool tj_iterable(struct tj_val v) {
-    switch (v.type) {
-    case TJ_UNDEF:
-    case TJ_STR:
-    case TJ_LIST:
-    case TJ_TUPLE:
-    case TJ_DICT:
-    case TJ_RANGE:
-    case TJ_VIEW:
-    case TJ_LOOP:
-    case TJ_ITER: return true;
-    default: return false;
-    }
-}
+bool tj_iterable(struct tj_val v) { return v.type == TJ_ITER || tj_has_len(v); }
 
 struct tj_iter *tj_iter(struct tj_rt *R, struct tj_val v) {
     struct tj_iter *it;

@@ -33,6 +33,18 @@ bool dev_whole(const struct dev_ops *d, const struct pl_launch_rope *r, struct p
            pl_whole_declines(&d->ks, kind, s->head_dim, r->rope_dim, d->exact) == NULL;
 }
 
+/* The parts of d as one, made ready for products. */
+static struct pl_launch_prepare merge_of(const struct dev_ops *d, const struct pl_launch_attention *a, uint32_t splits,
+                                         size_t head_dim) {
+    return (struct pl_launch_prepare){.x = &d->parts,
+                                      .second = &d->lse,
+                                      .y = a->out,
+                                      .rows = a->rows,
+                                      .cols = a->heads * head_dim,
+                                      .splits = splits,
+                                      .head_dim = (uint32_t)head_dim};
+}
+
 /* Attention with the rotation that waits: its parts are joined in the same launch where nobody else makes them ready. */
 static enum pl_status whole_attention(struct pl_ops *o, const struct pl_launch_attention *a, const struct pl_activation *out,
                                       uint64_t bytes) {
@@ -67,13 +79,7 @@ static enum pl_status whole_attention(struct pl_ops *o, const struct pl_launch_a
     if (st == PL_OK) pl_ops_count(o, PL_OP_rope_append, k->name, 1, w.bytes); /* the same launch */
     st = dev_done(o, PL_OP_attention, k, bytes, st);
     if (st != PL_OK || splits == 1 || joined) return st;
-    struct pl_launch_prepare p = {.x = &d->parts,
-                                  .second = &d->lse,
-                                  .y = a->out,
-                                  .rows = a->rows,
-                                  .cols = a->heads * s->head_dim,
-                                  .splits = splits,
-                                  .head_dim = (uint32_t)s->head_dim};
+    const struct pl_launch_prepare p = merge_of(d, a, splits, s->head_dim);
     return dev_prepare(o, PL_OP_attention, PL_PREPARE_MERGE, &p, out);
 }
 
@@ -97,13 +103,7 @@ static enum pl_status split_attention(struct pl_ops *o, const struct pl_launch_a
     if (st == PL_OK) st = pl_launch_split(&d->ks, &kv->split, a, splits, &d->parts, &d->lse);
     st = dev_done(o, PL_OP_attention, &kv->split.split, bytes, st);
     if (st != PL_OK || splits == 1) return st;
-    struct pl_launch_prepare p = {.x = &d->parts,
-                                  .second = &d->lse,
-                                  .y = a->out,
-                                  .rows = a->rows,
-                                  .cols = a->heads * s->head_dim,
-                                  .splits = splits,
-                                  .head_dim = (uint32_t)s->head_dim};
+    const struct pl_launch_prepare p = merge_of(d, a, splits, s->head_dim);
     if (dev_prepares(d, p.rows, p.cols)) return dev_prepare(o, PL_OP_attention, PL_PREPARE_MERGE, &p, out);
     return dev_done(o, PL_OP_attention, &kv->split.merge, 0,
                     pl_launch_merge(&d->ks, &kv->split, a, splits, &d->parts, &d->lse));

@@ -327,23 +327,28 @@ static json_t *chat_message(const struct choice *c) {
     return m;
 }
 
-/* An answer that lacks a choice is none. */
-static json_t *complete(json_t *choices, uint32_t count) {
-    if (json_array_size(choices) == count) return choices;
-    json_decref(choices);
-    return NULL;
+/* Takes value. */
+static void add_choice(struct job *j, json_t *list, uint32_t index, const char *name, json_t *value) {
+    struct choice *c = &j->choices[index];
+    json_array_append_new(list, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)index, name, value, "logprobs",
+                                          logprobs_object(j, c), "finish_reason", finish_text(c)));
+}
+
+/* Takes choices. An answer that lacks one is none. */
+static json_t *whole_answer(struct job *j, const char *object, json_t *choices) {
+    if (json_array_size(choices) != j->choice_count) {
+        json_decref(choices);
+        choices = NULL;
+    }
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", j->id, "object", object, "created",
+                     (json_int_t)j->created_unix, "model", j->server->model_name, "system_fingerprint",
+                     "plumb-" PLUMB_VERSION, "choices", choices, "usage", usage_object(j));
 }
 
 static json_t *chat_whole(struct job *j) {
     json_t *choices = json_array();
-    for (uint32_t i = 0; i < j->choice_count; i++) {
-        struct choice *c = &j->choices[i];
-        json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", chat_message(c),
-                                                 "logprobs", logprobs_object(j, c), "finish_reason", finish_text(c)));
-    }
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", j->id, "object", "chat.completion", "created",
-                     (json_int_t)j->created_unix, "model", j->server->model_name, "system_fingerprint",
-                     "plumb-" PLUMB_VERSION, "choices", complete(choices, j->choice_count), "usage", usage_object(j));
+    for (uint32_t i = 0; i < j->choice_count; i++) add_choice(j, choices, i, "message", chat_message(&j->choices[i]));
+    return whole_answer(j, "chat.completion", choices);
 }
 
 const struct api_shape shape_chat = {.stream_begin = chat_stream_begin,
@@ -409,14 +414,8 @@ static json_t *completion_text(const struct job *j, const struct choice *c) {
 
 static json_t *completion_whole(struct job *j) {
     json_t *choices = json_array();
-    for (uint32_t i = 0; i < j->choice_count; i++) {
-        struct choice *c = &j->choices[i];
-        json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text", completion_text(j, c),
-                                                 "logprobs", logprobs_object(j, c), "finish_reason", finish_text(c)));
-    }
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", j->id, "object", "text_completion", "created",
-                     (json_int_t)j->created_unix, "model", j->server->model_name, "system_fingerprint",
-                     "plumb-" PLUMB_VERSION, "choices", complete(choices, j->choice_count), "usage", usage_object(j));
+    for (uint32_t i = 0; i < j->choice_count; i++) add_choice(j, choices, i, "text", completion_text(j, &j->choices[i]));
+    return whole_answer(j, "text_completion", choices);
 }
 
 const struct api_shape shape_completion = {.stream_begin = completion_stream_begin,
