@@ -394,9 +394,9 @@ void dev_mma_deinit(struct dev_ops *d);
 enum pl_status dev_mma(struct pl_ops *o, enum pl_op op, size_t count, const struct pl_weight *const *w,
                        const struct pl_weight *const *bias, const struct pl_activation *x, struct pl_activation *const *y);
 const char *dev_mma_name(const struct dev_ops *d, struct dev_format *f, size_t rows);
-/* Whether the operation that makes y should make it ready for products as well; then dev_prepare does both. */
 /* Whether w, as the file has it, meets few rows in cuda_mma. */
 bool dev_mma_plain(const struct dev_ops *d, const struct pl_device_weight *w);
+/* Whether the operation that makes y should make it ready for products as well; then dev_prepare does both. */
 bool dev_prepares(const struct dev_ops *d, size_t rows, size_t cols);
 enum pl_status dev_prepare(struct pl_ops *o, enum pl_op op, enum pl_prepare which, const struct pl_launch_prepare *p,
                            const struct pl_activation *y);

@@ -219,6 +219,10 @@ enum pl_status pl_ops_rope_create(struct pl_ops *o, const float *cos_sin, size_t
                                   struct pl_rope **out, struct pl_err *err) PL_MUST_CHECK;
 void pl_ops_rope_destroy(struct pl_ops *o, struct pl_rope *r);
 
+/* In what follows T is the rows of a step, H and G are query and KV heads, D the head size; all activations are f32. Where
+ * nothing else is said a result may not be an input. A status that is not PL_OK is PL_UNSUPPORTED (pl_ops_refusal has the
+ * reason) or what the device or the making of a kernel ran into (pl_ops_failure); the step is then void. */
+/* x[t] = scale * table[token of row t]. table [V, E], x [T, E]. */
 enum pl_status pl_ops_embed(struct pl_ops *o, const struct pl_weight *table, float scale, struct pl_activation *x);
 /* y = rmsnorm(x) * (offset + w). y may be x. */
 enum pl_status pl_ops_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w, float eps, float offset,
@@ -229,7 +233,7 @@ enum pl_status pl_ops_add_norm(struct pl_ops *o, struct pl_activation *x, const 
 /* y = (x - mean) / sqrt(variance + eps) * w + bias. bias may be NULL, y may be x. */
 enum pl_status pl_ops_layer_norm(struct pl_ops *o, struct pl_activation *x, const struct pl_weight *w,
                                  const struct pl_weight *bias, float eps, struct pl_activation *y);
-enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add);
+enum pl_status pl_ops_add(struct pl_ops *o, struct pl_activation *x, const struct pl_activation *add); /* x += add */
 enum { PL_OPS_LINEAR_MAX = 4 };
 /* y[i] = x * w[i]^T + bias[i] for count matrices sharing x (count <= PL_OPS_LINEAR_MAX). bias, or its entries, may be NULL.
  */
@@ -249,8 +253,10 @@ struct pl_qkv {
     float norm_eps, norm_offset;
     const struct pl_rope *rope; /* NULL: none */
 };
-/* Head norms and rotation of q and k in place, then append of k and v to the layer's pages (whose values are their own).
- * After the attention of that layer q holds nothing of use: a backend may do both at once. */
+/* Head norms and rotation of q [T, H, D] and k [T, G, D] in place, then append of k and v to the layer's pages (whose values
+ * are their own).
+ * After the attention of that layer q holds nothing of use: a backend may do both at once. PL_LIMIT past the table of rope.
+ */
 enum pl_status pl_ops_rope_append(struct pl_ops *o, const struct pl_qkv *p, struct pl_activation *q, struct pl_activation *k,
                                   struct pl_activation *v);
 /* Multi-head latent attention: all heads share one key a token, c then r: c = norm(first value_dim numbers of kv), r = the
@@ -274,25 +280,27 @@ struct pl_attention {
     uint32_t window;               /* 0: none; else a row at p sees (p-window, p] */
     const struct pl_weight *sinks; /* vector [heads] or NULL: a score of each head that weighs nothing, in every softmax */
 };
+/* out = softmax(scale q k^T) v of each head over the layer's pages: the tokens up to a row's own. q [T, H, D], out [T, H,
+ * D], or [T, H, value_dim] where keys hold their values. */
 enum pl_status pl_ops_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_activation *q,
                                 struct pl_activation *out);
-/* Latent attention, the keys of the step appended and q rotated into qa: products of the heads, attention over latents and
- * products again, through qa and made; or by keys and values of each head, made from the latents, where that is less work.
- * p: of the latents. k_heads [latent, nope] and v_heads [value, latent] of each head. */
-enum { PL_EXPANDED_ROWS = 64 };             /* no sequence with as many: by the latents */
-#define PL_EXPAND_ROOM ((uint64_t)64 << 20) /* bytes of keys and values of one chunk on devices */
-/* The most that steps of so many rows and sequences of so many tokens take there, on any backend, beside the operands.
- * False: more than can be counted. */
-struct pl_latent_sizes {
-    uint64_t heads, nope, rope, value, latent;
-};
-bool pl_latent_scratch_bytes(const struct pl_latent_sizes *s, uint64_t tokens, uint64_t rows, uint64_t *out);
 struct pl_latent_heads {
-    const struct pl_weight *k_heads, *v_heads;
+    const struct pl_weight *k_heads, *v_heads; /* of each head [latent, nope] and [value, latent] */
 };
+/* Latent attention, the keys of the step appended and q rotated into qa: products of the heads, attention over latents and
+ * products again, through qa and made; or by keys and values of each head, made from the latents, where that is less work
+ * (pl_latent_saving). p: of the latents. */
 enum pl_status pl_ops_latent_attention(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w,
                                        const struct pl_activation *q, struct pl_activation *qa, struct pl_activation *made,
                                        struct pl_activation *out);
+enum { PL_EXPANDED_ROWS = 64 };             /* no sequence with as many: by the latents */
+#define PL_EXPAND_ROOM ((uint64_t)64 << 20) /* bytes of keys and values of one chunk on devices */
+struct pl_latent_sizes {
+    uint64_t heads, nope, rope, value, latent;
+};
+/* The most bytes that keys and values of each head take on any backend, beside the operands, in steps of so many rows with
+ * sequences of so many tokens. False: more than can be counted. */
+bool pl_latent_scratch_bytes(const struct pl_latent_sizes *s, uint64_t tokens, uint64_t rows, uint64_t *out);
 /* What multiply-adds cost beside each other. By the latents: of the products of each row, and of a pair of row and token; by
  * keys and values of each head: of the products of each token, and of such a pair. */
 struct pl_latent_costs {
