@@ -81,6 +81,7 @@ enum pl_need {
     PL_NEED_UNTIED,
     PL_NEED_QKV_BIAS,
     PL_NEED_O_BIAS,
+    PL_NEED_QK_NORM,
     PL_NEED_MLP_BIAS,
     PL_NEED_DENSE,
     PL_NEED_MOE,
@@ -151,8 +152,9 @@ struct pl_arch_bias {
     unsigned parts; /* 0: no such entry */
 };
 
-/* SmolLM3: every fourth, or as no_rope_layers says; Cohere 2: those without a window. */
-enum pl_nope { PL_NOPE_NONE, PL_NOPE_FOURTH, PL_NOPE_GLOBAL, PL_NOPE_ALL };
+/* SmolLM3: every fourth, or as no_rope_layers says; Cohere 2: those without a window; EXAONE 4: likewise, where there are
+ * windows at all. */
+enum pl_nope { PL_NOPE_NONE, PL_NOPE_FOURTH, PL_NOPE_GLOBAL, PL_NOPE_BESIDE_WINDOWS, PL_NOPE_ALL };
 
 struct pl_arch_def {
     /* What no file says. */
@@ -161,6 +163,7 @@ struct pl_arch_def {
     bool gguf_pairs, hf_pairs; /* rotation pairs neighbours: in GGUF, where converters may have permuted rows, elsewhere */
     bool layer_norm;           /* norms take the mean away too */
     const char *hf_eps;        /* the norms' epsilon in config.json; NULL: rms_norm_eps */
+    const char *hf_act;        /* the activation there; NULL: hidden_act */
     const char *hf_head_dim;   /* the size of a head there; NULL: head_dim */
     const char *hf_layers;     /* what precedes a layer's number in safetensors; NULL: layers */
     float rotary_part;         /* of a head that rotates, where the file does not say; 0: all, and no file may differ */
@@ -168,7 +171,8 @@ struct pl_arch_def {
     bool embed_by_width;       /* embeddings are scaled by sqrt(E) */
     float hf_norm_offset;      /* safetensors hold norm weights less this; GGUF holds them whole */
     enum pl_ops_act act;       /* of the MLP, where the file does not say */
-    bool qk_norm;              /* norms on queries and keys (GGUF shows it by its tensors) */
+    bool qk_norm;              /* norms on queries and keys (GGUF shows it by its tensors), */
+    bool qk_norm_optional;     /* or where use_qk_norm says so */
     bool query_scalar;         /* attention scales by query_pre_attn_scalar; GGUF: by the head size, */
     uint32_t nominal_scale_layers;         /* but by E/H in the one model of so many layers */
     bool windows;                          /* there may be a sliding window; else its library knows none */
@@ -187,7 +191,8 @@ struct pl_arch_def {
     bool mxfp4;                            /* safetensors may hold experts as blocks and scales */
     bool yarn_smooth;                      /* GGUF: the ramp's ends are not rounded */
     bool latent;                           /* latent attention */
-    struct pl_arch_bias biases[2];
+    bool deepseek_moe;                     /* experts as DeepSeek-V3 has them; its configuration's words */
+    struct pl_arch_bias biases[3];
     const struct pl_arch_field *fields;
     size_t field_count;
 
@@ -207,7 +212,8 @@ extern const struct pl_arch_def pl_bitnet_def, pl_bitnet_silu_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_ministral3_def, pl_qwen2_def,
     pl_qwen3_def, pl_gemma2_def, pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def,
-    pl_starcoder2_def, pl_cohere_def, pl_cohere2_def, pl_glm_def, pl_glm4_def;
+    pl_starcoder2_def, pl_cohere_def, pl_cohere2_def, pl_glm_def, pl_glm4_def, pl_glm4_moe_def, pl_gemma_def, pl_exaone4_def,
+    pl_ernie4_5_def, pl_seed_oss_def;
 
 /* Rows of the tables; dimensions and needs by their short names. */
 #define PL_MODEL_WEIGHT(slot, gguf, hf, use, rows, cols, need)                                                           \
@@ -254,6 +260,9 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
 #define PL_BIND_QK_HEAD_NORM                                                             \
     PL_LAYER_VECTOR(q_norm, "attn_q_norm.weight", "self_attn.q_norm.weight", D, ALWAYS), \
         PL_LAYER_VECTOR(k_norm, "attn_k_norm.weight", "self_attn.k_norm.weight", D, ALWAYS)
+/* Converters of some families put the second norm where others have one after attention. */
+#define PL_BIND_MLP_NORM_AS_POST \
+    PL_LAYER_VECTOR(mlp_norm, "post_attention_norm.weight", "post_attention_layernorm.weight", E, ALWAYS)
 #define PL_BIND_POST_ATTN_NORM(hf) PL_LAYER_VECTOR(post_attn_norm, "post_attention_norm.weight", hf, E, ALWAYS)
 #define PL_BIND_POST_MLP_NORM(hf)  PL_LAYER_VECTOR(post_mlp_norm, "post_ffw_norm.weight", hf, E, ALWAYS)
 #define PL_BIND_O                                                               \
@@ -298,6 +307,12 @@ extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, 
         PL_BIND_MATRIX(shared_up, "ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", FS, E, MOE, MATRIX),       \
         PL_BIND_MATRIX(shared_down, "ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", E, FS, MOE, MATRIX), \
         PL_BIND_MATRIX(shared_router, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", ONE, E, MOE, MATRIX)
+/* DeepSeek's words: experts that always count, together one, and the bias of the router's choice. */
+#define PL_BIND_SHARED_EXPERTS                                                                                              \
+    PL_LAYER_VECTOR(router_choice, "exp_probs_b.bias", "mlp.gate.e_score_correction_bias", X, CHOICE_BIAS),                 \
+        PL_BIND_MATRIX(shared_gate, "ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight", FS, E, SHARED, MATRIX), \
+        PL_BIND_MATRIX(shared_up, "ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight", FS, E, SHARED, MATRIX),       \
+        PL_BIND_MATRIX(shared_down, "ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight", E, FS, SHARED, MATRIX)
 #define PL_BIND_HALF(field, PART)                                                                                      \
     {                                                                                                                  \
         .per_layer = true, .slot = offsetof(struct pl_layer, field), .use = PL_WEIGHT_MATRIX, .rows = PL_DIM_F,        \
@@ -389,6 +404,9 @@ enum pl_status pl_layer_finish(struct pl_model *m, const struct pl_layer *w, con
 /* The same with a norm more after each half: x += norm(a o^T), x += norm(mlp(norm(x))). RMS norms. */
 enum pl_status pl_layer_finish_sandwich(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                                         struct pl_activation *x) PL_MUST_CHECK;
+/* The second half where norms stand after its parts alone: x += norm(a o^T), x += norm(mlp(x)). RMS norms. */
+enum pl_status pl_layer_finish_after(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                     struct pl_activation *x) PL_MUST_CHECK;
 /* The second half with experts instead of the MLP, in the layers that have them. */
 enum pl_status pl_layer_finish_moe(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                                    struct pl_activation *x) PL_MUST_CHECK;

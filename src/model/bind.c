@@ -2,6 +2,7 @@
  * and handed to the backend; what is left over is reported. */
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -89,6 +90,7 @@ static bool is_needed(const struct pl_model_config *c, const struct pl_binding *
     case PL_NEED_UNTIED: return !c->tied_embeddings;
     case PL_NEED_QKV_BIAS: return c->qkv_bias;
     case PL_NEED_O_BIAS: return c->o_bias;
+    case PL_NEED_QK_NORM: return c->qk_norm;
     case PL_NEED_MLP_BIAS: return c->mlp_bias;
     case PL_NEED_DENSE: return !c->layer_moe[layer];
     case PL_NEED_MOE: return c->layer_moe[layer];
@@ -292,7 +294,9 @@ static bool is_of_head(const char *name, const char *kind) {
 
 /* Present in sound checkpoints and of no use here. */
 static bool is_known_unused(const char *name) {
-    static const char *const heads[] = {"vision_tower.",
+    static const char *const heads[] = {"visual.",
+                                        "model.visual.",
+                                        "vision_tower.",
                                         "model.vision_tower.",
                                         "multi_modal_projector.",
                                         "model.multi_modal_projector.",
@@ -307,6 +311,13 @@ static bool is_known_unused(const char *name) {
     return strstr(name, "rotary_emb.inv_freq") != NULL || strstr(name, "attn_rot_embd") != NULL;
 }
 
+/* Of a GGUF's layers that predict tokens further ahead. */
+static bool is_extra_layer(const struct binder *d, const char *name) {
+    const struct pl_model_config *c = &d->m->cfg;
+    unsigned long l = starts_with(name, "blk.") ? strtoul(name + 4, NULL, 10) : 0;
+    return c->extra_layers > 0 && pl_file_kind(d->f) == PL_FILE_GGUF && l >= c->layers && l < c->layers + c->extra_layers;
+}
+
 /* A GGUF holds what its architecture uses, so a weight that is left over would change the result: refused. Other
  * checkpoints may carry more than that, and their own library ignores it; but no model is meant without its output
  * matrix's bias. */
@@ -314,7 +325,7 @@ static enum pl_status report_unused(const struct binder *d) {
     size_t count = 0, first = 0;
     for (size_t i = pl_file_tensor_count(d->f); i-- > 0;) {
         const char *left = pl_file_tensor_at(d->f, i)->name;
-        if (d->used[i] || is_known_unused(left)) continue;
+        if (d->used[i] || is_known_unused(left) || is_extra_layer(d, left)) continue;
         if (is_of_head(left, "bias"))
             PL_FAIL(d->err, PL_UNSUPPORTED,
                     "tensor %s has no place in a %s model as implemented: its output matrix has no bias", left,

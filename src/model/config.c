@@ -26,6 +26,11 @@ static const struct {
     [PL_ARCH_COHERE2] = {"cohere2", &pl_cohere2_def},
     [PL_ARCH_GLM] = {"glm", &pl_glm_def},
     [PL_ARCH_GLM4] = {"glm4", &pl_glm4_def},
+    [PL_ARCH_GLM4_MOE] = {"glm4_moe", &pl_glm4_moe_def},
+    [PL_ARCH_GEMMA] = {"gemma", &pl_gemma_def},
+    [PL_ARCH_EXAONE4] = {"exaone4", &pl_exaone4_def},
+    [PL_ARCH_ERNIE4_5] = {"ernie4_5", &pl_ernie4_5_def},
+    [PL_ARCH_SEED_OSS] = {"seed_oss", &pl_seed_oss_def},
     [PL_ARCH_QWEN2_MOE] = {"qwen2_moe", &pl_qwen2_moe_def},
     [PL_ARCH_QWEN3_MOE] = {"qwen3_moe", &pl_qwen3_moe_def},
     [PL_ARCH_MIXTRAL] = {"mixtral", &pl_mixtral_def},
@@ -48,9 +53,11 @@ _Static_assert(PL_COUNT_OF(archs) == PL_ARCH_COUNT, "a new architecture needs it
 
 const char *pl_arch_name(enum pl_arch a) { return (unsigned)a < PL_ARCH_COUNT ? archs[a].name : "?"; }
 const char *pl_arch_list(void) {
-    return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, ministral3, mistral3 (text), qwen2, qwen3, gemma2, gemma3 "
+    return "llama (Llama 1 to 3.2, SmolLM2), mistral, ministral, ministral3, mistral3 (text), qwen2, qwen3, qwen2_vl, "
+           "qwen2_5_vl, qwen3_vl (text), gemma, gemma2, gemma3 "
            "(text), "
-           "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, "
+           "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, glm4_moe, exaone4, "
+           "ernie4_5, seed_oss, "
            "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba, mamba2, "
            "granitemoehybrid, falcon_h1, jamba, nemotron_h, plamo2, bitnet";
 }

@@ -16,6 +16,9 @@ static const struct {
     {"mistral3", PL_ARCH_MISTRAL},
     {"qwen2", PL_ARCH_QWEN2},
     {"qwen3", PL_ARCH_QWEN3},
+    {"qwen2vl", PL_ARCH_QWEN2},
+    {"qwen3vl", PL_ARCH_QWEN3},
+    {"qwen3vlmoe", PL_ARCH_QWEN3_MOE},
     {"gemma2", PL_ARCH_GEMMA2},
     {"gemma3", PL_ARCH_GEMMA3},
     {"phi3", PL_ARCH_PHI3},
@@ -27,6 +30,11 @@ static const struct {
     {"cohere2", PL_ARCH_COHERE2},
     {"chatglm", PL_ARCH_GLM},
     {"glm4", PL_ARCH_GLM4},
+    {"glm4moe", PL_ARCH_GLM4_MOE},
+    {"gemma", PL_ARCH_GEMMA},
+    {"exaone4", PL_ARCH_EXAONE4},
+    {"ernie4_5", PL_ARCH_ERNIE4_5},
+    {"seed_oss", PL_ARCH_SEED_OSS},
     {"qwen2moe", PL_ARCH_QWEN2_MOE},
     {"qwen3moe", PL_ARCH_QWEN3_MOE},
     {"olmoe", PL_ARCH_OLMOE},
@@ -207,7 +215,7 @@ static enum pl_status read_kv_heads(struct reader *r, struct pl_model_config *c)
 /* One number; or of Nemotron-H one for each layer, 0 where it has no MLP. */
 static enum pl_status read_mlp_width(struct reader *r, struct pl_model_config *c) {
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "feed_forward_length"));
-    bool found, experts_alone = r->def->moe && !r->def->latent && r->def->ssm == PL_SSM_NONE; /* no layer has an MLP */
+    bool found, experts_alone = r->def->moe && !r->def->deepseek_moe && r->def->ssm == PL_SSM_NONE; /* no layer has an MLP */
     if (v == NULL || v->type != PL_GGUF_ARRAY || c->arch != PL_ARCH_NEMOTRON_H)
         return read_same(r, "feed_forward_length", c->layers, PL_MLP_MAX, &c->mlp_width, experts_alone ? &found : NULL);
     PL_TRY(check_list(r, v, c->layers, false));
@@ -222,9 +230,19 @@ static enum pl_status read_mlp_width(struct reader *r, struct pl_model_config *c
     return PL_OK;
 }
 
+/* GLM-4.5: the file counts them among its layers. */
+static enum pl_status read_extra_layers(struct reader *r, struct pl_model_config *c) {
+    bool found;
+    if (!r->def->deepseek_moe || r->def->latent) return PL_OK;
+    PL_TRY(read_u32(r, "nextn_predict_layers", 0, c->layers - 1, &c->extra_layers, &found));
+    c->layers -= c->extra_layers;
+    return PL_OK;
+}
+
 static enum pl_status read_sizes(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, "block_count", 1, PL_MODEL_LAYERS_MAX, &c->layers, NULL));
     PL_TRY(read_u32(r, "embedding_length", 1, PL_WIDTH_MAX, &c->width, NULL));
+    PL_TRY(read_extra_layers(r, c));
     if (r->def->no_attention) return read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL);
     PL_TRY(read_mlp_width(r, c));
     PL_TRY(read_u32(r, "context_length", 1, PL_CONTEXT_MAX, &c->context_train, NULL));
@@ -270,7 +288,7 @@ static bool has(const struct pl_file *f, const char *tensor) { return pl_file_te
 /* A sigmoid makes it a V3: its groups are judged by their two best experts, V2's by the best. */
 static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_config *c) {
     bool found;
-    uint32_t dense = 0, shared = 0, gating = 0;
+    uint32_t dense = 0, shared = 0, gating = r->def->latent ? 0 : 2; /* GLM-4.5 need not say it */
     PL_TRY(read_u32(r, "expert_count", 1, PL_EXPERTS_MAX, &c->experts, NULL));
     PL_TRY(read_u32(r, "expert_used_count", 1, PL_EXPERTS_MAX, &c->experts_used, NULL));
     PL_TRY(read_u32(r, "expert_feed_forward_length", 1, PL_MLP_MAX, &c->expert_width, NULL));
@@ -292,7 +310,7 @@ static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_co
                 c->expert_width, PL_MLP_MAX);
     c->shared_width = shared * c->expert_width;
     c->experts_sigmoid = gating == 2;
-    if (c->experts_sigmoid) c->arch = PL_ARCH_DEEPSEEK_V3;
+    if (c->experts_sigmoid && r->def->latent) c->arch = PL_ARCH_DEEPSEEK_V3;
     r->def = pl_arch_def(c->arch);
     if (c->expert_groups <= 1) c->expert_groups = 0;
     c->expert_group_top = c->experts_sigmoid ? 2 : 1;
@@ -341,7 +359,7 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     bool found;
     float scale = 0;
     uint32_t gating = 0;
-    if (r->def->latent) return read_deepseek_experts(r, c);
+    if (r->def->deepseek_moe) return read_deepseek_experts(r, c);
     PL_TRY(read_u32(r, "expert_count", 0, PL_EXPERTS_MAX, &c->experts, &found));
     if (c->experts > 0 && c->arch == PL_ARCH_LLAMA) {
         c->arch = PL_ARCH_MIXTRAL;
@@ -384,7 +402,8 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
 static enum pl_status refuse_features(struct reader *r) {
     if (!r->def->longrope && (has(r->f, "rope_factors_long.weight") || has(r->f, "rope_factors_short.weight")))
         PL_FAIL(r->err, PL_UNSUPPORTED, "LongRoPE (tensor rope_factors_long.weight) is not implemented for %s", r->arch);
-    if (pl_gguf_find(r->f, key_of(r, "rope.dimension_sections")) != NULL)
+    bool of_images = strstr(r->arch, "vl") != NULL; /* tokens of text have one position in all sections */
+    if (!of_images && pl_gguf_find(r->f, key_of(r, "rope.dimension_sections")) != NULL)
         PL_FAIL(r->err, PL_UNSUPPORTED, "rotation in sections (%s) is not implemented", r->key);
     bool causal = true;
     enum pl_status st = pl_gguf_bool(r->f, key_of(r, "attention.causal"), &causal, r->err);
@@ -476,7 +495,9 @@ static enum pl_status read_rope_scaling(struct reader *r, struct pl_model_config
 /* sliding_window_pattern: every n-th layer is global (0: none is), or one flag per layer. */
 static enum pl_status read_window(struct reader *r, struct pl_model_config *c) {
     bool found;
-    c->window = r->def->window_pattern > 0 ? r->def->window_default : 0;
+    bool implied =
+        r->def->window_pattern > 0 && r->def->nope != PL_NOPE_BESIDE_WINDOWS; /* EXAONE 4: two models, one without */
+    c->window = implied ? r->def->window_default : 0;
     PL_TRY(read_u32(r, "attention.sliding_window", 0, PL_CONTEXT_MAX, &c->window, &found));
     uint32_t pattern = r->def->window_pattern;
     const struct pl_gguf_value *v = pl_gguf_find(r->f, key_of(r, "attention.sliding_window_pattern"));
@@ -547,11 +568,12 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
     enum pl_status st = pl_gguf_bool(f, key_of(&r, "rope.scaling.finetuned"), &rotates, err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
     for (uint32_t l = 0; l < c->layers; l++)
-        c->layer_nope[l] = r.def->nope == PL_NOPE_ALL      ? true
-                           : r.def->moe_optional           ? !rotates
-                           : r.def->nope == PL_NOPE_FOURTH ? (l + 1) % 4 == 0
-                           : r.def->nope == PL_NOPE_GLOBAL ? !c->layer_windowed[l]
-                                                           : false;
+        c->layer_nope[l] = r.def->nope == PL_NOPE_ALL              ? true
+                           : r.def->moe_optional                   ? !rotates
+                           : r.def->nope == PL_NOPE_FOURTH         ? (l + 1) % 4 == 0
+                           : r.def->nope == PL_NOPE_GLOBAL         ? !c->layer_windowed[l]
+                           : r.def->nope == PL_NOPE_BESIDE_WINDOWS ? c->window > 0 && !c->layer_windowed[l]
+                                                                   : false;
     return PL_OK;
 }
 

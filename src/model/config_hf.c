@@ -52,6 +52,17 @@ static const struct hf_arch {
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
     {"bitnet", PL_ARCH_BITNET, 128256, 2560, 6912, 30, 20, 5, 0, 2048, 1e-5, 5e5, false, false},
     {"glm4", PL_ARCH_GLM4, 151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4, false, false},
+    {"qwen2_vl", PL_ARCH_QWEN2, 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e-5, 1e6, false, true},
+    {"qwen2_vl_text", PL_ARCH_QWEN2, 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e-5, 1e6, false, false},
+    {"qwen2_5_vl", PL_ARCH_QWEN2, 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e-5, 1e6, false, true},
+    {"qwen2_5_vl_text", PL_ARCH_QWEN2, 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e-5, 1e6, false, false},
+    {"qwen3_vl", PL_ARCH_QWEN3, 151936, 4096, 22016, 32, 32, 32, 128, 128000, 1e-6, 5e6, false, true},
+    {"qwen3_vl_text", PL_ARCH_QWEN3, 151936, 4096, 22016, 32, 32, 32, 128, 128000, 1e-6, 5e6, false, false},
+    {"glm4_moe", PL_ARCH_GLM4_MOE, 151552, 4096, 10944, 46, 96, 8, 0, 131072, 1e-5, 1e4, false, false},
+    {"gemma", PL_ARCH_GEMMA, 256000, 3072, 24576, 28, 16, 16, 256, 8192, 1e-6, 1e4, true, false},
+    {"exaone4", PL_ARCH_EXAONE4, 102400, 4096, 16384, 32, 32, 32, 0, 2048, 1e-5, 1e4, false, false},
+    {"ernie4_5", PL_ARCH_ERNIE4_5, 103424, 1024, 3072, 18, 16, 2, 128, 131072, 1e-5, 5e5, true, false},
+    {"seed_oss", PL_ARCH_SEED_OSS, 155136, 4096, 27648, 64, 80, 8, 128, 524288, 1e-6, 1e4, false, false},
 };
 
 struct reader {
@@ -146,7 +157,8 @@ static enum pl_status find_arch(struct reader *r, const json_t *config) {
                 pl_arch_list());
     r->def = pl_arch_def(r->hf->arch);
     const json_t *text = field(config, "text_config"), *inner = field(text, "model_type");
-    if (!r->hf->nested) return PL_OK;
+    bool flat = text == NULL && r->hf->arch == PL_ARCH_QWEN2; /* Qwen2-VL's and 2.5-VL's older files */
+    if (!r->hf->nested || flat) return PL_OK;
     if (!json_is_object(text))
         PL_FAIL(r->err, PL_FORMAT, "config.json: field text_config is %s; %s keeps its text model there", kind_of(text),
                 name);
@@ -189,7 +201,8 @@ static bool has_field(const struct pl_arch_def *d, const char *name) {
 
 static enum pl_status refuse_features(struct reader *r, const json_t *config) {
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"};
-    static const char *const switches[] = {"rope_interleaved", "use_bidirectional_attention", "use_qk_norm"};
+    const char *norms = r->def->qk_norm_optional ? "rope_interleaved" : "use_qk_norm"; /* one less to refuse */
+    const char *const switches[] = {"rope_interleaved", "use_bidirectional_attention", norms};
     static const char *const factors[] = {"attention_multiplier", "embedding_multiplier", "residual_multiplier",
                                           "logits_scaling"};
     for (size_t i = 0; i < PL_COUNT_OF(experts) && !r->def->moe; i++) {
@@ -352,7 +365,7 @@ static enum pl_status read_moe_layers(struct reader *r, struct pl_model_config *
 /* How DeepSeek's routers choose: V2 by softmax, of the groups with the best experts; V3 by sigmoid with a bias, of those
  * whose two best are best together. */
 static enum pl_status read_router(struct reader *r, struct pl_model_config *c) {
-    bool v3 = c->arch == PL_ARCH_DEEPSEEK_V3;
+    bool glm = c->arch == PL_ARCH_GLM4_MOE, v3 = glm || c->arch == PL_ARCH_DEEPSEEK_V3;
     const json_t *method = field(r->root, "topk_method"), *scoring = field(r->root, "scoring_func");
     const char *how = json_is_string(method) ? json_string_value(method) : v3 ? "noaux_tc" : "greedy";
     const char *score = json_is_string(scoring) ? json_string_value(scoring) : v3 ? "sigmoid" : "softmax";
@@ -370,25 +383,25 @@ static enum pl_status read_router(struct reader *r, struct pl_model_config *c) {
     if (!v3 && c->experts_renormalise)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: norm_topk_prob is true, which is not implemented for %s",
                 r->hf->model_type);
-    PL_TRY(read_f32(r, r->root, "routed_scaling_factor", v3 ? 2.5 : 1, &c->experts_scale));
+    PL_TRY(read_f32(r, r->root, "routed_scaling_factor", v3 && !glm ? 2.5 : 1, &c->experts_scale));
     c->experts_sigmoid = c->experts_bias = v3;
     if (!grouped) return PL_OK;
-    PL_TRY(read_u32(r, r->root, "n_group", 1, PL_EXPERTS_MAX, v3 ? 8 : 0, &c->expert_groups));
-    PL_TRY(read_u32(r, r->root, "topk_group", 1, PL_EXPERTS_MAX, v3 ? 4 : 0, &c->groups_used));
+    PL_TRY(read_u32(r, r->root, "n_group", 1, PL_EXPERTS_MAX, glm ? 1 : v3 ? 8 : 0, &c->expert_groups));
+    PL_TRY(read_u32(r, r->root, "topk_group", 1, PL_EXPERTS_MAX, glm ? 1 : v3 ? 4 : 0, &c->groups_used));
     c->expert_group_top = v3 ? 2 : 1;
     if (c->expert_groups == 1) c->expert_groups = 0;
     return PL_OK;
 }
 
 static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_config *c) {
-    bool v3 = c->arch == PL_ARCH_DEEPSEEK_V3;
+    bool glm = c->arch == PL_ARCH_GLM4_MOE, v3 = glm || c->arch == PL_ARCH_DEEPSEEK_V3;
     uint32_t dense, freq, shared;
-    PL_TRY(read_u32(r, r->root, "n_routed_experts", 1, PL_EXPERTS_MAX, v3 ? 256 : 64, &c->experts));
+    PL_TRY(read_u32(r, r->root, "n_routed_experts", 1, PL_EXPERTS_MAX, glm ? 128 : v3 ? 256 : 64, &c->experts));
     PL_TRY(read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, v3 ? 8 : 0, &c->experts_used));
-    PL_TRY(read_u32(r, r->root, "moe_intermediate_size", 1, PL_MLP_MAX, v3 ? 2048 : 1407, &c->expert_width));
+    PL_TRY(read_u32(r, r->root, "moe_intermediate_size", 1, PL_MLP_MAX, glm ? 1408 : v3 ? 2048 : 1407, &c->expert_width));
     bool none = json_is_null(json_object_get(r->root, "n_shared_experts"));
     PL_TRY(read_u32(r, r->root, "n_shared_experts", 0, PL_EXPERTS_MAX, none ? 0 : v3 ? 1 : 2, &shared));
-    PL_TRY(read_u32(r, r->root, "first_k_dense_replace", 0, UINT32_MAX, v3 ? 3 : 0, &dense));
+    PL_TRY(read_u32(r, r->root, "first_k_dense_replace", 0, UINT32_MAX, glm ? 1 : v3 ? 3 : 0, &dense));
     PL_TRY(read_u32(r, r->root, "moe_layer_freq", 1, UINT32_MAX, 1, &freq));
     if (freq != 1)
         PL_FAIL(r->err, PL_UNSUPPORTED, "config.json: moe_layer_freq is %u; experts in every layer, 1, are implemented",
@@ -431,7 +444,7 @@ static enum pl_status read_granite_experts(struct reader *r, struct pl_model_con
 
 static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) {
     const struct pl_arch_def *d = r->def;
-    if (d->latent) return read_deepseek_experts(r, c);
+    if (d->deepseek_moe) return read_deepseek_experts(r, c);
     bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
     if (!d->moe) return PL_OK;
     if (c->arch == PL_ARCH_JAMBA) return read_jamba_experts(r, c);
@@ -467,7 +480,7 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
 }
 
 static enum pl_status read_act(struct reader *r, struct pl_model_config *c) {
-    const char *name = r->def->query_scalar ? "hidden_activation" : "hidden_act"; /* Gemma's own word */
+    const char *name = r->def->hf_act != NULL ? r->def->hf_act : "hidden_act";
     const json_t *v = field(r->root, name);
     c->mlp_act = r->def->act;
     if (v == NULL) return PL_OK;
@@ -545,7 +558,8 @@ static enum pl_status read_biases(struct reader *r, const json_t *config, struct
         c->o_bias = c->o_bias || (on && (b->parts & PL_BIAS_O) != 0);
         c->mlp_bias = c->mlp_bias || (on && (b->parts & PL_BIAS_MLP) != 0);
     }
-    c->qk_norm = r->def->qk_norm;
+    PL_TRY(read_bool(r, r->root, "use_qk_norm", false, &c->qk_norm));
+    c->qk_norm = c->qk_norm || r->def->qk_norm;
     return read_tied(r, config, c);
 }
 
@@ -609,6 +623,7 @@ static enum pl_status read_scaling(struct reader *r, const json_t *o, struct pl_
     if (type == NULL) type = field(o, "type");
     const char *name = type == NULL ? "default" : json_is_string(type) ? json_string_value(type) : "";
     if (strcmp(name, "default") == 0) return PL_OK;
+    if (strcmp(name, "mrope") == 0 && field(o, "mrope_section") != NULL) return PL_OK; /* of text all sections turn alike */
     if (strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0 || (r->def->longrope && strcmp(name, "yarn") == 0))
         return read_longrope(r, o, c); /* the older names are Phi-3's */
     bool dynamic = strcmp(name, "dynamic") == 0;
@@ -685,7 +700,8 @@ static enum pl_status read_rope(struct reader *r, struct pl_model_config *c) {
 /* --- layers that do not rotate, sliding windows --- */
 
 static enum pl_status read_nope(struct reader *r, struct pl_model_config *c) {
-    if (r->def->nope == PL_NOPE_NONE || r->def->nope == PL_NOPE_GLOBAL) return PL_OK; /* those follow the windows */
+    bool by_windows = r->def->nope == PL_NOPE_GLOBAL || r->def->nope == PL_NOPE_BESIDE_WINDOWS;
+    if (r->def->nope == PL_NOPE_NONE || by_windows) return PL_OK;
     for (uint32_t l = 0; l < c->layers; l++) c->layer_nope[l] = true;
     if (r->def->nope == PL_NOPE_ALL) return PL_OK;
     const json_t *list = field(r->root, "no_rope_layers");
@@ -761,7 +777,8 @@ enum pl_status pl_config_read_hf(const struct pl_file *f, struct pl_model_config
     PL_TRY(read_position_scale(&r, c));
     PL_TRY(read_nope(&r, c));
     PL_TRY(read_window(&r, c));
-    for (uint32_t l = 0; l < c->layers && r.def->nope == PL_NOPE_GLOBAL; l++) c->layer_nope[l] = !c->layer_windowed[l];
+    bool globals = r.def->nope == PL_NOPE_GLOBAL || (r.def->nope == PL_NOPE_BESIDE_WINDOWS && c->window > 0);
+    for (uint32_t l = 0; l < c->layers && globals; l++) c->layer_nope[l] = !c->layer_windowed[l];
     return r.def->ssm != PL_SSM_NONE ? pl_config_ssm_layers(f, r.root, c, err) : PL_OK;
 }
 

@@ -36,10 +36,7 @@ static const struct pl_binding bindings[] = {
     PL_BIND_MLP_NORM("post_attention_layernorm.weight"),
     PL_BIND_DENSE_MLP,
     PL_BIND_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
-    VECTOR(router_choice, "exp_probs_b.bias", "mlp.gate.e_score_correction_bias", X, CHOICE_BIAS),
-    MATRIX(shared_gate, "ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight", FS, E, SHARED),
-    MATRIX(shared_up, "ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight", FS, E, SHARED),
-    MATRIX(shared_down, "ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight", E, FS, SHARED),
+    PL_BIND_SHARED_EXPERTS,
 };
 
 static enum pl_status check(struct pl_model_config *c, struct pl_err *err) {
@@ -83,7 +80,7 @@ static enum pl_status attend(struct pl_model *m, uint32_t l, const struct pl_lay
 
 #define DEEPSEEK                                                                                                          \
     {                                                                                                                     \
-        .gguf_pairs = true, .hf_pairs = true, .moe = true, .latent = true,                                                \
+        .gguf_pairs = true, .hf_pairs = true, .moe = true, .latent = true, .deepseek_moe = true,                          \
         .biases = {{"attention_bias", false, PL_BIAS_QKV | PL_BIAS_O}, {"mlp_bias", false, PL_BIAS_MLP}}, .check = check, \
         .bindings = bindings, .binding_count = PL_COUNT_OF(bindings), .attend = attend, .finish = pl_layer_finish_moe,    \
     }

@@ -87,6 +87,17 @@ enum pl_status pl_layer_finish_sandwich(struct pl_model *m, const struct pl_laye
     return pl_ops_add(m->ops, x, m->h);
 }
 
+enum pl_status pl_layer_finish_after(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                     struct pl_activation *x) {
+    PL_TRY(pl_layer_project(m, w->o, w->o_bias, a, m->h));
+    PL_TRY(pl_layer_norm(m, m->h, w->post_attn_norm, NULL, m->h));
+    PL_TRY(pl_ops_add(m->ops, x, m->h));
+    PL_TRY(pl_layer_gated(m, w, x));
+    PL_TRY(pl_layer_project(m, w->down, NULL, m->g, m->h));
+    PL_TRY(pl_layer_norm(m, m->h, w->post_mlp_norm, NULL, m->h));
+    return pl_ops_add(m->ops, x, m->h);
+}
+
 struct pl_moe pl_layer_moe(const struct pl_model *m, const struct pl_layer *w) {
     const struct pl_model_config *c = &m->cfg;
     return (struct pl_moe){.used = c->experts_used,

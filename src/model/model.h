@@ -28,6 +28,11 @@ enum pl_arch {
     PL_ARCH_COHERE2,
     PL_ARCH_GLM,
     PL_ARCH_GLM4,
+    PL_ARCH_GLM4_MOE,
+    PL_ARCH_GEMMA,
+    PL_ARCH_EXAONE4,
+    PL_ARCH_ERNIE4_5,
+    PL_ARCH_SEED_OSS,
     PL_ARCH_QWEN2_MOE,
     PL_ARCH_QWEN3_MOE,
     PL_ARCH_MIXTRAL,
@@ -102,7 +107,8 @@ struct pl_model_config {
     uint32_t nope_dim, value_dim; /* of a head: what does not rotate, what its values have */
     float latent_eps, mscale_all; /* of the norms on the ranks; YaRN: attention scales by its square as well, 0: not */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
-    float qk_eps; /* of norms by heads on queries and keys whose weights differ from head to head */
+    uint32_t extra_layers; /* GGUF: of the file, past `layers`, which predict more tokens and are not used */
+    float qk_eps;          /* of norms by heads on queries and keys whose weights differ from head to head */
     struct pl_ssm_config ssm;
     float attn_in_scale, attn_key_scale, attn_out_scale, ssm_in_scale, gate_scale, down_scale; /* Falcon-H1's; 1: none */
     bool layer_ssm[PL_MODEL_LAYERS_MAX], layer_no_attention[PL_MODEL_LAYERS_MAX];

@@ -22,18 +22,6 @@ static enum pl_status attend(struct pl_model *m, uint32_t l, const struct pl_lay
     return pl_layer_attention(m, l, w);
 }
 
-/* x += norm(a o^T), then x += norm(mlp(x)). */
-static enum pl_status finish(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
-                             struct pl_activation *x) {
-    PL_TRY(pl_layer_project(m, w->o, w->o_bias, a, m->h));
-    PL_TRY(pl_layer_norm(m, m->h, w->post_attn_norm, NULL, m->h));
-    PL_TRY(pl_ops_add(m->ops, x, m->h));
-    PL_TRY(pl_layer_gated(m, w, x));
-    PL_TRY(pl_layer_project(m, w->down, NULL, m->g, m->h));
-    PL_TRY(pl_layer_norm(m, m->h, w->post_mlp_norm, NULL, m->h));
-    return pl_ops_add(m->ops, x, m->h);
-}
-
 const struct pl_arch_def pl_olmo2_def = {
     .qk_norm = true,
     .windowed_unscaled = true, /* GGUF calls both by this name: a file with a window is OLMo 3 */
@@ -42,7 +30,7 @@ const struct pl_arch_def pl_olmo2_def = {
     .bindings = bindings,
     .binding_count = PL_COUNT_OF(bindings),
     .attend = attend,
-    .finish = finish,
+    .finish = pl_layer_finish_after,
 };
 
 const struct pl_arch_def pl_olmo3_def = {
@@ -55,5 +43,5 @@ const struct pl_arch_def pl_olmo3_def = {
     .bindings = bindings,
     .binding_count = PL_COUNT_OF(bindings),
     .attend = attend,
-    .finish = finish,
+    .finish = pl_layer_finish_after,
 };

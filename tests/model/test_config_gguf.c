@@ -213,7 +213,8 @@ static void vocabulary_is_the_matrix(void **state) {
 
 /* --- refusals --- */
 
-static const char *const foreign[] = {"llama4", "deepseek", "gemma", "gpt2", "zamba", "bert", "falcon", "rwkv7", "minicpm3"};
+static const char *const foreign[] = {"llama4", "deepseek", "qwen3next", "gpt2",    "zamba",
+                                      "bert",   "falcon",   "rwkv7",     "minicpm3"};
 
 static void other_architectures(void **state) {
     (void)state;
@@ -392,6 +393,46 @@ static void experts_without_mlp_width(void **state) {
     }
 }
 
+/* GLM-4.5: the file counts layers that predict further tokens among its own, and need not say what the scores are. */
+static void layers_that_are_left_out(void **state) {
+    (void)state;
+    struct craft c = sound((struct sizes){"glm4moe", 4, 64, 4, 2});
+    craft_u32(&c, "glm4moe.nextn_predict_layers", 1);
+    craft_u32(&c, "glm4moe.expert_count", 8);
+    craft_u32(&c, "glm4moe.expert_used_count", 2);
+    craft_u32(&c, "glm4moe.expert_shared_count", 1);
+    craft_u32(&c, "glm4moe.expert_feed_forward_length", 32);
+    craft_u32(&c, "glm4moe.leading_dense_block_count", 1);
+    craft_u32(&c, "glm4moe.rope.dimension_count", 8);
+    craft_tensor(&c, "blk.1.exp_probs_b.bias", 8, 1, PL_F32);
+    struct pl_model_config m = must_read(&c);
+    assert_true(m.layers == 3 && m.extra_layers == 1 && !m.layer_moe[0] && m.layer_moe[1] && m.layer_moe[2]);
+    assert_true(m.experts_sigmoid && m.experts_bias && m.shared_width == 32 && m.rope_dim == 8 &&
+                m.arch == PL_ARCH_GLM4_MOE);
+    c = sound((struct sizes){"glm4moe", 4, 64, 4, 2});
+    craft_u32(&c, "glm4moe.nextn_predict_layers", 4);
+    struct pl_err err;
+    assert_int_equal(read_craft(&c, &m, &err), PL_FORMAT);
+    assert_non_null(strstr(err.text, "nextn_predict_layers is 4; 0 to 3"));
+}
+
+/* The small EXAONE 4 says no window and has none; of the large one the layers without rotate nothing. Positions of text are
+ * the same in all sections that images need. */
+static void windows_and_sections(void **state) {
+    (void)state;
+    struct craft c = sound((struct sizes){"exaone4", 4, 64, 4, 2});
+    struct pl_model_config m = must_read(&c);
+    assert_true(windowed(&m) == 0 && !m.layer_nope[0] && !m.layer_nope[3]);
+    c = sound((struct sizes){"exaone4", 4, 64, 4, 2});
+    craft_u32(&c, "exaone4.attention.sliding_window", 4096);
+    m = must_read(&c);
+    assert_true(windowed(&m) == 3 && !m.layer_nope[0] && m.layer_nope[3]);
+    const uint32_t sections[] = {1, 1, 2, 0};
+    c = sound((struct sizes){"qwen3vl", 2, 64, 4, 2});
+    craft_array(&c, "qwen3vl.rope.dimension_sections", PL_GGUF_U32, 4, sections, sizeof sections);
+    assert_int_equal(must_read(&c).arch, PL_ARCH_QWEN3);
+}
+
 /* What converters write for a Nemotron 3: a state, experts, attention. */
 static struct craft nemotron(const char *extra, uint32_t value) {
     struct craft c = craft_new();
@@ -518,6 +559,8 @@ int main(void) {
         cmocka_unit_test(experts_without_gates),
         cmocka_unit_test(heads_of_each_layer),
         cmocka_unit_test(experts_without_mlp_width),
+        cmocka_unit_test(layers_that_are_left_out),
+        cmocka_unit_test(windows_and_sections),
         cmocka_unit_test(missing_keys_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

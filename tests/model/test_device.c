@@ -37,6 +37,11 @@ static const struct {
     {"starcoder2", "starcoder2", false, false},
     {"cohere2", "cohere2", false, false},
     {"glm4", "glm4", false, false},
+    {"gemma.gguf", "gemma", false, false},
+    {"exaone4.gguf", "exaone4", false, false},
+    {"ernie4_5", "ernie4_5", false, false},
+    {"seed-oss", "seed-oss", false, false},
+    {"glm4moe.gguf", "glm4moe", false, true},
     {"mistral3", "mistral3", false, false},
     {"ministral3.gguf", "ministral3", false, false},
 #endif

@@ -80,11 +80,8 @@ static double number(const struct pl_model_config *c, const char *name) {
 }
 
 static const char *word(const struct pl_model_config *c, const char *name) {
-    static const char *const ropes[] = {[PL_ROPE_NONE] = "none",
-                                        [PL_ROPE_LINEAR] = "linear",
-                                        [PL_ROPE_LLAMA3] = "llama3",
-                                        [PL_ROPE_YARN] = "yarn",
-                                        [PL_ROPE_LONG] = "longrope"};
+    static const char *const ropes[] = {[PL_ROPE_NONE] = "none", [PL_ROPE_LINEAR] = "linear", [PL_ROPE_LLAMA3] = "llama3",
+                                        [PL_ROPE_YARN] = "yarn", [PL_ROPE_LONG] = "longrope", [PL_ROPE_DYNAMIC] = "dynamic"};
     return strcmp(name, "arch") == 0 ? pl_arch_name(c->arch) : strcmp(name, "rope") == 0 ? ropes[c->rope_scaling] : "";
 }
 

@@ -94,6 +94,44 @@ CASES = {
                  rms_norm_eps=1.5625e-07), "chatglm"),
     "glm4": (dict(TINY, architectures=["Glm4ForCausalLM"], model_type="glm4", hidden_act="silu", num_hidden_layers=2, attention_bias=False,
                   partial_rotary_factor=0.5, rope_theta=10000.0, tie_word_embeddings=False, pad_token_id=0), "glm4"),
+    # Models that see, their text alone: the older flat file, the newer nested one.
+    "qwen2_5-vl": (dict(COMMON, architectures=["Qwen2_5_VLForConditionalGeneration"], model_type="qwen2_5_vl", hidden_act="silu",
+                        hidden_size=32, intermediate_size=48, use_sliding_window=False, sliding_window=8, max_window_layers=2,
+                        rope_theta=1000000.0, rope_scaling=dict(type="mrope", mrope_section=[1, 1, 2]), tie_word_embeddings=False,
+                        vision_config=dict(model_type="qwen2_5_vl")), "qwen2vl"),
+    "qwen3-vl": (dict(architectures=["Qwen3VLForConditionalGeneration"], model_type="qwen3_vl", tie_word_embeddings=True,
+                      text_config=dict(TINY, model_type="qwen3_vl_text", hidden_act="silu", num_hidden_layers=2, attention_bias=False,
+                                       rope_theta=5000000.0, tie_word_embeddings=True, rope_scaling=dict(
+                                           mrope_interleaved=True, mrope_section=[2, 3, 3], rope_type="default")),
+                      vision_config=dict(model_type="qwen3_vl")), "qwen3vl"),
+    "gemma": (dict(TINY, architectures=["GemmaForCausalLM"], model_type="gemma", num_hidden_layers=2, rms_norm_eps=1e-6,
+                   hidden_act="gelu_pytorch_tanh", hidden_activation=None, num_key_value_heads=1, rope_theta=10000.0,
+                   attention_bias=False, pad_token_id=0), "gemma"),
+    # Norms after both halves, windows, global layers that do not rotate; and the small model, which has neither.
+    "exaone4": (dict(TINY, architectures=["Exaone4ForCausalLM"], model_type="exaone4", hidden_act="silu", num_hidden_layers=4,
+                     sliding_window=8, sliding_window_pattern="LLLG", layer_types=["sliding_attention"] * 3 + ["full_attention"],
+                     rope_theta=1000000.0, tie_word_embeddings=False, rope_scaling=dict(
+                         rope_type="llama3", factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,
+                         original_max_position_embeddings=16)), "exaone4"),
+    "exaone4-small": (dict(TINY, architectures=["Exaone4ForCausalLM"], model_type="exaone4", hidden_act="silu",
+                           num_hidden_layers=2, sliding_window=None, sliding_window_pattern=None, layer_types=["full_attention"] * 2,
+                           rope_theta=1000000.0, tie_word_embeddings=True), "exaone4"),
+    "ernie4_5": (dict(TINY, architectures=["Ernie4_5ForCausalLM"], model_type="ernie4_5", hidden_act="silu", num_hidden_layers=2,
+                      use_bias=True, rope_theta=500000.0, tie_word_embeddings=True, pad_token_id=0), "ernie4_5"),
+    "seed-oss": (dict(TINY, architectures=["SeedOssForCausalLM"], model_type="seed_oss", hidden_act="silu", num_hidden_layers=2,
+                      attention_bias=True, attention_out_bias=False, mlp_bias=False, attention_dropout=0.1, residual_dropout=0.1,
+                      rope_scaling=dict(rope_type="default"), rope_theta=10000000.0, tie_word_embeddings=False), "seed_oss"),
+    "glm4moe": (dict(TINY, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", hidden_act="silu", num_hidden_layers=2,
+                     attention_bias=True, use_qk_norm=True, partial_rotary_factor=0.5, first_k_dense_replace=1, moe_intermediate_size=24,
+                     n_group=1, topk_group=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, norm_topk_prob=True,
+                     routed_scaling_factor=1.5, rope_theta=1000000.0, rope_scaling=None, tie_word_embeddings=False,
+                     num_nextn_predict_layers=1, pad_token_id=0), "glm4moe"),
+    # As the Air model: no norms on queries and keys.
+    "glm4moe-air": (dict(TINY, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", hidden_act="silu", num_hidden_layers=2,
+                         attention_bias=True, use_qk_norm=False, partial_rotary_factor=0.5, first_k_dense_replace=1,
+                         moe_intermediate_size=24, n_group=1, topk_group=1, n_routed_experts=6, n_shared_experts=1,
+                         num_experts_per_tok=2, norm_topk_prob=True, routed_scaling_factor=1.0, tie_word_embeddings=False,
+                         rope_parameters=dict(rope_type="default", rope_theta=1000000.0, partial_rotary_factor=0.5)), None),
     "ministral": (dict(TINY, architectures=["MinistralForCausalLM"], model_type="ministral", hidden_act="silu",
                        sliding_window=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                        rope_theta=100000000.0, tie_word_embeddings=False), None),
@@ -305,9 +343,15 @@ MLX_CASES = {
     "falcon-h1-mlx4": ("falcon-h1", 4, 32, torch.bfloat16, {}),
     "falcon-h1-tied-mlx8": ("falcon-h1-tied", 8, 32, torch.bfloat16, {}),
     "glm4-mlx3": ("glm4", 3, 32, torch.float16, {}),
+    "qwen3-vl-mlx4": ("qwen3-vl", 4, 32, torch.bfloat16, {}),
+    "gemma-mlx4": ("gemma", 4, 32, torch.bfloat16, {}),
+    "exaone4-mlx4": ("exaone4", 4, 32, torch.bfloat16, {}),
+    "ernie4_5-mlx8": ("ernie4_5", 8, 32, torch.bfloat16, {}),
+    "seed-oss-mlx4": ("seed-oss", 4, 32, torch.bfloat16, {}),
+    "glm4moe-mlx4": ("glm4moe", 4, 32, torch.bfloat16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
-SEEDS = {"ministral3-mlx4": 3, "ministral-mlx8": 2, "mistral3-late": 1, "glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
+SEEDS = {"exaone4-mlx4": 4, "ministral3-mlx4": 3, "ministral-mlx8": 2, "mistral3-late": 1, "glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
 REACH = {"llama-dynamic": 128}  # tokens of the text whose beginning counts
 # name -> (source case, GGUF types taken in turn by the matrices)
 QUANT_CASES = {"deepseek2-lite-q": ("deepseek2-lite", ["Q8_0", "Q5_0", "Q4_1"]), "deepseek3-q": ("deepseek3", ["Q8_0", "Q5_1"]),

@@ -17,7 +17,7 @@ SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_
             "post_feedforward_layernorm": "post_ffw_norm"}
 GPT_OSS = {"post_attention_layernorm": "post_attention_norm"}
 AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
-GGUF_NORMS = {"gemma2": SANDWICH, "gemma3": SANDWICH, "olmo2": AFTER, "gpt-oss": GPT_OSS,
+GGUF_NORMS = {"gemma2": SANDWICH, "gemma3": SANDWICH, "olmo2": AFTER, "exaone4": AFTER, "gpt-oss": GPT_OSS, "seed_oss": GPT_OSS, "glm4moe": GPT_OSS,
               "glm4": {"post_attention_layernorm": "ffn_norm", "post_self_attn_layernorm": "post_attention_norm",
                        "post_mlp_layernorm": "post_ffw_norm"}}
 FLOAT_KEYS = {"granite": {"embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
@@ -70,6 +70,17 @@ def add_deepseek_keys(w, c, apart):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType[c["scoring_func"].upper()])
     if c["rope_scaling"]:
         w.add_rope_scaling_yarn_log_mul(0.1 * c["rope_scaling"]["mscale_all_dim"])
+
+
+def add_glm_experts(w, c):
+    import gguf
+    w.add_leading_dense_block_count(c["first_k_dense_replace"])
+    w.add_expert_count(c["n_routed_experts"])
+    w.add_expert_used_count(c["num_experts_per_tok"])
+    w.add_expert_shared_count(c["n_shared_experts"])
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    w.add_expert_weights_norm(c["norm_topk_prob"])
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def gguf_name(hf_name, arch):
@@ -351,9 +362,13 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
             w.add_float32(f"{arch}.attention.temperature_scale", scaling["llama_4_scaling_beta"])
             w.add_float32(f"{arch}.rope.scaling.yarn_beta_fast", scaling["beta_fast"])
             w.add_float32(f"{arch}.rope.scaling.yarn_beta_slow", scaling["beta_slow"])
-    if c.get("sliding_window"):
+    if "mrope_section" in scaling:
+        w.add_rope_dimension_sections(scaling["mrope_section"] + [0])
+    if c.get("sliding_window") and arch != "qwen2vl":
         w.add_sliding_window(c["sliding_window"])
-    if arch == "olmo2" and "layer_types" in c:
+    if arch == "glm4moe":
+        add_glm_experts(w, c)
+    if arch in ("olmo2", "exaone4") and c.get("sliding_window") and "layer_types" in c:
         w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
     for key, field in FLOAT_KEYS.get(arch, {}).items():
         w.add_float32(f"{arch}.{key}", c[field])
@@ -407,7 +422,7 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
             a = permute(a, c["num_attention_heads"])
         if arch in PERMUTED and "k_proj" in hf_name:
             a = permute(a, c["num_key_value_heads"])
-        if arch in ("gemma2", "gemma3") and "norm" in hf_name:
+        if arch in ("gemma", "gemma2", "gemma3") and "norm" in hf_name:
             a = a + 1
         if a.ndim == 1:
             w.add_tensor(gguf_name(hf_name, arch), a.astype(np.float32))

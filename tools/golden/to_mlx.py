@@ -120,7 +120,7 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
         stacked = ".switch_mlp." in hf_name or ".mlp.experts." in hf_name or config["model_type"] == "granitemoehybrid" and re.search(r"\.mlp\.(gate|up)", hf_name)
         o = overrides.get(hf_name.removesuffix(".weight"), {})
         if hf_name.endswith({"nemotron_h": "mixer.gate.weight"}.get(config["model_type"], "mlp.gate.weight")) and (
-                config["model_type"].startswith(("deepseek", "nemotron_h"))):  # no product in mlx-lm
+                config["model_type"].startswith(("deepseek", "nemotron_h", "glm4_moe"))):  # no product in mlx-lm
             out[hf_name] = mx.array(t.numpy()).astype(mlx_dtype)
             continue
         if config["model_type"] == "deepseek_v3" and "kv_b_proj" in hf_name:  # as its mlx-lm converter leaves it

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 ROOT = Path(__file__).resolve().parent.parent.parent / "tests" / "golden" / "model"
 TOKENS = 48
@@ -71,7 +71,34 @@ def mxfp4_experts(weights):
     return out
 
 
+class TextPart(torch.nn.Module):
+    """The language model of one that sees, with the names of a model that does not."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.whole, self.config = [whole], whole.config.text_config
+        self.model, self.lm_head = whole.model.language_model, whole.lm_head
+
+    def tie_weights(self):
+        self.whole[0].tie_weights()
+
+    def forward(self, ids, use_cache):
+        return self.whole[0](input_ids=ids, use_cache=use_cache)
+
+
+def build_seeing(config):
+    kind = config["model_type"].removesuffix("_text")
+    vision = dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=16, out_hidden_size=text_config(config)["hidden_size"],
+                  deepstack_visual_indexes=[0], fullatt_block_indexes=[0])
+    text = {k: v for k, v in text_config(config).items() if k not in ("torch_dtype", "architectures", "vision_config", "model_type")}
+    hf = AutoConfig.for_model(kind, text_config=text, vision_config=vision, tie_word_embeddings=text["tie_word_embeddings"])
+    hf._attn_implementation = "eager"
+    return TextPart(AutoModelForImageTextToText.from_config(hf, dtype=torch.float32).eval())
+
+
 def build(config):
+    if "_vl" in config["model_type"]:
+        return build_seeing(config)
     hf = AutoConfig.for_model(**{k: v for k, v in text_config(config).items() if k not in ("torch_dtype", "architectures", "quantization_config") and (v is not None or k != "head_dim")})
     hf._attn_implementation = "eager"
     return AutoModelForCausalLM.from_config(hf, dtype=torch.float32).eval()
@@ -132,7 +159,7 @@ def published(config):
     return {k: published(v) if k == "text_config" else v for k, v in config.items() if v is not None or k != "head_dim"}
 
 
-LATE = {"mistral3-late"}  # whose checkpoints have names of the newer multimodal classes
+LATE = {"mistral3-late", "qwen3-vl"}  # whose checkpoints have names of the newer multimodal classes
 
 
 def multimodal_name(config, case, name):
