@@ -52,7 +52,7 @@ TERM_INLINE void cut(__m512 a, __m512 b, const int terms, __m512i *out) {
         b = rest(b);
     }
 }
-TERM_INLINE __mmask16 first_lanes(size_t n) { return n >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1u); }
+TERM_INLINE __mmask16 first_lanes(size_t n) { return (__mmask16)(n >= 16 ? 0xFFFFu : (1u << n) - 1u); }
 
 void avx512_float_terms(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst) {
     const __mmask16 these = first_lanes(rows);

@@ -28,7 +28,7 @@ Q8_INLINE __m512i to_bf16(const bool emulated, __m512 a, __m512 b) {
     return out;
 #endif
 }
-Q8_INLINE __mmask16 lanes_below(size_t n) { return n >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1u); }
+Q8_INLINE __mmask16 lanes_below(size_t n) { return (__mmask16)(n >= 16 ? 0xFFFFu : (1u << n) - 1u); }
 
 /* What is left of 32 values once `taken` is subtracted. */
 Q8_INLINE void less(__m512 *a, __m512 *b, __m512i taken) {

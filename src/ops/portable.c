@@ -175,15 +175,15 @@ enum pl_status pl_kernel_attention(struct pl_kernels *ks, enum pl_dtype kv, size
         PL_FAIL(err, PL_UNSUPPORTED, "no kernel reads a KV cache of type %s: f16, bf16 and f32 are known",
                 pl_dtype_name(kv));
     }
-    char values[24] = "";
+    char values[16] = "";
     if (sinks) pl_jit_set(&s, "SINKS", "1");
     if (sparse) pl_jit_set(&s, "SPARSE_V", "1");
     if (value_dim != head_dim) {
         pl_jit_set_u32(&s, "VALUE_DIM", (uint32_t)value_dim);
-        snprintf(values, sizeof values, "/v%zu", value_dim);
+        snprintf(values, sizeof values, "/v%u", (uint32_t)value_dim);
     }
-    snprintf(name, sizeof name, "attention/%s/d%zu%s%s%s", pl_dtype_name(kv), head_dim, values, sinks ? "/sinks" : "",
-             sparse ? "/sparse" : "");
+    snprintf(name, sizeof name, "attention/%s/d%u%s%s%s", pl_dtype_name(kv), (uint32_t)head_dim, values,
+             sinks ? "/sinks" : "", sparse ? "/sparse" : "");
     return pl_kernel_make(ks, &s, ks->head, name, out, err);
 }
 
