@@ -5,6 +5,11 @@
  * tile are weighed, the softmax of the next one's scores is taken. q and the weights of the softmax are rounded to the cache's type, sums
  * are f32; HALF_OUT: the result is bf16, for the product after it. Requires: HEAD_DIM 128, PAGE_TOKENS % 16 == 0 or PAGES_IN_ORDER, f16 or bf16 pages, BLOCK 64 or 128, GROUP 384.
  * Order is fixed: bitwise repeatable. */
+/* EXPANDED: keys and values of one chunk of latents (src/ops/expand.h) as bf16: kv [H, C, NOPE + VALUE] and rotated [C, ROPE], NOPE + ROPE
+ * = KEY_DIM 192 numbers for a key, 128 for a value; queries from q and qa. What earlier chunks gave stands in out and lse. */
+#ifndef KEY_DIM
+#define KEY_DIM HEAD_DIM
+#endif
 #if HEAD_DIM != 128
 #error "attention_wide is for heads of 128"
 #endif
@@ -18,11 +23,11 @@
 #define ROWS       128u
 #define MINE       64u                  /* rows of a team */
 #define UNITS      (HEAD_DIM / 8u)      /* of 16 bytes */
-#define STEPS      (HEAD_DIM / 16u)
+#define STEPS      (KEY_DIM / 16u)
 #define COLUMNS    (HEAD_DIM / 8u)      /* of 8 values */
 #define PANEL      (BLOCK * 128u)
-#define SIDE       (HEAD_DIM / 64u * PANEL)
-#define TILE_BYTES (2u * SIDE)
+#define SIDE       (KEY_DIM / 64u * PANEL)
+#define TILE_BYTES (SIDE + HEAD_DIM / 64u * PANEL)
 #define BEHIND     (RING / 2u)          /* tiles that may still be on their way when one is waited for */
 #define RUN        16u                  /* tokens that no end of a page parts */
 #define RUNS       (BLOCK / RUN)
@@ -66,6 +71,42 @@ struct ring {
 
 /* --- team 2 --- */
 
+#ifdef EXPANDED
+#define VECTOR (KEY_DIM - ROPE + HEAD_DIM)
+#define COPIED ((KEY_DIM + HEAD_DIM) / 8u) /* units of a token: keys, rotated part, values */
+struct chunk {
+    const u16 *kv, *rotated; /* of the head */
+    u32 tokens;
+};
+FN void copy_tile(u32 to, const struct chunk *c, u32 tile) {
+#pragma unroll 4
+    for (u32 i = 0; i < BLOCK * COPIED / TEAM; i++) {
+        u32 at = ME + TEAM * i, row = at / COPIED, unit = at % COPIED, token = tile * BLOCK + row;
+        bool turned = unit >= (KEY_DIM - ROPE) / 8u && unit < KEY_DIM / 8u;
+        u64 place = PL_MIN(token, c->tokens - 1u);
+        const u16 *from = turned ? c->rotated + place * ROPE + 8u * unit - (KEY_DIM - ROPE)
+                                 : c->kv + place * VECTOR + 8u * unit - (unit < KEY_DIM / 8u ? 0u : ROPE);
+        u32 side = unit < KEY_DIM / 8u ? to + unit_at(row, unit) : to + SIDE + unit_at(row, unit - KEY_DIM / 8u);
+        copy16(side, from, token < c->tokens ? 16u : 0u);
+    }
+    copies_close();
+}
+FN void copy_chunk(const struct chunk *c, const struct span *s, const struct ring *r) {
+    for (u32 t = 0; t < s->tiles + BEHIND; t++) {
+        if (t < s->tiles) {
+            if (t >= RING) sign_wait(r->empty + 8u * (t % RING), t / RING - 1u & 1u);
+            copy_tile(r->at + t % RING * TILE_BYTES, c, t);
+        } else {
+            copies_close();
+        }
+        if (t < BEHIND) continue;
+        COPIES_WAIT(BEHIND);
+        units_see();
+        sign_arrive(r->full + 8u * ((t - BEHIND) % RING));
+    }
+}
+#endif
+#ifndef EXPANDED
 FN void look_up(u32 page[RUNS], const struct span *s, u32 tile) {
 #pragma unroll
     for (u32 i = 0; i < RUNS; i++) {
@@ -111,6 +152,8 @@ FN void copy_tiles(const struct span *s, const struct ring *r, const KV_TYPE *k,
     }
 }
 
+#endif
+
 /* --- teams 0 and 1 --- */
 
 struct rows {
@@ -118,6 +161,11 @@ struct rows {
     u32 at[2]; /* positions: of a thread's first row, and of that eight further */
 };
 
+#ifdef EXPANDED
+#define BEHIND_OF(token, at) ((i32)(token) > (i32)(at)) /* rows before the chunk are at negative places */
+#else
+#define BEHIND_OF(token, at) ((token) > (at))
+#endif
 /* Scores of a tile at token t0 become weights; true: what the rows have has to be multiplied by keep. */
 FN bool soften(struct rows *a, f32 (*s)[4], f32 keep[2], u32 t0, bool edge, const struct pl_args_tiles *p) {
     u32 t = t0 + 2u * (LOCAL_X % 4u);
@@ -135,7 +183,7 @@ FN bool soften(struct rows *a, f32 (*s)[4], f32 keep[2], u32 t0, bool edge, cons
 #pragma unroll
             for (u32 j = 0; j < 4u; j++) {
                 u32 token = t + 8u * i + (j & 1u), at = a->at[j >> 1];
-                if (token > at || (p->window != 0u && token + p->window <= at)) s[i][j] = NEG_INF;
+                if (BEHIND_OF(token, at) || (p->window != 0u && token + p->window <= at)) s[i][j] = NEG_INF;
             }
     }
 #pragma unroll
@@ -171,6 +219,7 @@ FN void factors_of(u32 (*p)[4], f32 (*s)[4]) {
         for (u32 j = 0; j < 4u; j++) p[i][j] = two(s[2u * i + j / 2u][2u * (j & 1u)], s[2u * i + j / 2u][2u * (j & 1u) + 1u]);
 }
 
+#ifndef EXPANDED
 FN void take_q(u32 q[STEPS][4], const f32 *from, u32 row, const struct pl_args_tiles *a, u32 head) {
     f32 scale = a->softcap > 0.0f ? a->scale : a->scale * LOG2E;
     u32 t = 2u * (LOCAL_X % 4u);
@@ -184,6 +233,7 @@ FN void take_q(u32 q[STEPS][4], const f32 *from, u32 row, const struct pl_args_t
         }
     }
 }
+#endif
 
 FN void ask_scores(f32 (*s)[4], u32 (*q)[4], u32 k) {
     settle<BLOCK / 8u>(s);
@@ -265,6 +315,7 @@ FN void put_rows(struct rows *a, OUT *out, u32 row, u32 head, const struct pl_ar
     }
 }
 
+#ifndef EXPANDED
 /* grid: (heads, tiles of 128 rows) */
 KERNEL(attention_wide)(const f32 *__restrict__ q, const KV_TYPE *__restrict__ k_pages, const KV_TYPE *__restrict__ v_pages,
                        const u32 *__restrict__ step, OUT *__restrict__ out, u32 *witness, const struct pl_args_tiles a) {
@@ -306,3 +357,74 @@ KERNEL(attention_wide)(const f32 *__restrict__ q, const KV_TYPE *__restrict__ k_
     meet_tiles(&mine, factor, &span, &r, low + MINE * team, low + PL_MIN(rows, MINE * (team + 1u)) - 1u, &a);
     put_rows(&mine, out, row, head, &a);
 }
+#else
+FN void take_parts(u32 q[STEPS][4], const f32 *whole, const f32 *turned, u32 row, const struct pl_args_expand *a, u32 head) {
+    u32 t = 2u * (LOCAL_X % 4u);
+#pragma unroll
+    for (u32 i = 0; i < STEPS; i++) {
+#pragma unroll
+        for (u32 j = 0; j < 4u; j++) {
+            u64 at = (u64)(PL_MIN(row + 8u * (j & 1u), a->rows - 1u) + a->row0) * a->heads + head;
+            u32 d = 16u * i + 8u * (j >> 1) + t;
+            const f32 *from = d < KEY_DIM - ROPE ? whole + at * KEY_DIM + d : turned + (at + 1u) * (LATENT + ROPE) + d - KEY_DIM;
+            float2 v = *(const float2 *)from;
+            q[i][j] = two(v.x * a->scale * LOG2E, v.y * a->scale * LOG2E);
+        }
+    }
+}
+/* The chunks before: one state of weight 2^lse. l is summed over four lanes at the end. */
+FN void take_state(struct rows *m, const f32 *out, const f32 *lse, u32 row, const struct pl_args_expand *a, u32 head) {
+#pragma unroll
+    for (u32 h = 0; h < 2u; h++) {
+        u64 at = (u64)(PL_MIN(row + 8u * h, a->rows - 1u) + a->row0) * a->heads + head;
+        m->m[h] = a->first > 0u ? lse[at] : NEG_INF;
+        m->l[h] = a->first > 0u && LOCAL_X % 4u == 0u ? 1.0f : 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS; i++) {
+            float2 v = a->first > 0u ? *(const float2 *)(out + at * HEAD_DIM + 8u * i + 2u * (LOCAL_X % 4u)) : make_float2(0.0f, 0.0f);
+            m->o[i][2u * h] = v.x, m->o[i][2u * h + 1u] = v.y;
+        }
+    }
+}
+/* grid: (heads, tiles of 128 rows); tokens and positions are counted from the chunk's first. A launch is for rows that see some of it. */
+KERNEL(attention_wide)(const f32 *__restrict__ q, const f32 *__restrict__ qa, const u16 *__restrict__ kv, const u16 *__restrict__ rotated,
+                       f32 *out, f32 *lse, u32 *witness, const struct pl_args_expand a) {
+    __shared__ __align__(8) u64 signs[2u * RING];
+    count_launch(witness);
+    u32 head = GROUP_X, tile = (a.rows + ROWS - 1u) / ROWS - 1u - GROUP_Y, team = LOCAL_X / TEAM; /* longest first */
+    u32 row0 = tile * ROWS, rows = PL_MIN(a.rows - row0, ROWS);
+    if (a.past + row0 + rows <= a.first) return; /* none of these rows sees any of it */
+    u32 end = PL_MIN(a.tokens, a.past + row0 + rows - a.first);
+    struct span span = {nullptr, 0u, end, (end + BLOCK - 1u) / BLOCK, 0u, 1u};
+    struct chunk chunk = {kv + (u64)head * a.padded * VECTOR, rotated, a.tokens};
+    struct ring r = {(shared_at(shared) + 1023u) & ~1023u, shared_at(signs), shared_at(signs) + 8u * RING};
+    if (LOCAL_X == 0u) {
+        for (u32 i = 0; i < RING; i++) {
+            sign_init(r.full + 8u * i, TEAM);
+            sign_init(r.empty + 8u * i, VOICES * (rows > MINE ? 8u : 4u));
+        }
+        signs_ready();
+    }
+    BARRIER();
+    if (team == 2u) {
+        FEW_REGISTERS();
+        copy_chunk(&chunk, &span, &r);
+        return;
+    }
+    MANY_REGISTERS();
+    if (MINE * team >= rows) return;
+    struct rows mine;
+    u32 factor[STEPS][4], row = row0 + MINE * team + 16u * (ME / 32u) + LOCAL_X % 32u / 4u;
+    const struct pl_args_tiles p = {a.heads, a.heads, 0u, a.stride, a.scale, 0.0f, a.row0, a.rows};
+    i32 most = (i32)a.tokens - 1, at = (i32)(a.past + row) - (i32)a.first, low = (i32)(a.past + row0 + MINE * team) - (i32)a.first;
+    low = low < 0 ? 0 : PL_MIN(low, most);                                              /* nothing is hidden from any row up to here */
+    mine.at[0] = (u32)PL_MIN(at, most), mine.at[1] = (u32)PL_MIN(at + 8, most); /* what is behind the chunk is zeros, not tokens */
+    take_state(&mine, out, lse, row, &a, head);
+    take_parts(factor, q, qa, row, &a, head);
+    meet_tiles(&mine, factor, &span, &r, (u32)low, end - 1u, &p); /* both teams all tiles */
+    put_rows(&mine, out, row, head, &p);
+#pragma unroll
+    for (u32 h = 0; h < 2u; h++)
+        if (LOCAL_X % 4u == 0u && row + 8u * h < a.rows) lse[(u64)(a.row0 + row + 8u * h) * a.heads + head] = mine.m[h] + LOG2(mine.l[h]);
+}
+#endif
