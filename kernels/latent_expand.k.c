@@ -6,6 +6,8 @@
  *   latent_widen   WIDEN: a group takes 16 tokens of the cache apart: latents [C / 16, L, 16], rotated parts [C, R]; what is
  *                  behind the last token is zero
  *   latent_keys    KEYS: kv [H, C, VECTOR] = keys [N] and values [V] of each head. A thread owns HELD of them for 16 tokens
+ *   HALVES: w, latents and rotated parts in bf16, latents [C, L] as products of tensor cores read them; what stands for keys and attend
+ *                  then: src/ops/expand.h
  *   latent_attend  ATTEND: a group takes 16 rows of one head through the chunk, TILE tokens at a time. What earlier chunks gave
  *                  stands in out and lse_log2: they are one more state of weight 2^lse that this chunk's are merged with
  * Numerics: f32, online softmax in base 2; orders are fixed, so bitwise repeatable. A row's order knows where its chunks and
@@ -18,11 +20,19 @@
 #define HELD      4 /* outputs, keys or values of a thread */
 #define VECTOR    (NOPE + VALUE + 16) /* neighbours in other sets of a cache */
 
+#ifdef HALVES
+#define PART u16
+#define PUT(p, v) bf16_store(p, v)
+#else
+#define PART f32
+#define PUT(p, v) (*(p) = (v))
+#endif
+
 #ifdef TURN
 #include "weights.h"
 
 /* grid: ceil(rows * ceil(cols / 32) / GROUP) */
-KERNEL(latent_turn)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const u8 *biases, GLOBAL f32 *to,
+KERNEL(latent_turn)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const u8 *biases, GLOBAL PART *to,
                     GLOBAL u32 *witness, const struct pl_args_turn a) {
     struct weight w;
     count_launch(witness);
@@ -35,9 +45,9 @@ KERNEL(latent_turn)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const
     if (row < a.rows) {
         f32 v[32];
         u32 n = PL_MIN(32u, a.cols - 32u * k);
-        GLOBAL f32 *p = to + row / a.each * a.head_stride + a.first + (u64)(row % a.each) * a.row_stride;
+        GLOBAL PART *p = to + row / a.each * a.head_stride + a.first + (u64)(row % a.each) * a.row_stride;
         dequant32(&w, row, k, n, v);
-        for (u32 i = 0; i < n; i++) p[(u64)(32u * k + i) * a.col_stride] = v[i];
+        for (u32 i = 0; i < n; i++) PUT(p + (u64)(32u * k + i) * a.col_stride, v[i]);
     }
 }
 #endif
@@ -46,7 +56,7 @@ KERNEL(latent_turn)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const
 #include "kv.h"
 
 /* grid: C / 16 */
-KERNEL(latent_widen)(GLOBAL const KV_TYPE *pages, GLOBAL const u32 *step, GLOBAL f32 *latents, GLOBAL f32 *rotated,
+KERNEL(latent_widen)(GLOBAL const KV_TYPE *pages, GLOBAL const u32 *step, GLOBAL PART *latents, GLOBAL PART *rotated,
                      GLOBAL u32 *witness, const struct pl_args_expand a) {
     count_launch(witness);
     GLOBAL const u32 *table = step + PL_STEP_PAGES(a.stride) + step[PL_STEP_PAGE_FIRST(a.stride) + a.row0];
@@ -57,9 +67,13 @@ KERNEL(latent_widen)(GLOBAL const KV_TYPE *pages, GLOBAL const u32 *step, GLOBAL
         for (u32 i = LOCAL_X; i < HEAD_DIM; i += GROUP) {
             f32 v = live ? kv_load(from + i) : 0.0f;
             if (i < VALUE_DIM)
-                latents[((u64)GROUP_X * VALUE_DIM + i) * 16u + t] = v;
+#ifdef HALVES
+                PUT(latents + (u64)(t0 + t) * VALUE_DIM + i, v);
+#else
+                PUT(latents + ((u64)GROUP_X * VALUE_DIM + i) * 16u + t, v);
+#endif
             else
-                rotated[(u64)(t0 + t) * (HEAD_DIM - VALUE_DIM) + i - VALUE_DIM] = v;
+                PUT(rotated + (u64)(t0 + t) * (HEAD_DIM - VALUE_DIM) + i - VALUE_DIM, v);
         }
     }
 }

@@ -5,7 +5,7 @@
  * tile are weighed, the softmax of the next one's scores is taken. q and the weights of the softmax are rounded to the cache's type, sums
  * are f32; HALF_OUT: the result is bf16, for the product after it. Requires: HEAD_DIM 128, PAGE_TOKENS % 16 == 0 or PAGES_IN_ORDER, f16 or bf16 pages, BLOCK 64 or 128, GROUP 384.
  * Order is fixed: bitwise repeatable. */
-/* EXPANDED: keys and values of one chunk of latents (src/ops/expand.h) as bf16: kv [H, C, NOPE + VALUE] and rotated [C, ROPE], NOPE + ROPE
+/* EXPANDED: keys and values of one chunk of latents (src/ops/expand.h) as bf16: kv [C, H, NOPE + VALUE] and rotated [C, ROPE], NOPE + ROPE
  * = KEY_DIM 192 numbers for a key, 128 for a value; queries from q and qa. What earlier chunks gave stands in out and lse. */
 #ifndef KEY_DIM
 #define KEY_DIM HEAD_DIM
@@ -77,6 +77,7 @@ struct ring {
 struct chunk {
     const u16 *kv, *rotated; /* of the head */
     u32 tokens;
+    u64 step; /* from a token to the next */
 };
 FN void copy_tile(u32 to, const struct chunk *c, u32 tile) {
 #pragma unroll 4
@@ -85,7 +86,7 @@ FN void copy_tile(u32 to, const struct chunk *c, u32 tile) {
         bool turned = unit >= (KEY_DIM - ROPE) / 8u && unit < KEY_DIM / 8u;
         u64 place = PL_MIN(token, c->tokens - 1u);
         const u16 *from = turned ? c->rotated + place * ROPE + 8u * unit - (KEY_DIM - ROPE)
-                                 : c->kv + place * VECTOR + 8u * unit - (unit < KEY_DIM / 8u ? 0u : ROPE);
+                                 : c->kv + place * c->step + 8u * unit - (unit < KEY_DIM / 8u ? 0u : ROPE);
         u32 side = unit < KEY_DIM / 8u ? to + unit_at(row, unit) : to + SIDE + unit_at(row, unit - KEY_DIM / 8u);
         copy16(side, from, token < c->tokens ? 16u : 0u);
     }
@@ -250,6 +251,12 @@ FN void ask_values(struct rows *a, u32 (*w)[4], u32 v) {
 /* Whether a tile at t0 holds tokens that some of this team's rows do not see. */
 FN bool is_edge(u32 t0, u32 low, u32 high, u32 window) { return t0 + BLOCK > low + 1u || (window != 0u && t0 + window <= high); }
 
+FN void keep_rows(struct rows *a, const f32 keep[2]) {
+#pragma unroll
+    for (u32 i = 0; i < COLUMNS; i++)
+#pragma unroll
+        for (u32 j = 0; j < 4u; j++) a->o[i][j] *= keep[j >> 1];
+}
 /* This team's tiles of the span; low, high: positions of its first row and its last. */
 FN void meet_tiles(struct rows *a, u32 (*q)[4], const struct span *span, const struct ring *r, u32 low, u32 high, const struct pl_args_tiles *p) {
     u32 tiles = (high - span->first) / BLOCK + 1u, slot = 0u, phase = 0u;
@@ -260,7 +267,11 @@ FN void meet_tiles(struct rows *a, u32 (*q)[4], const struct span *span, const s
     wide_wait();
     settle<BLOCK / 8u>(s);
     hold<STEPS>(q);
-    soften(a, s, keep, span->first, is_edge(span->first, low, high, p->window), p);
+    bool more = soften(a, s, keep, span->first, is_edge(span->first, low, high, p->window), p);
+    (void)more;
+#ifdef EXPANDED /* what earlier chunks gave */
+    if (more) keep_rows(a, keep);
+#endif
     factors_of(w, s);
     for (u32 tile = 1; tile < tiles; tile++) {
         u32 before = slot, t0 = span->first + tile * BLOCK;
@@ -273,17 +284,12 @@ FN void meet_tiles(struct rows *a, u32 (*q)[4], const struct span *span, const s
         wait_but_one();
         settle<BLOCK / 8u>(s);
         hold<STEPS>(q);
-        bool more = soften(a, s, keep, t0, is_edge(t0, low, high, p->window), p);
+        more = soften(a, s, keep, t0, is_edge(t0, low, high, p->window), p);
         wide_wait();
         settle<COLUMNS>(a->o);
         hold<BLOCK / 16u>(w);
         if (SAYS) sign_arrive(r->empty + 8u * before);
-        if (more) {
-#pragma unroll
-            for (u32 i = 0; i < COLUMNS; i++)
-#pragma unroll
-                for (u32 j = 0; j < 4u; j++) a->o[i][j] *= keep[j >> 1];
-        }
+        if (more) keep_rows(a, keep);
         factors_of(w, s);
     }
     settle<COLUMNS>(a->o);
@@ -396,7 +402,7 @@ KERNEL(attention_wide)(const f32 *__restrict__ q, const f32 *__restrict__ qa, co
     if (a.past + row0 + rows <= a.first) return; /* none of these rows sees any of it */
     u32 end = PL_MIN(a.tokens, a.past + row0 + rows - a.first);
     struct span span = {nullptr, 0u, end, (end + BLOCK - 1u) / BLOCK, 0u, 1u};
-    struct chunk chunk = {kv + (u64)head * a.padded * VECTOR, rotated, a.tokens};
+    struct chunk chunk = {kv + (u64)head * VECTOR, rotated, a.tokens, (u64)a.heads * VECTOR};
     struct ring r = {(shared_at(shared) + 1023u) & ~1023u, shared_at(signs), shared_at(signs) + 8u * RING};
     if (LOCAL_X == 0u) {
         for (u32 i = 0; i < RING; i++) {

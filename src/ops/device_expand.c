@@ -8,12 +8,14 @@
 
 static struct pl_expand_shape shape_of(const struct dev_ops *d, const struct pl_latent_heads *w) {
     const struct pl_kv_shape *s = &d->base.kv->shape;
-    return (struct pl_expand_shape){.kv = s->dtype,
-                                    .nope = (uint32_t)w->k_heads->cols,
-                                    .rope = (uint32_t)(s->head_dim - s->value_dim),
-                                    .value = (uint32_t)w->v_heads->rows,
-                                    .latent = (uint32_t)s->value_dim,
-                                    .page_tokens = (uint32_t)s->page_tokens};
+    struct pl_expand_shape e = {.kv = s->dtype,
+                                .nope = (uint32_t)w->k_heads->cols,
+                                .rope = (uint32_t)(s->head_dim - s->value_dim),
+                                .value = (uint32_t)w->v_heads->rows,
+                                .latent = (uint32_t)s->value_dim,
+                                .page_tokens = (uint32_t)s->page_tokens};
+    e.halves = !d->exact && pl_expand_halves(&d->ks, &e);
+    return e;
 }
 
 /* Measured on processors alone (docs/perf/cpu.md); elsewhere it is asked for. */
@@ -30,34 +32,35 @@ static enum pl_status make_kernels(struct dev_ops *d, const struct pl_expand_sha
         e->shape = *s;
     }
     for (int i = 0; i < PL_EXPAND_COUNT; i++)
-        if (e->kernels[i].jit == NULL)
+        if (e->kernels[i].jit == NULL && !(s->halves && i == PL_EXPAND_KEYS))
             PL_TRY(pl_kernel_expand(&d->ks, s, (enum pl_expand_kernel)i, &e->kernels[i], &d->ks.err));
     for (size_t i = 0; i < PL_COUNT_OF(sides); i++) {
         const struct dev_weight *side = weight_of(sides[i]);
         struct pl_kernel *k = &side->format->turn;
-        if (k->jit == NULL) PL_TRY(pl_kernel_turn(&d->ks, &side->w, k, &d->ks.err));
+        if (k->jit == NULL) PL_TRY(pl_kernel_turn(&d->ks, &side->w, s->halves, k, &d->ks.err));
     }
     return PL_OK;
 }
 
-static enum pl_status buffer(struct dev_ops *d, struct pl_device_buffer *b, uint64_t floats) {
-    if (b->bytes >= floats * sizeof(float)) return PL_OK;
+static enum pl_status buffer(struct dev_ops *d, struct pl_device_buffer *b, uint64_t bytes) {
+    if (b->bytes >= bytes) return PL_OK;
     PL_TRY(pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err));
     pl_device_free(d->ks.device, b);
-    return pl_device_alloc(d->ks.device, floats * sizeof(float), b, &d->ks.err);
+    return pl_device_alloc(d->ks.device, bytes, b, &d->ks.err);
 }
 
 static enum pl_status reserve(struct dev_ops *d, const struct pl_expand_shape *s, uint32_t heads) {
     const struct pl_kv_shape *kv = &d->base.kv->shape;
     struct dev_expand *e = &d->expand;
-    uint64_t token = (uint64_t)heads * pl_expand_vector(s), held = (uint64_t)kv->page_count * kv->page_tokens;
-    uint64_t tokens = PL_MIN((held + 15) / 16 * 16, PL_MAX(PL_EXPAND_ROOM / sizeof(float) / token / 16 * 16, (uint64_t)16));
+    const uint64_t each = s->halves ? sizeof(uint16_t) : sizeof(float);
+    uint64_t token = each * heads * pl_expand_vector(s), held = (uint64_t)kv->page_count * kv->page_tokens;
+    uint64_t tokens = PL_MIN((held + 15) / 16 * 16, PL_MAX(PL_EXPAND_ROOM / token / 16 * 16, (uint64_t)16));
     if (e->chunk >= tokens && e->heads == heads) tokens = e->chunk;
     PL_TRY(buffer(d, &e->kv, tokens * token));
-    PL_TRY(buffer(d, &e->latents, tokens * s->latent));
-    PL_TRY(buffer(d, &e->rotated, tokens * s->rope));
-    PL_TRY(buffer(d, &e->w, (uint64_t)heads * (s->nope + s->value) * s->latent));
-    PL_TRY(buffer(d, &e->lse, (uint64_t)d->stride * heads));
+    PL_TRY(buffer(d, &e->latents, each * tokens * s->latent));
+    PL_TRY(buffer(d, &e->rotated, each * tokens * s->rope));
+    PL_TRY(buffer(d, &e->w, each * heads * (s->nope + s->value) * s->latent));
+    PL_TRY(buffer(d, &e->lse, sizeof(float) * d->stride * heads));
     e->chunk = (uint32_t)tokens;
     e->heads = heads;
     return PL_OK;
@@ -88,6 +91,11 @@ static enum pl_status chunk(struct pl_ops *o, const struct pl_expand_shape *s, c
     for (int i = 0; i < PL_EXPAND_COUNT; i++) {
         struct pl_kernel *k = &d->expand.kernels[i];
         enum pl_status st = pl_launch_expand(&d->ks, s, (enum pl_expand_kernel)i, k, l);
+        if (s->halves && i == PL_EXPAND_KEYS) {
+            if (st != PL_OK) return dev_report(d, st);
+            pl_ops_count(o, PL_OP_attention, DEV_DENSE_NAME, 1, 0);
+            continue;
+        }
         PL_TRY(dev_done(o, PL_OP_attention, k, i == PL_EXPAND_WIDEN ? bytes : 0, st));
     }
     return PL_OK;

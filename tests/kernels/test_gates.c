@@ -127,7 +127,8 @@ static void latent(struct gate *g) {
 }
 
 static void expanded(struct gate *g) {
-    static const struct pl_expand_shape s = {PL_F16, 128, 64, 128, 512, 32};
+    static const struct pl_expand_shape s = {PL_F16, 128, 64, 128, 512, 32, 0};
+    struct pl_expand_shape half = s;
     struct pl_device_weight w = {.dtype = PL_Q8_0};
     struct pl_jit_spec turn = spec("latent_expand.k.c", "pk_latent_turn", 256);
     pl_jit_set(&turn, "TURN", "1");
@@ -136,6 +137,10 @@ static void expanded(struct gate *g) {
     for (int i = 0; i < PL_EXPAND_COUNT; i++) {
         struct pl_jit_spec one;
         pl_expand_spec(&s, (enum pl_expand_kernel)i, 64, &one);
+        compile(g, &one);
+        half.halves = 1;
+        if (g->kind != PL_DEVICE_CUDA || strcmp(g->target, "sm_90a") != 0 || i == PL_EXPAND_KEYS) continue;
+        pl_expand_spec(&half, (enum pl_expand_kernel)i, 64, &one);
         compile(g, &one);
     }
 }

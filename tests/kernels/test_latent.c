@@ -1,7 +1,7 @@
 /* Latent attention's own kernels on every device present, against src/ref: products of each head with weights of every kind,
  * one row and many, and the append of keys; what lies between heads stays as it was. A wrong head, row or angle is seen.
  * Attention by keys and values of each head, made from the latents chunk by chunk; a row that sees one token too few is
- * seen.
+ * seen. In bf16 it is told in two: the keys and values that the device made, then attention over those.
  *
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
  * through is sanitized in tests/model) */
@@ -148,58 +148,91 @@ struct expanded {
 };
 enum { ROW0 = 3 }; /* rows of other sequences come first */
 
-/* One head's keys and values [tokens, N + R] of the latents [tokens, L + R]; values, V <= N + R, padded with zeros. */
+/* Halves: peaked, so that a later chunk often holds the largest score and what was before is weighed again. */
+static float scale_of(const struct pl_expand_shape *s) { return s->halves ? 0.05f : 0.02f; }
+
+/* What tensor cores are given. */
+static float part_of(const struct pl_expand_shape *s, float v) { return s->halves ? pl_bf16_to_f32(pl_f32_to_bf16(v)) : v; }
+/* bf16 as made: off by half a unit in its last place, and by what 32 sums of 16 terms lose in f32. size: of the terms. */
+static float as_made(uint16_t made, double want, double size) {
+    float got = pl_bf16_to_f32(made);
+    assert_true(fabs((double)got - want) <= 0x1p-8 * fabs(want) + 0x1p-18 * size);
+    return got;
+}
+
+/* One head's keys and values [tokens, N + R] of the latents [tokens, L + R]; values, V <= N + R, padded with zeros. made:
+ * what the device has made of them, bf16 [tokens, heads, N + V], is right and stands in their place. */
 static void keys_of(const struct expanded *e, const struct pl_tensor *k, const struct pl_tensor *v, const float *latents,
-                    uint32_t head, float *keys, float *values) {
+                    const uint16_t *made, uint32_t head, float *keys, float *values) {
     const uint32_t N = e->s.nope, R = e->s.rope, V = e->s.value, L = e->s.latent, D = L + R;
     float *wk = malloc((size_t)L * N * sizeof *wk), *wv = malloc((size_t)V * L * sizeof *wv);
     assert_true(wk != NULL && wv != NULL);
     for (uint32_t r = 0; r < L; r++) assert_int_equal(pl_dequant_row_product(k, head * L + r, wk + r * N), PL_OK);
     for (uint32_t r = 0; r < V; r++) assert_int_equal(pl_dequant_row_product(v, head * V + r, wv + r * L), PL_OK);
+    for (uint32_t i = 0; i < L * N; i++) wk[i] = part_of(&e->s, wk[i]);
+    for (uint32_t i = 0; i < V * L; i++) wv[i] = part_of(&e->s, wv[i]);
     for (uint32_t t = 0; t < e->past + e->rows; t++) {
         const float *c = latents + (size_t)t * D;
+        const uint16_t *m = made != NULL ? made + ((size_t)t * e->heads + head) * (N + V) : NULL;
         for (uint32_t i = 0; i < N + R; i++) {
-            double key = i < N ? 0 : (double)c[L + i - N], value = 0;
+            double key = i < N ? 0 : (double)part_of(&e->s, c[L + i - N]), value = 0, size[2] = {0};
             for (uint32_t r = 0; r < L; r++) {
-                if (i < N) key += (double)wk[r * N + i] * (double)c[r];
-                if (i < V) value += (double)wv[i * L + r] * (double)c[r];
+                double x = (double)part_of(&e->s, c[r]), of_key = i < N ? (double)wk[r * N + i] * x : 0,
+                       of_value = i < V ? (double)wv[i * L + r] * x : 0;
+                key += of_key, size[0] += fabs(of_key);
+                value += of_value, size[1] += fabs(of_value);
             }
-            keys[t * (N + R) + i] = (float)key;
-            values[t * (N + R) + i] = (float)value;
+            keys[t * (N + R) + i] = m != NULL && i < N ? as_made(m[i], key, size[0]) : (float)key;
+            values[t * (N + R) + i] = m != NULL && i < V ? as_made(m[N + i], value, size[1]) : (float)value;
         }
     }
     free(wk), free(wv);
 }
 
-/* out [rows, heads, value]: rows that see `lost` tokens too few. */
+/* out [rows, heads, value]: rows that see `lost` tokens too few. size: the same of values without their signs. */
 static void define(const struct expanded *e, const struct made *k, const struct made *v, const float *latents,
-                   const float *q, const float *qa, uint32_t lost, float *out) {
+                   const uint16_t *made, const float *q, const float *qa, uint32_t lost, float *out, float *size) {
     const uint32_t N = e->s.nope, R = e->s.rope, V = e->s.value, D = e->s.latent + R, K = N + R, tokens = e->past + e->rows;
+    const uint32_t none = lost > e->past ? lost - e->past : 0; /* rows that would see nothing are left out */
+    const float log2e = 1.44269504f, by = e->s.halves ? scale_of(&e->s) : 1.0f; /* halves: in powers of two, then rounded */
     float *keys = malloc((size_t)tokens * K * 4), *values = malloc((size_t)tokens * K * 4),
-          *mine = malloc((size_t)e->rows * K * 4), *got = malloc((size_t)e->rows * K * 4);
+          *mine = malloc((size_t)e->rows * K * 4), *got = calloc((size_t)e->rows * K, 4);
     double *scores = malloc(tokens * sizeof *scores);
     for (uint32_t h = 0; h < e->heads; h++) {
-        keys_of(e, &k->t, &v->t, latents, h, keys, values);
+        keys_of(e, &k->t, &v->t, latents, made, h, keys, values);
         for (uint32_t r = 0; r < e->rows; r++) {
             memcpy(mine + r * K, q + ((size_t)(ROW0 + r) * e->heads + h) * K, N * sizeof *mine);
             memcpy(mine + r * K + N, qa + ((size_t)(ROW0 + r) * e->heads + h) * D + e->s.latent, R * sizeof *mine);
         }
+        for (uint32_t i = 0; e->s.halves && i < e->rows * K; i++) mine[i] = part_of(&e->s, mine[i] * by * log2e);
         const struct pl_ref_attention a = {.heads = 1,
                                            .kv_heads = 1,
                                            .head_dim = K,
-                                           .rows = e->rows,
-                                           .past = e->past - lost,
-                                           .q = mine,
+                                           .rows = e->rows - none,
+                                           .past = e->past + none - lost,
+                                           .q = mine + none * K,
                                            .q_stride = K,
                                            .k = keys,
                                            .v = values,
-                                           .scale = 0.02f,
-                                           .out = got,
+                                           .scale = e->s.halves ? 0.6931471805599453 : (double)scale_of(&e->s),
+                                           .out = got + none * K,
                                            .out_stride = K};
-        pl_ref_attention(&a, scores);
-        for (uint32_t r = 0; r < e->rows; r++) memcpy(out + ((size_t)r * e->heads + h) * V, got + r * K, V * sizeof *out);
+        for (int side = 0; side < 2; side++) {
+            float *to = side == 0 ? out : size;
+            pl_ref_attention(&a, scores);
+            for (uint32_t r = 0; r < e->rows; r++) memcpy(to + ((size_t)r * e->heads + h) * V, got + r * K, V * sizeof *to);
+            for (uint32_t i = 0; i < tokens * K; i++) values[i] = fabsf(values[i]);
+        }
     }
     free(keys), free(values), free(mine), free(got), free(scores);
+}
+
+/* f32: 2e-5. Halves: weights of the softmax are bf16, each off by half a unit in its last place at most (2^-8 of it), their
+ * sum is f32; and scores of up to 64 in f32 sums of 192 terms (2^-12 of a weight). `size`: the values without their signs,
+ * weighed. */
+static bool is_near(const struct expanded *e, float got, float want, float size) {
+    double bound = e->s.halves ? (0x1p-8 + 0x1p-12) * (double)size : 2e-5 * (fabs((double)want) + 1);
+    return fabs((double)got - (double)want) <= bound;
 }
 
 static void one_expanded(const struct expanded *e) {
@@ -207,15 +240,18 @@ static void one_expanded(const struct expanded *e) {
     const uint32_t D = s->latent + s->rope, tokens = e->past + e->rows, all = ROW0 + e->rows, stride = all + 1;
     const uint32_t pages = (tokens + s->page_tokens - 1) / s->page_tokens,
                    size = (uint32_t)pl_dtype_info(s->kv)->block_bytes;
-    const size_t chunk = (e->chunk + 15) / 16 * 16, nout = (size_t)all * e->heads * s->value;
+    const size_t each = s->halves ? 2 : 4, chunk = (e->chunk + 15) / 16 * 16, nout = (size_t)all * e->heads * s->value;
     struct made k = make_tensor(e->k, e->heads * s->latent, s->nope, 4, 32, PL_F16),
                 v = make_tensor(e->v, e->heads * s->value, s->latent, 4, 32, PL_F16);
     struct pl_device_weight wk = upload(&k), wv = upload(&v);
     float *latents = kit_random((size_t)tokens * D, 1), *q = kit_random((size_t)all * e->heads * (s->nope + s->rope), 1),
-          *qa = kit_random((size_t)all * e->heads * D, 1), *want = malloc(nout * 4), *other = malloc(nout * 4);
+          *qa = kit_random((size_t)all * e->heads * D, 1), *want = malloc(nout * 4), *other = malloc(nout * 4),
+          *sizes = malloc(nout * 4), *unused = malloc(nout * 4);
+    uint16_t *made = s->halves ? malloc((size_t)tokens * e->heads * pl_expand_vector(s) * 2) : NULL;
     char *pool = malloc((size_t)2 * pages * s->page_tokens * D * size);
     uint32_t *step = calloc(4 * stride + 2 * pages, sizeof *step);
-    assert_true(pool != NULL && step != NULL && want != NULL && other != NULL);
+    assert_true(pool != NULL && step != NULL && want != NULL && other != NULL && sizes != NULL && unused != NULL);
+    assert_true(made != NULL || !s->halves);
     memset(pool, 0xFF, (size_t)2 * pages * s->page_tokens * D * size);
     for (uint32_t r = 0; r < e->rows; r++) step[PL_STEP_PAGE_FIRST(stride) + ROW0 + r] = 1;
     for (uint32_t i = 0; i < pages; i++) step[PL_STEP_PAGES(stride) + 1 + i] = 2 * (pages - 1 - i) + i % 2;
@@ -226,9 +262,9 @@ static void one_expanded(const struct expanded *e) {
         memcpy(pool + at * size, s->kv == PL_F32 ? (void *)&latents[i] : (void *)&half, size);
         latents[i] = unpack(s->kv, pool, at); /* as the cache holds it */
     }
-    struct pl_device_buffer bw = kit_out((size_t)e->heads * (s->nope + s->value) * s->latent * 4),
-                            bl = kit_out(chunk * s->latent * 4), br = kit_out(chunk * s->rope * 4),
-                            bk = kit_out(chunk * e->heads * pl_expand_vector(s) * 4), bo = kit_out(nout * 4),
+    struct pl_device_buffer bw = kit_out((size_t)e->heads * (s->nope + s->value) * s->latent * each),
+                            bl = kit_out(chunk * s->latent * each), br = kit_out(chunk * s->rope * each),
+                            bk = kit_out(chunk * e->heads * pl_expand_vector(s) * each), bo = kit_out(nout * 4),
                             be = kit_out((size_t)all * e->heads * 4),
                             bq = kit_up(q, (size_t)all * e->heads * (s->nope + s->rope) * 4),
                             ba = kit_up(qa, (size_t)all * e->heads * D * 4),
@@ -237,48 +273,66 @@ static void one_expanded(const struct expanded *e) {
     struct pl_kernel turn[2] = {0}, kernels[PL_EXPAND_COUNT] = {0};
     uint64_t counted, chunks = 0, before[PL_EXPAND_COUNT] = {0};
     assert_null(pl_expand_declines(&ks, s));
-    CHECK(pl_kernel_turn(&ks, &wk, &turn[0], &err));
-    CHECK(pl_kernel_turn(&ks, &wv, &turn[1], &err));
+    CHECK(pl_kernel_turn(&ks, &wk, s->halves, &turn[0], &err));
+    CHECK(pl_kernel_turn(&ks, &wv, s->halves, &turn[1], &err));
     CHECK(pl_launch_turn(&ks, &turn[0], s, &wk, false, &bw, e->heads));
     CHECK(pl_launch_turn(&ks, &turn[1], s, &wv, true, &bw, e->heads));
     for (int i = 0; i < PL_EXPAND_COUNT; i++) {
         CHECK(pl_kernel_expand(&ks, s, (enum pl_expand_kernel)i, &kernels[i], &err));
-        CHECK(pl_kernel_counted(&ks, &kernels[i], &before[i], &err));
+        if (kernels[i].jit != NULL) CHECK(pl_kernel_counted(&ks, &kernels[i], &before[i], &err));
     }
     struct pl_launch_expand l = {&bp, &bs,      &bw,    &bq,  &ba,     &bl,     &br, &bk, &bo,
-                                 &be, e->heads, stride, ROW0, e->rows, e->past, 0,   0,   0.02f};
+                                 &be, e->heads, stride, ROW0, e->rows, e->past, 0,   0,   scale_of(s)};
     for (; l.first < tokens; l.first += l.tokens, chunks++) {
         l.tokens = PL_MIN(e->chunk, tokens - l.first);
         for (int i = 0; i < PL_EXPAND_COUNT; i++) CHECK(pl_launch_expand(&ks, s, (enum pl_expand_kernel)i, &kernels[i], &l));
+        if (made == NULL) continue;
+        const size_t token = (size_t)e->heads * pl_expand_vector(s);
+        CHECK(pl_device_download(ks.device, ks.stream, made + l.first * token, &bk, 0, l.tokens * token * 2, &err));
+        CHECK(pl_device_stream_wait(ks.device, ks.stream, &err));
     }
     for (int i = 0; i < PL_EXPAND_COUNT; i++) {
+        if (kernels[i].jit == NULL) continue; /* the library's */
         CHECK(pl_kernel_counted(&ks, &kernels[i], &counted, &err));
         assert_int_equal(counted - before[i], chunks);
     }
     float *got = kit_down(&bo);
     size_t skip = (size_t)ROW0 * e->heads * s->value, mine = nout - skip, differ = 0;
-    define(e, &k, &v, latents, q, qa, 0, want);
-    define(e, &k, &v, latents, q, qa, 1, other);
-    kit_near("attention by keys of heads", got + skip, want, mine, 2e-5, 1);
-    for (size_t i = 0; i < mine; i++) differ += fabsf(got[skip + i] - other[i]) > 1e-3f; /* negative control */
-    assert_true(differ > mine / 4);
+    define(e, &k, &v, latents, made, q, qa, 0, want, sizes);
+    define(e, &k, &v, latents, made, q, qa, 1, other, unused);
+    for (size_t i = 0; i < mine; i++) {
+        float x = got[skip + i];
+        if (!is_near(e, x, want[i], sizes[i]))
+            fail_msg("keys of heads: element %zu of %zu is %.9g, expected %.9g", i, mine, (double)x, (double)want[i]);
+        differ += s->halves ? !is_near(e, x, other[i], sizes[i]) : fabsf(x - other[i]) > 1e-3f; /* negative control */
+    }
+    assert_true(differ > mine / (s->halves ? 128 : 4)); /* peaked: few tokens weigh more than what is rounded away */
     for (size_t i = 0; i < skip; i++) assert_true(isnan(got[i])); /* other sequences' rows are theirs */
     kit_drop(&bw), kit_drop(&bl), kit_drop(&br), kit_drop(&bk), kit_drop(&be), kit_drop(&bq), kit_drop(&ba), kit_drop(&bp);
     kit_drop(&bs);
     made_free(&k, &wk), made_free(&v, &wv);
-    free(latents), free(q), free(qa), free(want), free(other), free(pool), free(step), free(got);
+    free(latents), free(q), free(qa), free(want), free(other), free(sizes), free(unused);
+    free(pool), free(step), free(got), free(made);
     for (int i = 0; i < PL_EXPAND_COUNT; i++) pl_kernel_free(&ks, &kernels[i]);
     pl_kernel_free(&ks, &turn[0]), pl_kernel_free(&ks, &turn[1]);
 }
 
 static void expanded_shapes(void) {
     static const struct expanded list[] = {
-        {{PL_F16, 128, 64, 128, 512, 32}, PL_BF16, PL_Q8_0, 2, 70, 133, 64}, /* published sizes, four chunks, the last short
-                                                                              */
-        {{PL_F32, 33, 6, 21, 40, 7}, PL_F32, PL_F32, 3, 17, 1, 4096},        /* no block divides anything */
-        {{PL_BF16, 64, 16, 76, 64, 16}, PL_MLX, PL_MLX, 4, 2, 300, 160}};
+        {{PL_F16, 128, 64, 128, 512, 32, 0}, PL_BF16, PL_Q8_0, 2, 70, 133, 64}, /* published sizes, four chunks, the last
+                                                                                 * short
+                                                                                 */
+        {{PL_F32, 33, 6, 21, 40, 7, 0}, PL_F32, PL_F32, 3, 17, 1, 4096},        /* no block divides anything */
+        {{PL_BF16, 64, 16, 76, 64, 16, 0}, PL_MLX, PL_MLX, 4, 2, 300, 160}};
+    static const struct expanded halves[] = {
+        {{PL_F16, 128, 64, 128, 512, 32, 1}, PL_BF16, PL_Q8_0, 2, 70, 133, 64},
+        {{PL_BF16, 128, 64, 128, 512, 64, 1}, PL_Q8_0, PL_Q8_0, 3, 300, 517, 256}, /* rows that see none of the last chunk */
+        {{PL_F32, 128, 64, 128, 512, 32, 1}, PL_F16, PL_F16, 1, 129, 0, 4096}};
     for (size_t i = 0; i < PL_COUNT_OF(list); i++) one_expanded(&list[i]);
-    const struct pl_expand_shape large = {PL_F16, 640, 64, 128, 512, 32}, bytes = {PL_I8, 128, 64, 128, 512, 32};
+    if (ks.gemm == NULL && pl_gemm_open(ks.device, &ks.gemm, &err) != PL_OK)
+        ks.gemm = NULL; /* where there is none: portable alone */
+    for (size_t i = 0; i < PL_COUNT_OF(halves) && pl_expand_halves(&ks, &halves[i].s); i++) one_expanded(&halves[i]);
+    const struct pl_expand_shape large = {PL_F16, 640, 64, 128, 512, 32, 0}, bytes = {PL_I8, 128, 64, 128, 512, 32, 0};
     assert_string_equal(pl_expand_declines(&ks, &large), "head size");
     assert_string_equal(pl_expand_declines(&ks, &bytes), "cache type");
 }
