@@ -18,10 +18,11 @@ static struct pl_expand_shape shape_of(const struct dev_ops *d, const struct pl_
     return e;
 }
 
-/* Measured on processors alone (docs/perf/cpu.md); elsewhere it is asked for. */
-static const struct pl_latent_costs processor = {.product = 1, .pair = 0.55, .head_product = 0.09, .head_pair = 0.22};
-static const struct pl_latent_costs *costs_of(const struct dev_ops *d) {
-    return pl_device_info(d->ks.device)->is_cpu ? &processor : NULL;
+/* Measured on processors (docs/perf/cpu.md) and, in bf16, on Hopper (docs/perf/h200.md); elsewhere it is asked for. */
+static const struct pl_latent_costs processor = {.product = 1, .pair = 0.55, .head_product = 0.09, .head_pair = 0.22},
+                                    hopper = {.product = 1, .pair = 0.003, .head_product = 0.002, .head_pair = 0.0025};
+static const struct pl_latent_costs *costs_of(const struct dev_ops *d, const struct pl_expand_shape *s) {
+    return pl_device_info(d->ks.device)->is_cpu ? &processor : s->halves ? &hopper : NULL;
 }
 
 static enum pl_status make_kernels(struct dev_ops *d, const struct pl_expand_shape *s, const struct pl_latent_heads *w) {
@@ -66,21 +67,37 @@ static enum pl_status reserve(struct dev_ops *d, const struct pl_expand_shape *s
     return PL_OK;
 }
 
+static void free_buffers(struct dev_ops *d) {
+    struct dev_expand *e = &d->expand;
+    struct pl_device_buffer *const all[] = {&e->kv, &e->latents, &e->rotated, &e->w, &e->lse};
+    for (size_t i = 0; i < PL_COUNT_OF(all); i++) pl_device_free(d->ks.device, all[i]);
+    e->chunk = 0;
+}
+
+/* No room, or no kernel: said once; what there was of room is others'. */
+static void give_up(struct dev_ops *d) {
+    pl_log("latent attention goes by the latents: %s", d->ks.err.text);
+    if (pl_device_stream_wait(d->ks.device, d->ks.stream, &d->ks.err) == PL_OK) free_buffers(d);
+    d->expand.given_up = true;
+}
+
 /* In a dry step, which is short: longer ones may go this way. */
-static bool noted(const struct dev_ops *d) {
+static bool noted(const struct dev_ops *d, const struct pl_latent_costs *costs) {
     const struct pl_choice *c = &d->base.choice;
     bool off = d->base.invariant || (c->disabled[PL_OP_attention] >> PL_IMPL_EXPANDED & 1u) != 0;
-    return d->ks.planning && !off && (costs_of(d) != NULL || c->expanded);
+    return d->ks.planning && !off && (costs != NULL || c->expanded);
 }
 
 bool dev_takes_expanded(struct pl_ops *o, const struct pl_attention *p, const struct pl_latent_heads *w) {
     struct dev_ops *d = dev_of(o);
     const struct pl_expand_shape s = shape_of(d, w);
-    if (d->sparse > 0 || pl_expand_declines(&d->ks, &s) != NULL) return false; /* sparse: all values would be read */
-    if (!pl_ops_wants_expanded(o, w, costs_of(d)) && !noted(d)) return false;
+    const struct pl_latent_costs *costs = costs_of(d, &s);
+    if (d->expand.given_up || d->sparse > 0 || pl_expand_declines(&d->ks, &s) != NULL)
+        return false; /* sparse: all values would be read */
+    if (!pl_ops_wants_expanded(o, w, costs) && !noted(d, costs)) return false;
     enum pl_status st = make_kernels(d, &s, w);
     if (st == PL_OK) st = reserve(d, &s, p->heads);
-    if (st != PL_OK) pl_log("latent attention goes by the latents: %s", d->ks.err.text);
+    if (st != PL_OK) give_up(d);
     return st == PL_OK && !d->ks.planning; /* kernels of the other way must be noted, too */
 }
 
@@ -153,8 +170,7 @@ enum pl_status dev_expanded(struct pl_ops *o, const struct pl_attention *p, cons
 
 void dev_expand_deinit(struct dev_ops *d) {
     struct dev_expand *e = &d->expand;
-    struct pl_device_buffer *const all[] = {&e->kv, &e->latents, &e->rotated, &e->w, &e->lse};
-    for (size_t i = 0; i < PL_COUNT_OF(all); i++) pl_device_free(d->ks.device, all[i]);
+    free_buffers(d);
     for (int i = 0; i < PL_EXPAND_COUNT; i++) pl_kernel_free(&d->ks, &e->kernels[i]);
     for (struct dev_format *f = d->formats; f != NULL; f = f->next) pl_kernel_free(&d->ks, &f->turn);
 }

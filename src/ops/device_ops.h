@@ -128,6 +128,7 @@ struct dev_expand {
     struct pl_expand_shape shape; /* of kernels */
     struct pl_kernel kernels[PL_EXPAND_COUNT];
     uint32_t chunk, heads; /* tokens that scratch is for, of so many heads */
+    bool given_up;         /* there was no room, or no kernel */
     struct pl_device_buffer kv, latents, rotated, w, lse;
 };
 /* What waits to become one launch (device_chain.c), up to and with what `at` names. */

@@ -18,7 +18,7 @@ WIDTH, INNER, EXPERTS, LATENT, ROPE, NOPE, VALUE, LAYERS, VOCAB, TOKENS = 256, 2
 F32, Q8_0 = 0, 8
 
 
-def model(heads):
+def model(heads, nope=NOPE, value=VALUE):
     rng, tensors, data = random.Random(heads), [], []
 
     def add(name, shape, kind=Q8_0, spread=None, mean=0.0):
@@ -41,12 +41,12 @@ def model(heads):
         p = f"blk.{layer}."
         add(p + "attn_norm.weight", (WIDTH,), F32, 0.2, 1.0)
         add(p + "ffn_norm.weight", (WIDTH,), F32, 0.2, 1.0)
-        add(p + "attn_q.weight", (WIDTH, heads * (NOPE + ROPE)))
+        add(p + "attn_q.weight", (WIDTH, heads * (nope + ROPE)))
         add(p + "attn_kv_a_mqa.weight", (WIDTH, LATENT + ROPE))
         add(p + "attn_kv_a_norm.weight", (LATENT,), F32, 0.2, 1.0)
-        add(p + "attn_k_b.weight", (NOPE, LATENT, heads), Q8_0, LATENT ** -0.5)
-        add(p + "attn_v_b.weight", (LATENT, VALUE, heads))
-        add(p + "attn_output.weight", (heads * VALUE, WIDTH))
+        add(p + "attn_k_b.weight", (nope, LATENT, heads), Q8_0, LATENT ** -0.5)
+        add(p + "attn_v_b.weight", (LATENT, value, heads))
+        add(p + "attn_output.weight", (heads * value, WIDTH))
         if layer == 0:
             for name, shape in (("gate", (WIDTH, INNER)), ("up", (WIDTH, INNER)), ("down", (INNER, WIDTH))):
                 add(p + f"ffn_{name}.weight", shape)
@@ -58,8 +58,8 @@ def model(heads):
     a = "deepseek2."
     meta = {"general.architecture": "deepseek2", a + "context_length": 2048, a + "embedding_length": WIDTH, a + "block_count": LAYERS,
             a + "feed_forward_length": INNER, a + "attention.head_count": heads, a + "attention.head_count_kv": 1,
-            a + "attention.key_length": LATENT + ROPE, a + "attention.value_length": LATENT, a + "attention.key_length_mla": NOPE + ROPE,
-            a + "attention.value_length_mla": VALUE, a + "attention.kv_lora_rank": LATENT, a + "rope.dimension_count": ROPE,
+            a + "attention.key_length": LATENT + ROPE, a + "attention.value_length": LATENT, a + "attention.key_length_mla": nope + ROPE,
+            a + "attention.value_length_mla": value, a + "attention.kv_lora_rank": LATENT, a + "rope.dimension_count": ROPE,
             a + "attention.layer_norm_rms_epsilon": 1e-6, a + "rope.freq_base": 10000.0, a + "vocab_size": VOCAB,
             a + "leading_dense_block_count": 1, a + "expert_count": EXPERTS, a + "expert_used_count": 2, a + "expert_shared_count": 1,
             a + "expert_feed_forward_length": INNER, a + "expert_gating_func": 1, "tokenizer.ggml.model": "no_vocab"}
@@ -68,11 +68,12 @@ def model(heads):
     for bits in data:
         out += bits + b"\0" * (-len(bits) % 32)
     assert len(out) == size
-    return path(f"latent{heads}.gguf", bytes(out))
+    return path(f"latent{heads}-{nope}.gguf", bytes(out))
 
 
 IDS = path("ids.json", json.dumps(random.Random(5).choices(range(VOCAB), k=TOKENS)))
 FILES = {heads: model(heads) for heads in (16, 64)}
+PUBLISHED = "16 of 128 + 64 and 128"
 
 
 def reference(heads):
@@ -88,7 +89,8 @@ def distance(heads, *args):
     if out.returncode != 0 and any(w in out.stderr for w in (b"no device", b"no usable device", b"libcuda", b"not found")):
         raise Skip(out.stderr.decode().strip().splitlines()[-1][:100])
     assert out.returncode == 0, out.stderr
-    c = json.loads(out.stdout)["against"]
+    c = json.loads(out.stdout)
+    c = c["against"] | {"on": c["backend"]}
     print(f"# {heads} heads, {' '.join(map(str, args))}: KL median {c['kl_median']['value']:.2e}, mean {c['kl_mean']['value']:.2e}")
     return c
 
@@ -115,14 +117,14 @@ def cpu_tables_agree():
 ASKED, INVARIANT = ("--force-kernel", "attention=expanded"), ("--invariant",)
 
 
-def goes_by_keys_of_heads(name, *steps):
+def goes_by_keys_of_heads(name, *steps, heads=16, kernel="expanded"):
     """steps: rows of each, how it is asked for, whether it goes so."""
     seen = path("witness.json")
     for rows, args, by_heads in steps:
-        c = distance(16, "--backend", name, "--batch-rows", rows, "--witness", seen, *args)
+        c = distance(heads, "--backend", name, "--batch-rows", rows, "--witness", seen, *args)
         assert c["kl_median"]["value"] < 2e-3, c
         ran = {k["kernel"]: k["launches"] for k in json.load(open(seen))["kernels"] if k["op"] == "attention"}
-        assert ran and any("expanded" in k for k in ran) == by_heads, (rows, args, ran)
+        assert ran and any(kernel in k for k in ran) == by_heads, (rows, args, ran)
 
 
 @case
@@ -144,6 +146,19 @@ def cuda_goes_by_keys_of_heads_when_asked():
     if os.environ.get("PLUMB_TEST_DEVICE", "cuda").split(":")[0] != "cuda":
         raise Skip("another device was asked for")
     goes_by_keys_of_heads("cuda", (120, ASKED, True), (120, (), False))
+
+
+@case
+def cuda_goes_by_keys_of_heads_by_itself():
+    """Heads as published have them, on Hopper: in steps of 64 rows and more, by its tensor cores."""
+    if os.environ.get("PLUMB_TEST_DEVICE", "cuda").split(":")[0] != "cuda":
+        raise Skip("another device was asked for")
+    c = distance(16, "--backend", "cuda")
+    if "sm_90a" not in c["on"]:
+        raise Skip("not sm_90a")
+    FILES[PUBLISHED] = model(16, nope=128, value=128)
+    goes_by_keys_of_heads("cuda", (120, (), True), (24, (), False), (24, ASKED, True), (120, INVARIANT, False), heads=PUBLISHED,
+                          kernel="expanded_attend/wide")
 
 
 @case
