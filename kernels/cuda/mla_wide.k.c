@@ -19,7 +19,6 @@ extern __shared__ __align__(1024) u8 shared[];
 #define LOG2E     1.4426950408889634f
 #define TILE      32u
 #define RING      4u
-#define BEHIND    2u                       /* tiles that may still be on their way when one is waited for */
 #define UNITS     (HEAD_DIM / 8u)          /* of 16 bytes */
 #define PANELS    (HEAD_DIM / 64u)
 #define K_PANEL   (TILE * 128u)
@@ -79,7 +78,7 @@ FN void weigh(f32 (*d)[4], u64 a, u64 b) {
                    OUT4(d, 24), OUT4(d, 25), OUT4(d, 26), OUT4(d, 27), OUT4(d, 28), OUT4(d, 29), OUT4(d, 30), OUT4(d, 31)
                  : "l"(a), "l"(b));
 }
-/* What was written by this thread is seen by the matrix units. */
+/* What this thread wrote, or was told of by a sign, is seen by the matrix units. */
 FN void units_see(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 FN void sign_init(u32 sign, u32 arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sign), "r"(arrivals) : "memory"); }
 FN void sign_arrive(u32 sign) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sign) : "memory"); }
@@ -88,6 +87,8 @@ FN void sign_wait(u32 sign, u32 phase) {
                  "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again;\n}" ::"r"(sign), "r"(phase) : "memory");
 }
+/* Arrives once this thread's copies so far are there. */
+FN void sign_copied(u32 sign) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(sign) : "memory"); }
 FN void signs_ready(void) { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 #define FEW_REGISTERS()  asm volatile("setmaxnreg.dec.sync.aligned.u32 40;")
 #define MANY_REGISTERS() asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")
@@ -112,21 +113,15 @@ FN void copy_tile(u32 to, const KV_TYPE *pool, const struct work *w, u32 t0) {
         u64 from = ((u64)page * PAGE_TOKENS + pos % PAGE_TOKENS) * HEAD_DIM + 8u * unit;
         copy16(to + unit / 8u * K_PANEL + row * 128u + ((unit ^ row) & 7u) * 16u, pool + from, t0 + row < w->tokens ? 16u : 0u);
     }
-    copies_close();
 }
 FN void copy_tiles(u32 ring, const KV_TYPE *pool, const struct work *w, const struct signs *s) {
-    for (u32 t = 0; t < w->tiles + BEHIND; t++) {
-        if (t < w->tiles) {
-            if (t >= RING) sign_wait(s->empty + 8u * (t % RING), ring_phase(t - RING));
-            copy_tile(ring + t % RING * TILE_BYTES, pool, w, t * TILE);
-        } else {
-            copies_close();
-        }
-        if (t < BEHIND) continue;
-        COPIES_WAIT(BEHIND);
-        units_see();
-        sign_arrive(s->full + 8u * ((t - BEHIND) % RING));
+    for (u32 t = 0; t < w->tiles; t++) {
+        if (t >= RING) sign_wait(s->empty + 8u * (t % RING), ring_phase(t - RING));
+        copy_tile(ring + t % RING * TILE_BYTES, pool, w, t * TILE);
+        sign_copied(s->full + 8u * (t % RING));
     }
+    copies_close();
+    COPIES_WAIT(0);
 }
 
 /* --- teams 0 and 1 --- */
@@ -151,7 +146,7 @@ FN void scores(f32 (*s)[4], u32 q, u32 k) {
         score(s, panels_at(q + i / 4u * ROW_PANEL + i % 4u * 32u, 16u), panels_at(k + i / 4u * K_PANEL + i % 4u * 32u, 16u), i);
     wide_commit();
 }
-/* What the rows have so far; no matrix instruction is under way. */
+/* What the rows have so far; no matrix instruction that adds to it is under way. */
 FN void keep_rows(f32 (*o)[4], const f32 *by) {
     settle<MINE / 8u>(o);
     if (any_lane(by[0] != 1.0f || by[1] != 1.0f)) {
@@ -263,6 +258,7 @@ KERNEL(mla_wide)(const f32 *q, const KV_TYPE *pages, const u32 *__restrict__ pla
     if (team == 0u && w.tiles > 0u) { /* the first tile: nothing before it */
         f32 s[TILE / 8u][4], top[2] = {NEG_INF, NEG_INF}, keep[2];
         sign_wait(sign.full, 0u);
+        units_see();
         scores(s, base, ring);
         WIDE_WAIT(0);
         settle<TILE / 8u>(s);
@@ -278,12 +274,13 @@ KERNEL(mla_wide)(const f32 *q, const KV_TYPE *pages, const u32 *__restrict__ pla
         WIDE_WAIT(0);
         settle<MINE / 8u>(o);
         if (t >= 2u && first_lane) sign_arrive(sign.empty + 8u * ((t - 2u) % RING));
+        sign_wait(sign.full + 8u * slot, ring_phase(t));
+        units_see();
+        scores(s, base, ring + slot * TILE_BYTES); /* while the other team takes its softmax of the tile before */
         sign_wait(sign.ready + 8u * other, turn_phase(t - 1u));
 #pragma unroll
         for (u32 h = 0; h < 2u; h++) by[h] = kept[other][row + 8u * h], top[h] = tops[other][row + 8u * h];
         keep_rows(o, by);
-        sign_wait(sign.full + 8u * slot, ring_phase(t));
-        scores(s, base, ring + slot * TILE_BYTES);
         values(o, p + 64u * other, ring + before * TILE_BYTES, team); /* of the tile before, by the other team's weights */
         WIDE_WAIT(1);
         settle<TILE / 8u>(s);
@@ -305,6 +302,7 @@ KERNEL(mla_wide)(const f32 *q, const KV_TYPE *pages, const u32 *__restrict__ pla
         u32 t = w.tiles - 1u;
         f32 by[2];
         sign_wait(sign.ready + 8u * other, turn_phase(t));
+        units_see();
 #pragma unroll
         for (u32 h = 0; h < 2u; h++) by[h] = kept[other][row + 8u * h];
         keep_rows(o, by);
