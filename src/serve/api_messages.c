@@ -31,6 +31,7 @@ static json_t *call_from(const json_t *block) {
 /* One message of blocks: results of tools become messages of their own, before what the user says. */
 static enum pl_status add_blocks(json_t *out, const char *role, const json_t *blocks, struct param_error *pe) {
     json_t *parts = json_array(), *calls = json_array();
+    struct pl_buf thought = {0};
     enum pl_status st = PL_OK;
     for (size_t i = 0; i < json_array_size(blocks) && st == PL_OK; i++) {
         json_t *b = json_array_get(blocks, i), *content = json_object_get(b, "content");
@@ -43,13 +44,20 @@ static enum pl_status add_blocks(json_t *out, const char *role, const json_t *bl
             json_array_append_new(out, json_pack("{s:s, s:O?, s:o}", "role", "tool", "tool_call_id",
                                                  json_object_get(b, "tool_use_id"), "content",
                                                  content == NULL ? json_string("") : json_incref(content)));
+        else if (strcmp(type, "thinking") == 0 && json_is_string(json_object_get(b, "thinking")))
+            pl_buf_add(&thought, json_string_value(json_object_get(b, "thinking")),
+                       json_string_length(json_object_get(b, "thinking")));
         else if (strcmp(type, "thinking") != 0 && strcmp(type, "redacted_thinking") != 0)
             st = param_bad(pe, "messages", PL_INVALID, "a content block is of type '%.40s', which this server does not take",
                            type);
     }
     bool any = json_array_size(parts) + json_array_size(calls) > 0;
     if (st == PL_OK && any)
-        json_array_append_new(out, json_pack("{s:s, s:O, s:O}", "role", role, "content", parts, "tool_calls", calls));
+        json_array_append_new(out, json_pack("{s:s, s:O, s:O, s:o*}", "role", role, "content", parts, "tool_calls", calls,
+                                             "reasoning_content",
+                                             thought.len > 0 ? text_value(thought.data, thought.len) : NULL));
+    if (!pl_buf_ok(&thought)) st = param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+    pl_buf_deinit(&thought);
     json_decref(parts);
     json_decref(calls);
     return st;

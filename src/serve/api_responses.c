@@ -15,12 +15,41 @@ static json_t *take(json_t *body, const char *name) {
     return v;
 }
 
-static enum pl_status add_item(json_t *out, json_t *item, struct param_error *pe) {
+/* What a reasoning item says, as the model wrote it, else its summary; NULL: nothing. */
+static enum pl_status take_reasoning(const json_t *item, json_t **out, struct param_error *pe) {
+    static const char *const lists[] = {"content", "summary"};
+    struct pl_buf b = {0};
+    for (size_t k = 0; k < PL_COUNT_OF(lists) && b.len == 0; k++) {
+        const json_t *parts = json_object_get(item, lists[k]);
+        for (size_t i = 0; i < json_array_size(parts); i++) {
+            const json_t *text = json_object_get(json_array_get(parts, i), "text");
+            if (json_is_string(text)) pl_buf_add(&b, json_string_value(text), json_string_length(text));
+        }
+    }
+    json_decref(*out);
+    *out = b.len > 0 ? json_stringn(b.data, b.len) : NULL;
+    bool ok = pl_buf_ok(&b) && (b.len == 0 || *out != NULL);
+    pl_buf_deinit(&b);
+    return ok ? PL_OK : param_bad(pe, "input", PL_NO_MEMORY, "no memory for the input");
+}
+
+/* Reasoning belongs to the assistant's message or call that comes next. */
+static void give_reasoning(json_t *out, json_t **reasoning) {
+    json_t *last = json_array_get(out, json_array_size(out) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (*reasoning != NULL && role != NULL && strcmp(role, "assistant") == 0)
+        json_object_set(last, "reasoning_content", *reasoning);
+    json_decref(*reasoning);
+    *reasoning = NULL;
+}
+
+static enum pl_status add_item(json_t *out, json_t *item, json_t **reasoning, struct param_error *pe) {
     const char *type = json_string_value(json_object_get(item, "type"));
     json_t *role = json_object_get(item, "role"), *content = json_object_get(item, "content"),
            *id = json_object_get(item, "call_id");
     if (role != NULL && (type == NULL || strcmp(type, "message") == 0)) {
         json_array_append_new(out, json_pack("{s:O, s:O?}", "role", role, "content", content));
+        give_reasoning(out, reasoning);
     } else if (type != NULL && strcmp(type, "function_call") == 0) {
         json_t *call = json_pack("{s:O?, s:s, s:{s:O?, s:O?}}", "id", id, "type", "function", "function", "name",
                                  json_object_get(item, "name"), "arguments", json_object_get(item, "arguments"));
@@ -29,10 +58,13 @@ static enum pl_status add_item(json_t *out, json_t *item, struct param_error *pe
             json_array_append_new(calls, call);
         else
             json_array_append_new(out, json_pack("{s:s, s:n, s:[o]}", "role", "assistant", "content", "tool_calls", call));
+        give_reasoning(out, reasoning);
     } else if (type != NULL && strcmp(type, "function_call_output") == 0) {
         json_array_append_new(out, json_pack("{s:s, s:O?, s:O?}", "role", "tool", "tool_call_id", id, "content",
                                              json_object_get(item, "output")));
-    } else if (type == NULL || strcmp(type, "reasoning") != 0) {
+    } else if (type != NULL && strcmp(type, "reasoning") == 0) {
+        return take_reasoning(item, reasoning, pe);
+    } else {
         return param_bad(pe, "input", PL_INVALID, "an input item is of type '%.40s', which this server does not take",
                          type != NULL ? type : "unknown");
     }
@@ -52,8 +84,12 @@ static enum pl_status read_input(json_t *input, json_t *instructions, struct cha
     }
     if (!json_is_array(input) || json_array_size(input) == 0)
         return param_bad(pe, "input", PL_INVALID, "input is missing, or no string or list of items");
-    for (size_t i = 0; i < json_array_size(input); i++) PL_TRY(add_item(q->messages, json_array_get(input, i), pe));
-    return PL_OK;
+    json_t *reasoning = NULL;
+    enum pl_status st = PL_OK;
+    for (size_t i = 0; i < json_array_size(input) && st == PL_OK; i++)
+        st = add_item(q->messages, json_array_get(input, i), &reasoning, pe);
+    json_decref(reasoning);
+    return st;
 }
 
 /* Here a function's fields stand beside its type; chat has them one level deeper. */

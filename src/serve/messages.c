@@ -101,6 +101,21 @@ static enum pl_status modernise(json_t *messages, struct param_error *pe) {
     return PL_OK;
 }
 
+/* Reasoning comes back under the name of whoever made the client; templates look for it under others (transformers fills in
+ * the first two; Solar's knows the third alone). gpt-oss's refuses to have `thinking` beside both text and calls. */
+static enum pl_status name_reasoning(json_t *m, struct param_error *pe) {
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *found = NULL;
+    for (size_t i = 0; i < PL_COUNT_OF(names) && found == NULL; i++)
+        if (json_is_string(json_object_get(m, names[i]))) found = json_object_get(m, names[i]);
+    if (found == NULL) return PL_OK;
+    bool both = json_string_length(json_object_get(m, "content")) > 0 && json_object_get(m, "tool_calls") != NULL;
+    int bad = json_object_set(m, "reasoning_content", found);
+    for (size_t i = both ? 2 : 1; i < PL_COUNT_OF(names); i++)
+        if (json_object_get(m, names[i]) == NULL) bad |= json_object_set(m, names[i], found);
+    return bad == 0 ? PL_OK : param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");
+}
+
 static enum pl_status normalise_one(const struct pl_server *s, size_t i, json_t *m, struct param_error *pe) {
     static const char *const roles[] = {"system", "user", "assistant", "tool", "developer"};
     const char *role = json_string_value(json_object_get(m, "role"));
@@ -119,6 +134,7 @@ static enum pl_status normalise_one(const struct pl_server *s, size_t i, json_t 
     }
     PL_TRY(content_string(s, i, m, pe));
     PL_TRY(call_arguments(i, m, pe));
+    PL_TRY(name_reasoning(m, pe));
     /* Newer name of the same role; templates know the older one. */
     if (strcmp(role, "developer") == 0 && json_object_set_new(m, "role", json_string("system")) != 0)
         return param_bad(pe, "messages", PL_NO_MEMORY, "no memory for the messages");

@@ -54,6 +54,42 @@ def prompts(template, *conversations):
 
 
 @tap.case
+def reasoning_comes_back_under_the_name_that_the_template_knows():
+    """Which it has in the answers of this server and of others; not beside both text and calls where it is called 'thinking'."""
+    shown = "{% for m in messages %}<{{ m.role }}>[{{ m.thinking }}|{{ m.reasoning_content }}|{{ m.reasoning }}]{{ m.content }}{% endfor %}"
+    turn = lambda **more: [USER, {"role": "assistant", "content": "Yes.", **more}, USER]
+    ends = [turn(reasoning_content="Hm."), turn(thinking="Hm."), turn(reasoning="Hm."), turn(reasoning="No.", reasoning_content="Hm."), turn(reasoning_content=None)]
+    _, out = prompts(shown, *[(m, {}) for m in ends], ([USER, {**CALL, "reasoning": "Hm."}, RESULT], {"tools": TOOLS}),
+                     ([USER, {**CALL, "content": "Yes.", "reasoning": "Hm."}, RESULT], {"tools": TOOLS}))
+    assert all("<user>[||]Warm?<assistant>[Hm.|Hm.|Hm.]Yes.<user>" in p for p in out[:3]) and "<assistant>[Hm.|Hm.|No.]Yes." in out[3], out
+    assert "<assistant>[|None|]Yes." in out[4] and "<assistant>[Hm.|Hm.|Hm.]" in out[5] and "<assistant>[|Hm.|Hm.]Yes." in out[6], out
+
+
+@tap.case
+def reasoning_of_other_apis_reaches_the_template():
+    directory = tempfile.mkdtemp()
+    try:
+        tiny_chat_model.TEMPLATE = "{% for m in messages %}<{{ m.role }}>[{{ m.reasoning_content }}]{{ m.content }}{% endfor %}"
+        tiny_chat_model.write(directory, context=512)
+        s = Server(directory)
+        thought = "Cold, warm or hot?"
+        want = s.post("/v1/chat/completions", {"messages": [USER, {"role": "assistant", "content": "Yes.", "reasoning": thought}, USER], "max_tokens": 1})[1]["usage"]["prompt_tokens"]
+        bare = s.post("/v1/chat/completions", {"messages": [USER, {"role": "assistant", "content": "Yes."}, USER], "max_tokens": 1})[1]["usage"]["prompt_tokens"]
+        answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
+        item = lambda **more: {"type": "reasoning", "id": "rs_1", "summary": [], **more}
+        ask = lambda *items: s.post("/v1/responses", {"model": "x", "input": [USER, *items, USER], "max_output_tokens": 1})[1]["usage"]["input_tokens"]
+        said = [{"type": "reasoning_text", "text": thought}]
+        assert ask(item(content=said), answer) == want == ask(item(summary=[{"type": "summary_text", "text": thought}]), answer)
+        assert ask(item(), answer) == bare == ask(answer, item(content=said)) and bare < want
+        blocks = lambda *some: s.post("/v1/messages/count_tokens", {"model": "x", "messages": [USER, {"role": "assistant", "content": [*some, {"type": "text", "text": "Yes."}]}, USER]})[1]["input_tokens"]
+        assert blocks({"type": "thinking", "thinking": thought, "signature": ""}) == want and blocks({"type": "redacted_thinking", "data": "x"}) == bare
+        assert s.stop() == 0
+    finally:
+        tiny_chat_model.TEMPLATE = CHATML
+        shutil.rmtree(directory)
+
+
+@tap.case
 def what_a_template_shows_is_left_to_it():
     shows, (prompt,) = prompts(FULL, ([SYSTEM, USER, CALL, RESULT], {"tools": TOOLS}))
     assert shows == {"system": True, "tools": "variable", "tool_calls": True, "tool_results": True, "parts_only": False}, shows
