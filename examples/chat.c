@@ -1,6 +1,7 @@
 /* chat - a streaming chat on the public API of plumb, in one file.
  *
- *   cc -o chat examples/chat.c -Iinclude -Lbuild -lplumb -Wl,-rpath,$PWD/build
+ *   cc -o chat examples/chat.c -Iinclude -Lbuild -lplumb -Wl,-rpath,$PWD/build     (or, after make install:)
+ *   cc -o chat examples/chat.c $(pkg-config --cflags --libs plumb)
  *   ./chat model.gguf                    (type messages; Ctrl-D ends)
  *   echo 'What is the capital of France?' | ./chat model.gguf */
 #include <plumb.h>
