@@ -24,6 +24,7 @@ SCALES = {
     "F32": (), "F16": (), "BF16": (), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
     "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,),
     "IQ4_XS": (0,), "MXFP4": (), "TQ1_0": (52,), "TQ2_0": (64,),
+    "IQ1_S": (0,), "IQ1_M": (), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,),
 }
 # f16 bit patterns: zero, minus zero, smallest and largest subnormal, smallest normal, one, minus two, largest, ...
 EDGES = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x3C00, 0xC000, 0x7BFF, 0xFBFF, 0x2E66, 0x9C01]
@@ -46,6 +47,11 @@ def block_case(name, rng):
         scales = finite_f16(rng, count)
         scales[: len(EDGES)] = np.roll(EDGES, at)
         packed[:, at : at + 2] = scales.view(np.uint8).reshape(count, 2)
+    if name == "IQ1_M":  # the digits of d stand above the scales of four words
+        scales = finite_f16(rng, count)
+        scales[: len(EDGES)] = EDGES
+        for i in range(4):
+            packed[:, 49 + 2 * i] = packed[:, 49 + 2 * i] & 15 | ((scales >> (4 * i) & 15) << 4).astype(np.uint8)
     if name == "MXFP4":
         packed[:6, 0] = [0, 1, 2, 127, 128, 252]
         packed[6:, 0] = rng.integers(110, 140, count - 6)
@@ -94,8 +100,9 @@ def main():
     mx.set_default_device(mx.cpu)
     out = Path(sys.argv[1])
     rng = np.random.default_rng(20240501)
+    iq = np.random.default_rng(7)  # draws of their own, so that the older cases stay as they were
     for name in SCALES:
-        count, packed, values = block_case(name, rng)
+        count, packed, values = block_case(name, iq if name[:3] in ("IQ1", "IQ2", "IQ3") else rng)
         assert np.isfinite(values).all(), name
         (out / f"{name.lower()}.bin").write_bytes(
             struct.pack("<I", count) + packed.tobytes() + values.astype("<f4").tobytes())

@@ -4,12 +4,14 @@
 
 /* No entry: not a block format. */
 static const pl_dequant_block_fn block_fn[PL_DTYPE_COUNT] = {
-    [PL_Q4_0] = pl_dequant_q4_0,       [PL_Q4_1] = pl_dequant_q4_1,     [PL_Q5_0] = pl_dequant_q5_0,
-    [PL_Q5_1] = pl_dequant_q5_1,       [PL_Q8_0] = pl_dequant_q8_0,     [PL_Q2_K] = pl_dequant_q2_k,
-    [PL_Q3_K] = pl_dequant_q3_k,       [PL_Q4_K] = pl_dequant_q4_k,     [PL_Q5_K] = pl_dequant_q5_k,
-    [PL_Q6_K] = pl_dequant_q6_k,       [PL_IQ4_NL] = pl_dequant_iq4_nl, [PL_IQ4_XS] = pl_dequant_iq4_xs,
-    [PL_MXFP4] = pl_dequant_mxfp4,     [PL_TQ1_0] = pl_dequant_tq1_0,   [PL_TQ2_0] = pl_dequant_tq2_0,
-    [PL_TERNARY] = pl_dequant_ternary, [PL_I2_S] = pl_dequant_i2_s,
+    [PL_Q4_0] = pl_dequant_q4_0,       [PL_Q4_1] = pl_dequant_q4_1,       [PL_Q5_0] = pl_dequant_q5_0,
+    [PL_Q5_1] = pl_dequant_q5_1,       [PL_Q8_0] = pl_dequant_q8_0,       [PL_Q2_K] = pl_dequant_q2_k,
+    [PL_Q3_K] = pl_dequant_q3_k,       [PL_Q4_K] = pl_dequant_q4_k,       [PL_Q5_K] = pl_dequant_q5_k,
+    [PL_Q6_K] = pl_dequant_q6_k,       [PL_IQ4_NL] = pl_dequant_iq4_nl,   [PL_IQ4_XS] = pl_dequant_iq4_xs,
+    [PL_MXFP4] = pl_dequant_mxfp4,     [PL_TQ1_0] = pl_dequant_tq1_0,     [PL_TQ2_0] = pl_dequant_tq2_0,
+    [PL_TERNARY] = pl_dequant_ternary, [PL_I2_S] = pl_dequant_i2_s,       [PL_IQ1_S] = pl_dequant_iq1_s,
+    [PL_IQ1_M] = pl_dequant_iq1_m,     [PL_IQ2_XXS] = pl_dequant_iq2_xxs, [PL_IQ2_XS] = pl_dequant_iq2_xs,
+    [PL_IQ2_S] = pl_dequant_iq2_s,     [PL_IQ3_XXS] = pl_dequant_iq3_xxs, [PL_IQ3_S] = pl_dequant_iq3_s,
 };
 
 static enum pl_status plain_span(enum pl_dtype dtype, const uint8_t *src, uint64_t n, float *out) {

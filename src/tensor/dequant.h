@@ -38,6 +38,13 @@ void pl_dequant_q6_k(const uint8_t *b, float *y);
 void pl_dequant_iq4_xs(const uint8_t *b, float *y);
 void pl_dequant_tq1_0(const uint8_t *b, float *y);
 void pl_dequant_tq2_0(const uint8_t *b, float *y);
+void pl_dequant_iq1_s(const uint8_t *b, float *y);
+void pl_dequant_iq1_m(const uint8_t *b, float *y);
+void pl_dequant_iq2_xxs(const uint8_t *b, float *y);
+void pl_dequant_iq2_xs(const uint8_t *b, float *y);
+void pl_dequant_iq2_s(const uint8_t *b, float *y);
+void pl_dequant_iq3_xxs(const uint8_t *b, float *y);
+void pl_dequant_iq3_s(const uint8_t *b, float *y);
 void pl_dequant_i2_s(const uint8_t *b, float *y);
 void pl_dequant_ternary(const uint8_t *b, float *y); /* without the matrix's scale */
 

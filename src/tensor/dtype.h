@@ -47,7 +47,14 @@
     X(PL_F8,     "f8_e4m3", 1,    1,   -1)                                                                                    \
     X(PL_TERNARY,"ternary", 32,   8,   -1)                                                                                    \
     X(PL_K8V4,   "k8v4",    1,    1,   -1)                                                                                    \
-    X(PL_MLX_MXFP4, "mlx mxfp4", 1, 0, -1)
+    X(PL_MLX_MXFP4, "mlx mxfp4", 1, 0, -1)                                                                                    \
+    X(PL_IQ1_S,  "iq1_s",   256,  50,  19)                                                                                    \
+    X(PL_IQ1_M,  "iq1_m",   256,  56,  29)                                                                                    \
+    X(PL_IQ2_XXS,"iq2_xxs", 256,  66,  16)                                                                                    \
+    X(PL_IQ2_XS, "iq2_xs",  256,  74,  17)                                                                                    \
+    X(PL_IQ2_S,  "iq2_s",   256,  82,  22)                                                                                    \
+    X(PL_IQ3_XXS,"iq3_xxs", 256,  98,  18)                                                                                    \
+    X(PL_IQ3_S,  "iq3_s",   256,  110, 21)
 /* clang-format on */
 
 enum pl_dtype {

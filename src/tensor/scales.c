@@ -1,5 +1,6 @@
 /* Scales of quantised blocks that are NaN or infinite: one of them poisons every token. */
 #include "tensor/dequant.h"
+#include "tensor/iq.h"
 #include "tensor/quant.h"
 
 /* Where the f16 scales stand in a block; -1: none. */
@@ -13,7 +14,13 @@ static struct scale_fields fields_of(enum pl_dtype t) {
     case PL_Q5_0:
     case PL_Q8_0:
     case PL_IQ4_NL:
-    case PL_IQ4_XS: return (struct scale_fields){0, -1};
+    case PL_IQ4_XS:
+    case PL_IQ1_S:
+    case PL_IQ2_XXS:
+    case PL_IQ2_XS:
+    case PL_IQ2_S:
+    case PL_IQ3_XXS:
+    case PL_IQ3_S: return (struct scale_fields){0, -1};
     case PL_Q4_1:
     case PL_Q5_1:
     case PL_Q4_K:
@@ -54,6 +61,11 @@ uint64_t pl_scales_first_bad(enum pl_dtype dtype, const void *src, uint64_t bloc
     if (dtype == PL_MXFP4) {
         uint64_t i = 0;
         while (i < blocks && p[i * stride] <= MX_EXPONENT_MAX) i++;
+        return i;
+    }
+    if (dtype == PL_IQ1_M) {
+        uint64_t i = 0;
+        while (i < blocks && !bad_f16(pl_iq1_m_d(p + i * stride))) i++;
         return i;
     }
     struct scale_fields f = fields_of(dtype);

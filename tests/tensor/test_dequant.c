@@ -66,7 +66,7 @@ static void every_gguf_type_is_bit_exact(void **state) {
         free(out);
         free(g);
     }
-    assert_int_equal(types, 18);
+    assert_int_equal(types, 25);
 }
 
 static void rows_are_spans(void **state) {
@@ -181,9 +181,10 @@ static void bad_scales_are_found(void **state) {
         enum pl_dtype t;
         int fields[2];
     } cases[] = {
-        {PL_Q4_0, {0, -1}},   {PL_Q4_1, {0, 2}},    {PL_Q5_0, {0, -1}},   {PL_Q5_1, {0, 2}},    {PL_Q8_0, {0, -1}},
-        {PL_Q2_K, {80, 82}},  {PL_Q3_K, {108, -1}}, {PL_Q4_K, {0, 2}},    {PL_Q5_K, {0, 2}},    {PL_Q6_K, {208, -1}},
-        {PL_IQ4_NL, {0, -1}}, {PL_IQ4_XS, {0, -1}}, {PL_TQ1_0, {52, -1}}, {PL_TQ2_0, {64, -1}},
+        {PL_Q4_0, {0, -1}},    {PL_Q4_1, {0, 2}},    {PL_Q5_0, {0, -1}},   {PL_Q5_1, {0, 2}},     {PL_Q8_0, {0, -1}},
+        {PL_Q2_K, {80, 82}},   {PL_Q3_K, {108, -1}}, {PL_Q4_K, {0, 2}},    {PL_Q5_K, {0, 2}},     {PL_Q6_K, {208, -1}},
+        {PL_IQ4_NL, {0, -1}},  {PL_IQ4_XS, {0, -1}}, {PL_TQ1_0, {52, -1}}, {PL_TQ2_0, {64, -1}},  {PL_IQ1_S, {0, -1}},
+        {PL_IQ2_XXS, {0, -1}}, {PL_IQ2_XS, {0, -1}}, {PL_IQ2_S, {0, -1}},  {PL_IQ3_XXS, {0, -1}}, {PL_IQ3_S, {0, -1}},
     };
     enum { BLOCKS = 600, PER_ROW = 3 };
     for (size_t c = 0; c < PL_COUNT_OF(cases); c++) {
@@ -250,11 +251,60 @@ static void bad_mx_and_mlx_scales_are_found(void **state) {
     assert_int_equal(pl_tensor_check_scales_rows(&t, 0, 1, &err), PL_OK);
 }
 
+/* iq1_m keeps the digits of its f16 above the scales of four words. */
+static void bad_scales_of_iq1_m_are_found(void **state) {
+    (void)state;
+    enum { BLOCKS = 5, BYTES = 56 };
+    uint8_t data[BLOCKS * BYTES];
+    for (uint32_t d = 0; d < 0x10000; d += 0x5) {
+        memset(data, 0xFF, sizeof data);
+        for (int b = 0; b < BLOCKS; b++) data[b * BYTES + 55] = 0x0F; /* bits 12 to 15: a number below 1/1024 */
+        for (int i = 0; i < 4; i++) data[3 * BYTES + 49 + 2 * i] = (uint8_t)(0x0F | (d >> (4 * i) & 15) << 4);
+        const uint64_t want = (d & 0x7C00) == 0x7C00 ? 3 : BLOCKS;
+        if (pl_scales_first_bad(PL_IQ1_M, data, BLOCKS) != want) fail_msg("scale %04x", (unsigned)d);
+    }
+}
+
+/* Whatever the bytes are, as long as the scale is a number: every value lies within the largest scale and magnitude. */
+static void hostile_blocks_stay_within_bounds(void **state) {
+    (void)state;
+    static const struct {
+        enum pl_dtype t;
+        float largest; /* with d = 1 */
+    } cases[] = {{PL_IQ1_S, 15 * 1.125f},     {PL_IQ1_M, 15 * 1.125f},    {PL_IQ2_XXS, 31 * 43 / 8.0f},
+                 {PL_IQ2_XS, 31 * 43 / 8.0f}, {PL_IQ2_S, 31 * 43 / 8.0f}, {PL_IQ3_XXS, 31 * 62 / 4.0f},
+                 {PL_IQ3_S, 31 * 15.0f}};
+    uint32_t seed = 1;
+    for (size_t c = 0; c < PL_COUNT_OF(cases); c++) {
+        const size_t bytes = pl_dtype_info(cases[c].t)->block_bytes;
+        float most = 0, y[256];
+        for (int turn = 0; turn < 300; turn++) {
+            uint8_t *b = malloc(bytes); /* of just that size: reading past it is seen */
+            assert_non_null(b);
+            for (size_t i = 0; i < bytes; i++) {
+                seed = seed * 1664525u + 1013904223u;
+                b[i] = turn == 0 ? 0xFF : turn == 1 ? 0 : (uint8_t)(seed >> 24);
+            }
+            if (cases[c].t == PL_IQ1_M)
+                for (int i = 0; i < 4; i++) b[49 + 2 * i] = (uint8_t)((b[49 + 2 * i] & 15) | (0x3C00 >> (4 * i) & 15) << 4);
+            else
+                memcpy(b, &(const uint16_t){0x3C00}, 2);
+            assert_int_equal(pl_dequant_span(cases[c].t, b, 256, y), PL_OK);
+            for (int i = 0; i < 256; i++) most = fabsf(y[i]) > most ? fabsf(y[i]) : most;
+            free(b);
+        }
+        if (most > cases[c].largest || most < 0.5f * cases[c].largest)
+            fail_msg("%s: the largest value is %g, expected %g", pl_dtype_name(cases[c].t), (double)most,
+                     (double)cases[c].largest);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_gguf_type_is_bit_exact), cmocka_unit_test(rows_are_spans),
-        cmocka_unit_test(mlx_affine_is_bit_exact),      cmocka_unit_test(quantisers_match_the_reference),
-        cmocka_unit_test(bad_scales_are_found),         cmocka_unit_test(bad_mx_and_mlx_scales_are_found),
+        cmocka_unit_test(every_gguf_type_is_bit_exact),  cmocka_unit_test(rows_are_spans),
+        cmocka_unit_test(mlx_affine_is_bit_exact),       cmocka_unit_test(quantisers_match_the_reference),
+        cmocka_unit_test(bad_scales_are_found),          cmocka_unit_test(bad_mx_and_mlx_scales_are_found),
+        cmocka_unit_test(bad_scales_of_iq1_m_are_found), cmocka_unit_test(hostile_blocks_stay_within_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
