@@ -104,8 +104,8 @@ static inline double limit_of(void (*loop)(long n, float *at), double operations
 static inline double limit_avx2(const struct pl_cpu_weight *w) {
     enum { BLOCK = 2 * 4 * 16 * 32 };
     if (w->kind == KIND_FLOAT) return limit_of(mix_floats, 8 * 2 * 12 * 8);
-    const bool min = w->format->has_min, halves = w->format->scale == SCALE_K16 || w->format->scale == SCALE_K16N;
-    const bool words = w->format->storage == STORE_U8 || w->t.dtype == PL_IQ4_NL || w->t.dtype == PL_IQ4_XS;
+    const bool min = w->format->has_min, halves = cpu_scale_halves(w->format->scale);
+    const bool words = w->format->storage == STORE_U8 || w->format->offset_log2 == 7; /* codes pass 127 */
     if (words) return limit_of(min ? mix_words_min : mix_words, BLOCK);
     if (halves) return limit_of(min ? mix_bytes_halves_min : mix_bytes_halves, BLOCK);
     if (w->format->storage == STORE_U6) return limit_of(mix_bytes_twice_min, BLOCK);
@@ -114,7 +114,7 @@ static inline double limit_avx2(const struct pl_cpu_weight *w) {
 
 static inline double limit_dots(const struct pl_cpu_weight *w, bool wide) {
     enum { BLOCK = 2 * 4 * 16 * 32 };
-    const bool min = w->format->has_min, halves = w->format->scale == SCALE_K16 || w->format->scale == SCALE_K16N;
+    const bool min = w->format->has_min, halves = cpu_scale_halves(w->format->scale);
     if (wide && halves) return limit_of(min ? mix_dots512_halves_min : mix_dots512_halves, 2 * BLOCK);
     if (wide) return limit_of(min ? mix_dots512_min : mix_dots512, 2 * BLOCK);
     if (halves) return limit_of(min ? mix_dots_halves_min : mix_dots_halves, BLOCK);

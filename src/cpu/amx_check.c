@@ -10,6 +10,7 @@
 #include "cpu/avx512_terms.h"
 #include "cpu/wide.h"
 #include "tensor/convert.h"
+#include "tensor/iq.h"
 #include "tensor/quant.h"
 
 enum {
@@ -28,12 +29,13 @@ static const struct check_format {
     uint32_t bits;
     int16_t f16[2];
 } check_formats[] = {
-    {PL_Q4_0, 0, {0, -1}},   {PL_Q4_1, 0, {0, 2}},    {PL_Q5_0, 0, {0, -1}},   {PL_Q5_1, 0, {0, 2}},
-    {PL_Q8_0, 0, {0, -1}},   {PL_Q2_K, 0, {80, 82}},  {PL_Q3_K, 0, {108, -1}}, {PL_Q4_K, 0, {0, 2}},
-    {PL_Q5_K, 0, {0, 2}},    {PL_Q6_K, 0, {208, -1}}, {PL_IQ4_NL, 0, {0, -1}}, {PL_IQ4_XS, 0, {0, -1}},
-    {PL_MXFP4, 0, {-1, -1}}, {PL_TQ1_0, 0, {52, -1}}, {PL_TQ2_0, 0, {64, -1}}, {PL_MLX, 2, {-1, -1}},
-    {PL_MLX, 3, {-1, -1}},   {PL_MLX, 4, {-1, -1}},   {PL_MLX, 5, {-1, -1}},   {PL_MLX, 6, {-1, -1}},
-    {PL_MLX, 8, {-1, -1}},
+    {PL_Q4_0, 0, {0, -1}},    {PL_Q4_1, 0, {0, 2}},     {PL_Q5_0, 0, {0, -1}},   {PL_Q5_1, 0, {0, 2}},
+    {PL_Q8_0, 0, {0, -1}},    {PL_Q2_K, 0, {80, 82}},   {PL_Q3_K, 0, {108, -1}}, {PL_Q4_K, 0, {0, 2}},
+    {PL_Q5_K, 0, {0, 2}},     {PL_Q6_K, 0, {208, -1}},  {PL_IQ4_NL, 0, {0, -1}}, {PL_IQ4_XS, 0, {0, -1}},
+    {PL_MXFP4, 0, {-1, -1}},  {PL_TQ1_0, 0, {52, -1}},  {PL_TQ2_0, 0, {64, -1}}, {PL_IQ1_S, 0, {0, -1}},
+    {PL_IQ1_M, 0, {-1, -1}},  {PL_IQ2_XXS, 0, {0, -1}}, {PL_IQ2_XS, 0, {0, -1}}, {PL_IQ2_S, 0, {0, -1}},
+    {PL_IQ3_XXS, 0, {0, -1}}, {PL_IQ3_S, 0, {0, -1}},   {PL_MLX, 2, {-1, -1}},   {PL_MLX, 3, {-1, -1}},
+    {PL_MLX, 4, {-1, -1}},    {PL_MLX, 5, {-1, -1}},    {PL_MLX, 6, {-1, -1}},   {PL_MLX, 8, {-1, -1}},
 };
 
 /* Everything of one comparison; static, for it runs once and may not allocate. */
@@ -69,6 +71,7 @@ static struct pl_tensor make_tensor(const struct check_format *f) {
         for (int k = 0; k < 2; k++) {
             uint16_t scale = (uint16_t)(0x2400u | (draw() & 0x83FFu)); /* 1/64 to 1/32, either sign */
             if (f->f16[k] >= 0) memcpy(check.file + at + f->f16[k], &scale, 2);
+            if (f->dtype == PL_IQ1_M) pl_iq1_m_put_d(check.file + at, scale);
         }
     }
     return t;

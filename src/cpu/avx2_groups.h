@@ -81,10 +81,11 @@ Q8_INLINE void chunk_dots(const struct q8_instance k, const unsigned char *codes
     }
 }
 
-/* The same of words: q is rows of 32 words. */
-Q8_INLINE void chunk_words(const unsigned char *codes, const int16_t *q, const int n, __m256i (*d)[2]) {
+/* The same of words, of two inputs each: q is rows of 32 words. */
+Q8_INLINE void chunk_words(const unsigned char *codes, const int16_t *q, const int from, const int to, const int n,
+                           __m256i (*d)[2]) {
 #pragma GCC unroll 16
-    for (int j = 0; j < 16; j++) {
+    for (int j = from; j < to; j++) {
         const __m256i v[2] = {as_written(load32(codes + 64 * j)), as_written(load32(codes + 64 * j + 32))};
 #pragma GCC unroll 4
         for (int m = 0; m < n; m++) {
@@ -118,7 +119,7 @@ Q8_INLINE void chunk_rows(const struct q8_instance k, const struct q8_chunk *c, 
         if (many_by_lanes(k)) part[m][0] = part[m][1] = lanes_start(k, nsum, GROUP_ROWS, twice ? 0 : half, m);
     }
     if (is_words(k))
-        chunk_words(c->codes + codes_at(k, b), words + 32 * m0, n, d);
+        chunk_words(c->codes + codes_at(k, b), words + 32 * m0, i > 0 ? 8 : 0, halves && i == 0 ? 8 : 16, n, d);
     else
         chunk_dots(k, c->codes + codes_at(k, b), (const int8_t *)a + 32 * m0, i > 0 ? 4 : 0,
                    twice || (halves && i == 0) ? 4 : 8, n, part, d);
@@ -148,7 +149,7 @@ Q8_INLINE void chunk_rows(const struct q8_instance k, const struct q8_chunk *c, 
 Q8_INLINE void groups_run(const struct q8_instance k, const struct pl_cpu_weight *w, size_t tile_index,
                           const struct cpu_act_group *g, size_t n, float *y, size_t y_stride, const float *bias,
                           bool accumulate) {
-    const bool halves = k.scale == SCALE_K16 || k.scale == SCALE_K16N;
+    const bool halves = cpu_scale_halves(k.scale);
     const int together =
         k.pairs == 8 || many_by_lanes(k) || is_words(k) || BYTES_BY_WORDS ? 4 : 2; /* as many as registers hold */
     const unsigned char *tile = w->tiles + tile_index * w->layout.bytes;

@@ -61,6 +61,12 @@ Q8_INLINE __m256 load_e8m0(const unsigned char *p) {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
 }
 
+/* Super scales. */
+Q8_INLINE __m256 load_d(const struct q8_instance k, const unsigned char *p) {
+    const bool eighths = k.scale == SCALE_K32E || k.scale == SCALE_K16E;
+    return eighths ? _mm256_mul_ps(load_f16(p), _mm256_set1_ps(0.125f)) : load_f16(p);
+}
+
 struct q8_scales {
     __m256 s[2], m[2];
 };
@@ -77,12 +83,12 @@ Q8_INLINE struct q8_scales load_scales(const struct q8_instance k, const struct 
         if (k.has_min) r.m[0] = load_f16(unit + 32);
     } else if (k.scale == SCALE_E8M0) {
         r.s[0] = load_e8m0(unit + 16 * b + h8);
-    } else if (k.scale == SCALE_K32) {
+    } else if (k.scale == SCALE_K32 || k.scale == SCALE_K32E) {
         unit += b * (k.has_min ? 32 : 16) + h8;
-        r.s[0] = _mm256_mul_ps(load_f16(super), load_i8(unit));
+        r.s[0] = _mm256_mul_ps(load_d(k, super), load_i8(unit));
         if (k.has_min) r.m[0] = _mm256_sub_ps(_mm256_setzero_ps(), _mm256_mul_ps(load_f16(super + 32), load_i8(unit + 16)));
-    } else if (k.scale == SCALE_K16) {
-        __m256 d = load_f16(super);
+    } else if (k.scale == SCALE_K16 || k.scale == SCALE_K16E) {
+        __m256 d = load_d(k, super);
         r.s[0] = _mm256_mul_ps(d, load_i8(unit + 32 * b + h8));
         r.s[1] = _mm256_mul_ps(d, load_i8(unit + 32 * b + 16 + h8));
     } else if (k.scale == SCALE_K16N) {
@@ -137,7 +143,9 @@ Q8_INLINE int32_t minus_sum(const int32_t *nsum, const int rows, const int h, co
  * or of 6 over half of it (8 * 32 * 127), do when that half's part is in the sum from the beginning. Where it is no offset
  * of the format it is given back in 32 bits, which pays for many rows only. */
 Q8_INLINE bool many_by_lanes(const struct q8_instance k) { return !BYTES_BY_WORDS && (k.pairs == 2 || k.pairs == 4); }
-Q8_INLINE bool by_lanes(const struct q8_instance k) { return many_by_lanes(k) && k.offset_log2 != NO_OFFSET; }
+Q8_INLINE bool by_lanes(const struct q8_instance k) {
+    return many_by_lanes(k) && k.offset_log2 != NO_OFFSET && (k.pairs == 4 || cpu_scale_halves(k.scale));
+}
 Q8_INLINE int lanes_log2(const struct q8_instance k) { return k.pairs == 4 ? 4 : 5; }
 Q8_INLINE __m256i lanes_start(const struct q8_instance k, const int32_t *nsum, const int rows, const int h, const int m) {
     __m256i v = _mm256_set1_epi32(nsum[(h > 0 ? 2 : 1) * rows + m]);
@@ -243,7 +251,7 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int n, const int halves,
 #pragma GCC unroll 2
         for (int i = 0; i < halves; i++) s[i] = load_scales(k, w, tile, b, h8 + 8 * (size_t)i);
         const unsigned char *p = tile + b * w->layout.plane_bytes + 4 * h8;
-        if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
+        if (cpu_scale_halves(k.scale)) {
             q8_block(k, halves, p, book, s, a, 0, n, acc);
             q8_block(k, halves, p, book, s, a, 1, n, acc);
         } else {

@@ -92,7 +92,7 @@ void avx512_chunks_run(chunk_fns fns, bool less_offset, const struct pl_cpu_weig
     _Alignas(64) float accs[CHUNK_GROUPS][TILE_ROWS][TILE_ROWS];
     memset(accs, 0, n * sizeof accs[0]);
     const unsigned char *tile = w->tiles + tile_index * w->layout.bytes;
-    const bool halves = w->format->scale == SCALE_K16 || w->format->scale == SCALE_K16N;
+    const bool halves = cpu_scale_halves(w->format->scale);
     chunk_unpack_fn unpack_blocks = avx512_chunk_unpack(w->format);
     for (size_t b = 0, count; b < w->layout.blocks; b += count) {
         count = PL_MIN((size_t)CHUNK_BLOCKS, w->layout.blocks - b);

@@ -84,6 +84,12 @@ Q8_INLINE __m512 load_e8m0(const unsigned char *p) {
     return _mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2)), normal, tiny));
 }
 
+/* Super scales. */
+Q8_INLINE __m512 load_d(const struct q8_instance k, const unsigned char *p) {
+    const bool eighths = k.scale == SCALE_K32E || k.scale == SCALE_K16E;
+    return eighths ? _mm512_mul_ps(load_f16(p), _mm512_set1_ps(0.125f)) : load_f16(p);
+}
+
 /* Scale and minimum of a block; two of each where halves differ. */
 struct q8_scales {
     __m512 s[2], m[2];
@@ -100,12 +106,12 @@ Q8_INLINE struct q8_scales load_scales(const struct q8_instance k, const struct 
         if (k.has_min) r.m[0] = load_f16(unit + 32);
     } else if (k.scale == SCALE_E8M0) {
         r.s[0] = load_e8m0(unit + 16 * b);
-    } else if (k.scale == SCALE_K32) {
+    } else if (k.scale == SCALE_K32 || k.scale == SCALE_K32E) {
         unit += b * (k.has_min ? 32 : 16);
-        r.s[0] = _mm512_mul_ps(load_f16(super), load_i8(unit));
+        r.s[0] = _mm512_mul_ps(load_d(k, super), load_i8(unit));
         if (k.has_min) r.m[0] = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(load_f16(super + 32), load_i8(unit + 16)));
-    } else if (k.scale == SCALE_K16) {
-        __m512 d = load_f16(super);
+    } else if (k.scale == SCALE_K16 || k.scale == SCALE_K16E) {
+        __m512 d = load_d(k, super);
         r.s[0] = _mm512_mul_ps(d, load_i8(unit + 32 * b));
         r.s[1] = _mm512_mul_ps(d, load_i8(unit + 32 * b + 16));
     } else if (k.scale == SCALE_K16N) {
@@ -245,7 +251,7 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int rows, const struct p
         const int n = rows < 4 ? rows : rows == 8 ? 8 : 4;
 #pragma GCC unroll 8
         for (int m = 0; m < rows; m += n) {
-            if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
+            if (cpu_scale_halves(k.scale)) {
                 q8_half(k, v, &s, &acts, 0, m, n, acc);
                 q8_half(k, v, &s, &acts, 1, m, n, acc);
             } else {
@@ -283,6 +289,12 @@ Q8_DECLARE(avx512_iq4_nl);
 Q8_DECLARE(avx512_iq4_xs);
 Q8_DECLARE(avx512_mxfp4);
 Q8_DECLARE(avx512_mlx4);
+Q8_DECLARE(avx512_iq1_s);
+Q8_DECLARE(avx512_iq1_m);
+Q8_DECLARE(avx512_iq2_32);
+Q8_DECLARE(avx512_iq2_16);
+Q8_DECLARE(avx512_iq3_xxs);
+Q8_DECLARE(avx512_iq3_s);
 Q8_DECLARE(avx512_q5_0);
 Q8_DECLARE(avx512_q5_1);
 Q8_DECLARE(avx512_q5_k);

@@ -21,6 +21,13 @@ static cpu_q8_fn kernel_of(const struct cpu_tile_format *f) {
     case PL_IQ4_NL: return avx512_iq4_nl;
     case PL_IQ4_XS: return avx512_iq4_xs;
     case PL_MXFP4: return avx512_mxfp4;
+    case PL_IQ1_S: return avx512_iq1_s;
+    case PL_IQ1_M: return avx512_iq1_m;
+    case PL_IQ2_XXS: return avx512_iq2_32;
+    case PL_IQ2_XS:
+    case PL_IQ2_S: return avx512_iq2_16;
+    case PL_IQ3_XXS: return avx512_iq3_xxs;
+    case PL_IQ3_S: return avx512_iq3_s;
     case PL_TERNARY:
     case PL_TQ1_0:
     case PL_TQ2_0: return avx512_tq;

@@ -14,7 +14,7 @@ Q8_INLINE void store_step(struct q8_chunk *c, size_t step, const __m512i *v, con
 
 Q8_INLINE void unpack_chunk(const struct q8_instance k, const struct pl_cpu_weight *w, const unsigned char *tile,
                             size_t first, size_t count, bool less_offset, struct q8_chunk *c) {
-    const bool halves = k.scale == SCALE_K16 || k.scale == SCALE_K16N;
+    const bool halves = cpu_scale_halves(k.scale);
     __m512i book = _mm512_setzero_si512(), offset = book;
     if (k.book != NULL) book = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)k.book));
     if (k.offset_log2 != NO_OFFSET && less_offset) offset = _mm512_set1_epi8((char)(1u << k.offset_log2));
@@ -38,26 +38,32 @@ Q8_INLINE void unpack_chunk(const struct q8_instance k, const struct pl_cpu_weig
 }
 
 /* The constants of avx512_q8_*.c's instances. */
-#define CHUNK_FORMATS(X)                                      \
-    X(q4_0, STORE_U4, SCALE_F16, false, 3, NULL)              \
-    X(q4_1, STORE_U4, SCALE_F16, true, NO_OFFSET, NULL)       \
-    X(q4_k, STORE_U4, SCALE_K32, true, NO_OFFSET, NULL)       \
-    X(iq4_nl, STORE_U4, SCALE_F16, false, 7, cpu_iq4_codes)   \
-    X(iq4_xs, STORE_U4, SCALE_K32, false, 7, cpu_iq4_codes)   \
-    X(mxfp4, STORE_U4, SCALE_E8M0, false, 4, cpu_mxfp4_codes) \
-    X(q5_0, STORE_U5, SCALE_F16, false, 4, NULL)              \
-    X(q5_1, STORE_U5, SCALE_F16, true, NO_OFFSET, NULL)       \
-    X(q5_k, STORE_U5, SCALE_K32, true, NO_OFFSET, NULL)       \
-    X(q6_k, STORE_U6, SCALE_K16, false, 5, NULL)              \
-    X(q8_0, STORE_U8, SCALE_F16, false, 7, NULL)              \
-    X(q2_k, STORE_U2, SCALE_K16N, true, NO_OFFSET, NULL)      \
-    X(q3_k, STORE_U3, SCALE_K16, false, 2, NULL)              \
-    X(tq, STORE_U2, SCALE_F16, false, 0, NULL)                \
-    X(mlx2, STORE_U2, SCALE_MLX, true, NO_OFFSET, NULL)       \
-    X(mlx3, STORE_U3, SCALE_MLX, true, NO_OFFSET, NULL)       \
-    X(mlx4, STORE_U4, SCALE_MLX, true, NO_OFFSET, NULL)       \
-    X(mlx5, STORE_U5, SCALE_MLX, true, NO_OFFSET, NULL)       \
-    X(mlx6, STORE_U6, SCALE_MLX, true, NO_OFFSET, NULL)       \
+#define CHUNK_FORMATS(X)                                          \
+    X(q4_0, STORE_U4, SCALE_F16, false, 3, NULL)                  \
+    X(q4_1, STORE_U4, SCALE_F16, true, NO_OFFSET, NULL)           \
+    X(q4_k, STORE_U4, SCALE_K32, true, NO_OFFSET, NULL)           \
+    X(iq4_nl, STORE_U4, SCALE_F16, false, 7, cpu_iq4_codes)       \
+    X(iq4_xs, STORE_U4, SCALE_K32, false, 7, cpu_iq4_codes)       \
+    X(mxfp4, STORE_U4, SCALE_E8M0, false, 4, cpu_mxfp4_codes)     \
+    X(iq1_s, STORE_U3, SCALE_K32E, false, 4, cpu_iq1_codes)       \
+    X(iq1_m, STORE_U3, SCALE_K16E, false, 4, cpu_iq1_codes)       \
+    X(iq2_32, STORE_U3, SCALE_K32E, false, 7, cpu_iq2_codes)      \
+    X(iq2_16, STORE_U3, SCALE_K16E, false, 7, cpu_iq2_codes)      \
+    X(iq3_xxs, STORE_U4, SCALE_K32E, false, 5, cpu_iq3_xxs_codes) \
+    X(iq3_s, STORE_U4, SCALE_K32, false, 4, cpu_iq3_s_codes)      \
+    X(q5_0, STORE_U5, SCALE_F16, false, 4, NULL)                  \
+    X(q5_1, STORE_U5, SCALE_F16, true, NO_OFFSET, NULL)           \
+    X(q5_k, STORE_U5, SCALE_K32, true, NO_OFFSET, NULL)           \
+    X(q6_k, STORE_U6, SCALE_K16, false, 5, NULL)                  \
+    X(q8_0, STORE_U8, SCALE_F16, false, 7, NULL)                  \
+    X(q2_k, STORE_U2, SCALE_K16N, true, NO_OFFSET, NULL)          \
+    X(q3_k, STORE_U3, SCALE_K16, false, 2, NULL)                  \
+    X(tq, STORE_U2, SCALE_F16, false, 0, NULL)                    \
+    X(mlx2, STORE_U2, SCALE_MLX, true, NO_OFFSET, NULL)           \
+    X(mlx3, STORE_U3, SCALE_MLX, true, NO_OFFSET, NULL)           \
+    X(mlx4, STORE_U4, SCALE_MLX, true, NO_OFFSET, NULL)           \
+    X(mlx5, STORE_U5, SCALE_MLX, true, NO_OFFSET, NULL)           \
+    X(mlx6, STORE_U6, SCALE_MLX, true, NO_OFFSET, NULL)           \
     X(mlx8, STORE_U8, SCALE_MLX, true, NO_OFFSET, NULL)
 #define CHUNK_UNPACK(name, ...)                                                                                     \
     static void unpack_##name(const struct pl_cpu_weight *w, const unsigned char *tile, size_t first, size_t count, \
@@ -82,6 +88,13 @@ chunk_unpack_fn avx512_chunk_unpack(const struct cpu_tile_format *f) {
     case PL_IQ4_NL: return unpack_iq4_nl;
     case PL_IQ4_XS: return unpack_iq4_xs;
     case PL_MXFP4: return unpack_mxfp4;
+    case PL_IQ1_S: return unpack_iq1_s;
+    case PL_IQ1_M: return unpack_iq1_m;
+    case PL_IQ2_XXS: return unpack_iq2_32;
+    case PL_IQ2_XS:
+    case PL_IQ2_S: return unpack_iq2_16;
+    case PL_IQ3_XXS: return unpack_iq3_xxs;
+    case PL_IQ3_S: return unpack_iq3_s;
     case PL_TERNARY:
     case PL_TQ1_0:
     case PL_TQ2_0: return unpack_tq;

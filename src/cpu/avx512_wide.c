@@ -131,13 +131,14 @@ Q8_INLINE void chunk_weights(const int bits, const bool halves, const float offs
 static int code_bits(const struct cpu_tile_format *f) {
     static const int bits[] = {
         [STORE_U4] = 8, [STORE_U5] = 5, [STORE_U6] = 6, [STORE_U8] = 8, [STORE_U2] = 2, [STORE_U3] = 3};
-    return bits[f->storage];
+    const bool book = f->scale == SCALE_K32E || f->scale == SCALE_K16E; /* of three bits: all of them have one */
+    return book ? 8 : bits[f->storage];
 }
 
 static void chunks(const struct pl_cpu_weight *w, size_t tile, size_t first, size_t count, unsigned char *dst) {
     struct q8_chunk chunk;
     const struct cpu_tile_format *f = w->format;
-    const bool halves = f->scale == SCALE_K16 || f->scale == SCALE_K16N;
+    const bool halves = cpu_scale_halves(f->scale);
     const float offset = f->offset_log2 == NO_OFFSET ? 0.0f : (float)(1u << (f->offset_log2 & 31));
     chunk_unpack_fn unpack_blocks = avx512_chunk_unpack(f);
     for (size_t at = 0, n; at < count; at += n, dst += n * WIDE_BLOCK) {

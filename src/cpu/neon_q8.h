@@ -67,6 +67,12 @@ Q8_INLINE float32x4_t load_e8m0(const unsigned char *p) {
     return vreinterpretq_f32_u32(vbslq_u32(vcltq_u32(e, vdupq_n_u32(2)), tiny, normal));
 }
 
+/* Super scales. */
+Q8_INLINE float32x4_t load_d(const struct q8_instance k, const unsigned char *p) {
+    const bool eighths = k.scale == SCALE_K32E || k.scale == SCALE_K16E;
+    return eighths ? vmulq_n_f32(load_f16(p), 0.125f) : load_f16(p);
+}
+
 struct q8_scales {
     float32x4_t s[2], m[2];
 };
@@ -83,12 +89,12 @@ Q8_INLINE struct q8_scales load_scales(const struct q8_instance k, const struct 
         if (k.has_min) q.m[0] = load_f16(unit + 32);
     } else if (k.scale == SCALE_E8M0) {
         q.s[0] = load_e8m0(unit + 16 * b + r);
-    } else if (k.scale == SCALE_K32) {
+    } else if (k.scale == SCALE_K32 || k.scale == SCALE_K32E) {
         unit += b * (k.has_min ? 32 : 16) + r;
-        q.s[0] = vmulq_f32(load_f16(super), load_i8(unit));
+        q.s[0] = vmulq_f32(load_d(k, super), load_i8(unit));
         if (k.has_min) q.m[0] = vnegq_f32(vmulq_f32(load_f16(super + 32), load_i8(unit + 16)));
-    } else if (k.scale == SCALE_K16) {
-        for (size_t h = 0; h < 2; h++) q.s[h] = vmulq_f32(load_f16(super), load_i8(unit + 32 * b + 16 * h + r));
+    } else if (k.scale == SCALE_K16 || k.scale == SCALE_K16E) {
+        for (size_t h = 0; h < 2; h++) q.s[h] = vmulq_f32(load_d(k, super), load_i8(unit + 32 * b + 16 * h + r));
     } else if (k.scale == SCALE_K16N) {
         for (size_t h = 0; h < 2; h++) {
             uint32x4_t v = load_u8(unit + 32 * b + 16 * h + r);
@@ -211,7 +217,7 @@ Q8_INLINE void q8_run(const struct q8_instance k, const int n, const int quarter
 #pragma GCC unroll 4
         for (int c = 0; c < quarters; c++) {
             struct q8_scales s = load_scales(k, w, tile, b, r0 + 4 * (size_t)c);
-            if (k.scale == SCALE_K16 || k.scale == SCALE_K16N) {
+            if (cpu_scale_halves(k.scale)) {
                 q8_block(k, p + 16 * c, book, &s, a, 0, n, acc + n * c);
                 q8_block(k, p + 16 * c, book, &s, a, 1, n, acc + n * c);
             } else {

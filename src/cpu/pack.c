@@ -3,9 +3,13 @@
 #include <sys/mman.h>
 
 #include "base/mem.h"
-#include "cpu/codes.h"
+#include "cpu/codes_iq.h"
 
 const uint8_t cpu_iq4_codes[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+const uint8_t cpu_iq1_codes[16] = {9, 17, 25, 16, 7, 15, 23, 16};
+const uint8_t cpu_iq2_codes[16] = {136, 153, 171, 128, 120, 103, 85, 128};
+const uint8_t cpu_iq3_xxs_codes[16] = {34, 38, 42, 46, 50, 54, 58, 63, 30, 26, 22, 18, 14, 10, 6, 1};
+const uint8_t cpu_iq3_s_codes[16] = {17, 19, 21, 23, 25, 27, 29, 31, 15, 13, 11, 9, 7, 5, 3, 1};
 const uint8_t cpu_mxfp4_codes[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 
 /* --- planes: four rows at a time --- */
@@ -93,6 +97,22 @@ CODE_INLINE void scales_iq4_xs(const unsigned char *s, size_t r, unsigned char *
     }
     put_f16(super, r, s);
 }
+/* Scales of four bits, s, as (2s + 1) * times: n of them, two to a byte. */
+CODE_INLINE void scales_nibbles(const unsigned char *s, size_t n, int times, size_t r, unsigned char *unit) {
+    for (size_t j = 0; j < n; j++) unit[TILE_ROWS * j + r] = (uint8_t)((2 * (s[j / 2] >> (j % 2 * 4) & 15) + 1) * times);
+}
+/* Those above the signs of 32 elements. */
+CODE_INLINE void scales_above_signs(const unsigned char *s, size_t stride, int times, size_t r, unsigned char *unit) {
+    for (size_t j = 0; j < 8; j++) unit[TILE_ROWS * j + r] = (uint8_t)((2 * (s[stride * j + 3] >> 4) + 1) * times);
+}
+CODE_INLINE void scales_iq1_s(const unsigned char *s, size_t r, unsigned char *unit, unsigned char *super) {
+    for (size_t j = 0; j < 8; j++) unit[TILE_ROWS * j + r] = (uint8_t)(2 * (s[35 + 2 * j] >> 4 & 7) + 1);
+    put_f16(super, r, s);
+}
+CODE_INLINE void scales_iq1_m(const unsigned char *s, size_t r, unsigned char *unit, unsigned char *super) {
+    for (size_t j = 0; j < 16; j++) unit[TILE_ROWS * j + r] = (uint8_t)(2 * pl_iq1_m_scale(s, j) + 1);
+    memcpy(super + 2 * r, &(const uint16_t){pl_iq1_m_d(s)}, 2);
+}
 CODE_INLINE void scales_mlx(const struct pl_tensor *t, uint64_t row, size_t r, size_t b, unsigned char *unit) {
     const bool wide = t->scale_dtype == PL_F32;
     const uint64_t at = row * (pl_tensor_cols(t) / t->group) + b * ACT_BLOCK / t->group;
@@ -124,6 +144,19 @@ CODE_INLINE void put_scales(const enum pl_dtype type, const struct pl_tensor *t,
     case PL_Q5_K: scales_k4(row + b / 8 * 176, r, unit, super); break;
     case PL_Q6_K: scales_q6_k(row + b / 8 * 210, r, unit, super); break;
     case PL_IQ4_XS: scales_iq4_xs(row + b / 8 * 136, r, unit, super); break;
+    case PL_IQ1_S: scales_iq1_s(row + b / 8 * 50, r, unit, super); break;
+    case PL_IQ1_M: scales_iq1_m(row + b / 8 * 56, r, unit, super); break;
+    case PL_IQ2_XXS:
+        scales_above_signs(row + b / 8 * 66 + 6, 8, 1, r, unit);
+        put_f16(super, r, row + b / 8 * 66);
+        break;
+    case PL_IQ2_XS: scales_nibbles(row + b / 8 * 74 + 66, 16, 1, r, unit), put_f16(super, r, row + b / 8 * 74); break;
+    case PL_IQ2_S: scales_nibbles(row + b / 8 * 82 + 74, 16, 1, r, unit), put_f16(super, r, row + b / 8 * 82); break;
+    case PL_IQ3_XXS: /* d / 4 = d / 8 * 2, and the magnitudes are halved */
+        scales_above_signs(row + b / 8 * 98 + 66, 4, 4, r, unit);
+        put_f16(super, r, row + b / 8 * 98);
+        break;
+    case PL_IQ3_S: scales_nibbles(row + b / 8 * 110 + 106, 8, 1, r, unit), put_f16(super, r, row + b / 8 * 110); break;
     default: scales_mlx(t, row_index, r, b, unit); break;
     }
 }
@@ -188,6 +221,13 @@ PACK(mxfp4, PL_MXFP4, STORE_U4)
 PACK(tq1_0, PL_TQ1_0, STORE_U2)
 PACK(tq2_0, PL_TQ2_0, STORE_U2)
 PACK(ternary, PL_TERNARY, STORE_U2)
+PACK(iq1_s, PL_IQ1_S, STORE_U3)
+PACK(iq1_m, PL_IQ1_M, STORE_U3)
+PACK(iq2_xxs, PL_IQ2_XXS, STORE_U3)
+PACK(iq2_xs, PL_IQ2_XS, STORE_U3)
+PACK(iq2_s, PL_IQ2_S, STORE_U3)
+PACK(iq3_xxs, PL_IQ3_XXS, STORE_U4)
+PACK(iq3_s, PL_IQ3_S, STORE_U4)
 PACK(mlx2, PL_MLX, STORE_U2)
 PACK(mlx3, PL_MLX, STORE_U3)
 PACK(mlx4, PL_MLX, STORE_U4)
@@ -212,6 +252,13 @@ static const struct cpu_tile_format formats[] = {
     {PL_TQ1_0, 0, STORE_U2, SCALE_F16, false, 0, pack_tq1_0},
     {PL_TQ2_0, 0, STORE_U2, SCALE_F16, false, 0, pack_tq2_0},
     {PL_TERNARY, 0, STORE_U2, SCALE_F16, false, 0, pack_ternary},
+    {PL_IQ1_S, 0, STORE_U3, SCALE_K32E, false, 4, pack_iq1_s},
+    {PL_IQ1_M, 0, STORE_U3, SCALE_K16E, false, 4, pack_iq1_m},
+    {PL_IQ2_XXS, 0, STORE_U3, SCALE_K32E, false, 7, pack_iq2_xxs},
+    {PL_IQ2_XS, 0, STORE_U3, SCALE_K16E, false, 7, pack_iq2_xs},
+    {PL_IQ2_S, 0, STORE_U3, SCALE_K16E, false, 7, pack_iq2_s},
+    {PL_IQ3_XXS, 0, STORE_U4, SCALE_K32E, false, 5, pack_iq3_xxs},
+    {PL_IQ3_S, 0, STORE_U4, SCALE_K32, false, 4, pack_iq3_s},
     {PL_MLX, 2, STORE_U2, SCALE_MLX, true, NO_OFFSET, pack_mlx2},
     {PL_MLX, 3, STORE_U3, SCALE_MLX, true, NO_OFFSET, pack_mlx3},
     {PL_MLX, 4, STORE_U4, SCALE_MLX, true, NO_OFFSET, pack_mlx4},
@@ -241,12 +288,15 @@ struct cpu_tile_layout cpu_tile_layout(const struct cpu_tile_format *f, const st
     switch (f->scale) {
     case SCALE_F16: l.unit_bytes = 2 * TILE_ROWS * arrays; break;
     case SCALE_E8M0: l.unit_bytes = TILE_ROWS; break;
-    case SCALE_K32: l.unit_bytes = TILE_ROWS * arrays; break;
+    case SCALE_K32:
+    case SCALE_K32E: l.unit_bytes = TILE_ROWS * arrays; break;
     case SCALE_K16:
+    case SCALE_K16E:
     case SCALE_K16N: l.unit_bytes = 2 * TILE_ROWS; break;
     case SCALE_MLX: l.unit_bytes = 2 * TILE_ROWS * pl_dtype_info(t->scale_dtype)->block_bytes; break;
     }
-    if (f->scale == SCALE_K32 || f->scale == SCALE_K16 || f->scale == SCALE_K16N) l.super_bytes = 2 * TILE_ROWS * arrays;
+    if (f->scale == SCALE_K32 || f->scale == SCALE_K32E || cpu_scale_halves(f->scale))
+        l.super_bytes = 2 * TILE_ROWS * arrays;
     l.units_at = l.blocks * l.plane_bytes;
     l.supers_at = l.units_at + ((l.blocks + l.unit_blocks - 1) / l.unit_blocks * l.unit_bytes + 63) / 64 * 64;
     l.bytes = l.supers_at + ((l.super_bytes != 0 ? l.blocks / 8 * l.super_bytes : 0) + 63) / 64 * 64;

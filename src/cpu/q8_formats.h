@@ -17,6 +17,12 @@ Q8_KERNEL(q4_k, STORE_U4, SCALE_K32, true, NO_OFFSET, NULL, 8)
 Q8_KERNEL(iq4_nl, STORE_U4, SCALE_F16, false, 7, cpu_iq4_codes, 1)
 Q8_KERNEL(iq4_xs, STORE_U4, SCALE_K32, false, 7, cpu_iq4_codes, 1)
 Q8_KERNEL(mxfp4, STORE_U4, SCALE_E8M0, false, 4, cpu_mxfp4_codes, 4)
+Q8_KERNEL(iq1_s, STORE_U3, SCALE_K32E, false, 4, cpu_iq1_codes, 4)
+Q8_KERNEL(iq1_m, STORE_U3, SCALE_K16E, false, 4, cpu_iq1_codes, 4)
+Q8_KERNEL(iq2_32, STORE_U3, SCALE_K32E, false, 7, cpu_iq2_codes, 1)
+Q8_KERNEL(iq2_16, STORE_U3, SCALE_K16E, false, 7, cpu_iq2_codes, 1)
+Q8_KERNEL(iq3_xxs, STORE_U4, SCALE_K32E, false, 5, cpu_iq3_xxs_codes, 2)
+Q8_KERNEL(iq3_s, STORE_U4, SCALE_K32, false, 4, cpu_iq3_s_codes, 4)
 Q8_KERNEL(q5_0, STORE_U5, SCALE_F16, false, 4, NULL, 4)
 Q8_KERNEL(q5_1, STORE_U5, SCALE_F16, true, NO_OFFSET, NULL, 4)
 Q8_KERNEL(q5_k, STORE_U5, SCALE_K32, true, NO_OFFSET, NULL, 4)
@@ -47,6 +53,13 @@ static const struct q8_kernel *kernel_of(const struct cpu_tile_format *f) {
     case PL_IQ4_NL: return &iq4_nl;
     case PL_IQ4_XS: return &iq4_xs;
     case PL_MXFP4: return &mxfp4;
+    case PL_IQ1_S: return &iq1_s;
+    case PL_IQ1_M: return &iq1_m;
+    case PL_IQ2_XXS: return &iq2_32;
+    case PL_IQ2_XS:
+    case PL_IQ2_S: return &iq2_16;
+    case PL_IQ3_XXS: return &iq3_xxs;
+    case PL_IQ3_S: return &iq3_s;
     case PL_TERNARY:
     case PL_TQ1_0:
     case PL_TQ2_0: return &tq;

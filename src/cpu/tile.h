@@ -29,9 +29,15 @@ enum cpu_storage { STORE_U4, STORE_U5, STORE_U6, STORE_U8, STORE_U2, STORE_U3 };
  *  E8M0   a unit: u8 exponent[16], as in MX formats, halved
  *  K32    a unit: i8 scale[16], and i8 min[16]; super, for 8 blocks: f16 d[16], and f16 dmin[16]
  *  K16    a unit: i8 scale[2][16], one for each half of the block; super as K32 without dmin
+ *  K32E, K16E  as K32 and K16 without minima, with d in eighths
  *  K16N   a unit: u8 scale | min << 4 [2][16]; super: f16 d[16], f16 dmin[16]
  *  MLX    a unit: scale[16], bias[16] in the tensor's scale type; a unit serves group / 32 blocks */
-enum cpu_scale { SCALE_F16, SCALE_E8M0, SCALE_K32, SCALE_K16, SCALE_K16N, SCALE_MLX };
+enum cpu_scale { SCALE_F16, SCALE_E8M0, SCALE_K32, SCALE_K16, SCALE_K16N, SCALE_MLX, SCALE_K32E, SCALE_K16E };
+
+/* The halves of a block have scales of their own. */
+static inline __attribute__((always_inline)) bool cpu_scale_halves(enum cpu_scale s) {
+    return s == SCALE_K16 || s == SCALE_K16N || s == SCALE_K16E;
+}
 
 struct cpu_tile_layout {
     size_t blocks, plane_bytes, unit_blocks, unit_bytes, super_bytes;
@@ -54,8 +60,10 @@ struct cpu_tile_layout cpu_tile_layout(const struct cpu_tile_format *f, const st
 void cpu_tile_pack(const struct cpu_tile_format *f, const struct cpu_tile_layout *l, const struct pl_tensor *t, size_t tile,
                    unsigned char *dst);
 
-/* Code book of iq4_nl and iq4_xs + 128, and of mxfp4 (doubled) + 16. */
-extern const uint8_t cpu_iq4_codes[16], cpu_mxfp4_codes[16];
+/* Code book of iq4_nl and iq4_xs + 128, and of mxfp4 (doubled) + 16. Of the types with grids a code is which magnitude, with
+ * the sign above it: iq1 in eighths + 16, iq2 + 128, iq3_xxs halved + 32, iq3_s + 16. */
+extern const uint8_t cpu_iq4_codes[16], cpu_mxfp4_codes[16], cpu_iq1_codes[16], cpu_iq2_codes[16], cpu_iq3_xxs_codes[16],
+    cpu_iq3_s_codes[16];
 
 /* 2 MiB aligned, huge pages asked for; pl_free releases it. */
 void *cpu_huge_alloc(size_t bytes);

@@ -111,8 +111,7 @@ static enum pl_status fail_type(struct pl_cursor *c, uint64_t at, uint32_t type)
 /* Sizes of ggml's types that have no reader here. */
 static const struct unread_type {
     uint32_t type, block_elems, block_bytes;
-} unread_types[] = {{9, 32, 36},    {15, 256, 292}, {16, 256, 66}, {17, 256, 74}, {18, 256, 98}, {19, 256, 50},
-                    {21, 256, 110}, {22, 256, 82},  {29, 256, 56}, {40, 64, 36},  {41, 128, 18}, {42, 64, 18}};
+} unread_types[] = {{9, 32, 36}, {15, 256, 292}, {40, 64, 36}, {41, 128, 18}, {42, 64, 18}};
 
 static const struct unread_type *find_unread(uint32_t type) {
     for (size_t i = 0; i < PL_COUNT_OF(unread_types); i++)

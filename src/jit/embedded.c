@@ -8,6 +8,8 @@
 #define FILES(X)                                        \
     X(dialect, "dialect.h")                             \
     X(weights, "weights.h")                             \
+    X(weights_iq, "weights_iq.h")                       \
+    X(iq_grids, "iq_grids.h")                           \
     X(kv, "kv.h")                                       \
     X(args, "args/args.h")                              \
     X(elementwise, "elementwise.k.c")                   \

@@ -205,6 +205,21 @@ static bool scratch_bytes(const struct pl_model_config *c, const struct pl_model
     return pl_add_u64(sum, part, out);
 }
 
+/* By how many sixteenths codes or scales are wider in a repacked copy, at most. */
+static uint64_t wider_sixteenths(enum pl_dtype t) {
+    switch (t) {
+    case PL_TQ1_0: return 4;
+    case PL_IQ1_S: /* code books' entries, 11 bits for eight elements, become codes of three bits */
+    case PL_IQ1_M: return 20;
+    case PL_IQ2_XXS:
+    case PL_IQ2_XS: return 12;
+    case PL_IQ2_S:
+    case PL_IQ3_XXS:
+    case PL_IQ3_S: return 8; /* of iq3: of four bits */
+    default: return 1;
+    }
+}
+
 /* What a repacked copy takes at most: rows padded to tiles of 16, codes or scales kept a little wider. Floats stay views. */
 static bool owned_bound(const struct pl_tensor *t, uint64_t *out) {
     *out = 0;
@@ -216,7 +231,7 @@ static bool owned_bound(const struct pl_tensor *t, uint64_t *out) {
         return true;
     }
     uint64_t padding = rows > 0 ? (0 - rows) % 16 * (bytes / rows) : 0;
-    return pl_add_u64(bytes, t->dtype == PL_TQ1_0 ? bytes / 4 : bytes / 16, &bytes) && pl_add_u64(bytes, padding, out);
+    return pl_add_u64(bytes, (bytes + 15) / 16 * wider_sixteenths(t->dtype), &bytes) && pl_add_u64(bytes, padding, out);
 }
 
 /* Matrices that are put in another order of bytes before a backend packs them (bind_mxfp4.c, bind_experts.c): the first copy

@@ -15,11 +15,15 @@ static struct pl_jit_spec spec_of(const char *file, const char *entry, uint32_t 
 
 void pl_jit_set_weight(struct pl_jit_spec *s, const struct pl_device_weight *w) {
     static const char *const macros[PL_DTYPE_COUNT] = {
-        [PL_F32] = "WTYPE_F32",     [PL_F16] = "WTYPE_F16",       [PL_BF16] = "WTYPE_BF16",     [PL_Q4_0] = "WTYPE_Q4_0",
-        [PL_Q4_1] = "WTYPE_Q4_1",   [PL_Q5_0] = "WTYPE_Q5_0",     [PL_Q5_1] = "WTYPE_Q5_1",     [PL_Q8_0] = "WTYPE_Q8_0",
-        [PL_Q2_K] = "WTYPE_Q2_K",   [PL_Q3_K] = "WTYPE_Q3_K",     [PL_Q4_K] = "WTYPE_Q4_K",     [PL_Q5_K] = "WTYPE_Q5_K",
-        [PL_Q6_K] = "WTYPE_Q6_K",   [PL_IQ4_NL] = "WTYPE_IQ4_NL", [PL_IQ4_XS] = "WTYPE_IQ4_XS", [PL_MXFP4] = "WTYPE_MXFP4",
-        [PL_TQ1_0] = "WTYPE_TQ1_0", [PL_TQ2_0] = "WTYPE_TQ2_0",   [PL_MLX] = "WTYPE_MLX"};
+        [PL_F32] = "WTYPE_F32",         [PL_F16] = "WTYPE_F16",       [PL_BF16] = "WTYPE_BF16",
+        [PL_Q4_0] = "WTYPE_Q4_0",       [PL_Q4_1] = "WTYPE_Q4_1",     [PL_Q5_0] = "WTYPE_Q5_0",
+        [PL_Q5_1] = "WTYPE_Q5_1",       [PL_Q8_0] = "WTYPE_Q8_0",     [PL_Q2_K] = "WTYPE_Q2_K",
+        [PL_Q3_K] = "WTYPE_Q3_K",       [PL_Q4_K] = "WTYPE_Q4_K",     [PL_Q5_K] = "WTYPE_Q5_K",
+        [PL_Q6_K] = "WTYPE_Q6_K",       [PL_IQ4_NL] = "WTYPE_IQ4_NL", [PL_IQ4_XS] = "WTYPE_IQ4_XS",
+        [PL_MXFP4] = "WTYPE_MXFP4",     [PL_TQ1_0] = "WTYPE_TQ1_0",   [PL_TQ2_0] = "WTYPE_TQ2_0",
+        [PL_MLX] = "WTYPE_MLX",         [PL_IQ1_S] = "WTYPE_IQ1_S",   [PL_IQ1_M] = "WTYPE_IQ1_M",
+        [PL_IQ2_XXS] = "WTYPE_IQ2_XXS", [PL_IQ2_XS] = "WTYPE_IQ2_XS", [PL_IQ2_S] = "WTYPE_IQ2_S",
+        [PL_IQ3_XXS] = "WTYPE_IQ3_XXS", [PL_IQ3_S] = "WTYPE_IQ3_S"};
     PL_ASSERT(macros[w->dtype] != NULL);
     pl_jit_set(s, macros[w->dtype], "1");
     if (w->dtype != PL_MLX) return;

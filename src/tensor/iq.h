@@ -31,6 +31,9 @@ static inline uint32_t pl_iq3_s_index(const uint8_t *b, size_t j) {
 static inline uint16_t pl_iq1_m_d(const uint8_t *b) { /* the bits of an f16 */
     return (uint16_t)(b[49] >> 4 | (b[51] >> 4) << 4 | (b[53] >> 4) << 8 | (b[55] >> 4) << 12);
 }
+static inline void pl_iq1_m_put_d(uint8_t *b, uint16_t d) {
+    for (int i = 0; i < 4; i++) b[49 + 2 * i] = (uint8_t)((b[49 + 2 * i] & 15) | (d >> (4 * i) & 15) << 4);
+}
 /* Scale of the 16 elements from 16 j on. */
 static inline uint32_t pl_iq1_m_scale(const uint8_t *b, size_t j) {
     const uint8_t *p = b + 48 + j / 4 * 2;

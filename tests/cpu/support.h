@@ -15,6 +15,7 @@
 #include "cpu/cpu.h"
 #include "ref/ref.h"
 #include "tensor/convert.h"
+#include "tensor/iq.h"
 #include "tests/cpu/tolerance.h"
 
 /* splitmix64: the same data on every machine. */
@@ -116,7 +117,9 @@ static const struct weight_case weight_cases[] = {
     {PL_TQ1_0, 0, 0, 0},      {PL_TQ2_0, 0, 0, 0},      {PL_MLX, 2, 64, PL_F16},  {PL_MLX, 3, 64, PL_BF16},
     {PL_MLX, 4, 32, PL_F16},  {PL_MLX, 4, 64, PL_BF16}, {PL_MLX, 4, 128, PL_F32}, {PL_MLX, 6, 64, PL_F16},
     {PL_MLX, 8, 32, PL_BF16}, {PL_MLX, 8, 128, PL_F16}, {PL_MLX, 2, 32, PL_F32},  {PL_MLX, 6, 128, PL_BF16},
-    {PL_MLX, 5, 64, PL_F16},  {PL_MLX, 5, 32, PL_BF16},
+    {PL_MLX, 5, 64, PL_F16},  {PL_MLX, 5, 32, PL_BF16}, {PL_IQ1_S, 0, 0, 0},      {PL_IQ1_M, 0, 0, 0},
+    {PL_IQ2_XXS, 0, 0, 0},    {PL_IQ2_XS, 0, 0, 0},     {PL_IQ2_S, 0, 0, 0},      {PL_IQ3_XXS, 0, 0, 0},
+    {PL_IQ3_S, 0, 0, 0},
 };
 enum { WEIGHT_CASES = sizeof weight_cases / sizeof *weight_cases };
 
@@ -180,6 +183,8 @@ static inline struct pl_tensor tensor_random(const struct weight_case *w, size_t
         for (unsigned char *p = d; p < d + t.bytes; p += info->block_bytes) {
             if (w->dtype == PL_MXFP4)
                 p[0] = (unsigned char)(118 + rng_next(&s) % 8);
+            else if (w->dtype == PL_IQ1_M)
+                pl_iq1_m_put_d(p, small_f16(&s));
             else
                 put16(p + a, small_f16(&s));
             if (b >= 0) put16(p + b, small_f16(&s));

@@ -3,6 +3,7 @@
 #define MADE_H
 
 #include "kit.h"
+#include "tensor/iq.h"
 
 struct made {
     struct pl_tensor t;
@@ -16,9 +17,10 @@ static inline void fill_blocks(enum pl_dtype dtype, uint8_t *p, size_t blocks) {
     static const struct {
         enum pl_dtype dtype;
         int first, second;
-    } fields[] = {{PL_Q4_0, 0, -1},   {PL_Q4_1, 0, 2},    {PL_Q5_0, 0, -1},   {PL_Q5_1, 0, 2},   {PL_Q8_0, 0, -1},
-                  {PL_Q2_K, 80, 82},  {PL_Q3_K, 108, -1}, {PL_Q4_K, 0, 2},    {PL_Q5_K, 0, 2},   {PL_Q6_K, 208, -1},
-                  {PL_IQ4_NL, 0, -1}, {PL_IQ4_XS, 0, -1}, {PL_TQ1_0, 52, -1}, {PL_TQ2_0, 64, -1}};
+    } fields[] = {{PL_Q4_0, 0, -1},    {PL_Q4_1, 0, 2},    {PL_Q5_0, 0, -1},   {PL_Q5_1, 0, 2},     {PL_Q8_0, 0, -1},
+                  {PL_Q2_K, 80, 82},   {PL_Q3_K, 108, -1}, {PL_Q4_K, 0, 2},    {PL_Q5_K, 0, 2},     {PL_Q6_K, 208, -1},
+                  {PL_IQ4_NL, 0, -1},  {PL_IQ4_XS, 0, -1}, {PL_TQ1_0, 52, -1}, {PL_TQ2_0, 64, -1},  {PL_IQ1_S, 0, -1},
+                  {PL_IQ2_XXS, 0, -1}, {PL_IQ2_XS, 0, -1}, {PL_IQ2_S, 0, -1},  {PL_IQ3_XXS, 0, -1}, {PL_IQ3_S, 0, -1}};
     size_t stride = pl_dtype_info(dtype)->block_bytes;
     for (size_t i = 0; i < blocks * stride; i++) p[i] = (uint8_t)kit_u32();
     for (size_t b = 0; b < blocks; b++) {
@@ -29,6 +31,7 @@ static inline void fill_blocks(enum pl_dtype dtype, uint8_t *p, size_t blocks) {
             h = small_f16();
             if (fields[f].second >= 0) memcpy(p + b * stride + fields[f].second, &h, 2);
         }
+        if (dtype == PL_IQ1_M) pl_iq1_m_put_d(p + b * stride, small_f16());
         if (dtype == PL_MXFP4) p[b * stride] = (uint8_t)(118 + kit_u32() % 8);
     }
 }

@@ -165,9 +165,10 @@ static size_t one_type(enum pl_backend backend, int device, enum pl_dtype type, 
 
 /* Widths: inputs in one block, in fewer blocks than segments, in segments of several blocks whose last is short; outputs
  * that groups of threads share, and more of them than groups. */
-static const enum pl_dtype types[] = {PL_Q4_K,   PL_BF16,  PL_Q6_K,  PL_F32,   PL_F16,  PL_Q4_0, PL_Q4_1,
-                                      PL_Q5_0,   PL_Q8_0,  PL_Q5_1,  PL_Q2_K,  PL_Q3_K, PL_Q5_K, PL_IQ4_NL,
-                                      PL_IQ4_XS, PL_MXFP4, PL_TQ1_0, PL_TQ2_0, PL_MLX};
+static const enum pl_dtype types[] = {PL_Q4_K,   PL_BF16,  PL_Q6_K,    PL_F32,   PL_F16,   PL_Q4_0,  PL_Q4_1,
+                                      PL_Q5_0,   PL_Q8_0,  PL_Q5_1,    PL_Q2_K,  PL_Q3_K,  PL_Q5_K,  PL_IQ4_NL,
+                                      PL_IQ4_XS, PL_MXFP4, PL_TQ1_0,   PL_TQ2_0, PL_IQ1_S, PL_IQ1_M, PL_IQ2_XXS,
+                                      PL_IQ2_XS, PL_IQ2_S, PL_IQ3_XXS, PL_IQ3_S, PL_MLX};
 static void on_cuda(void **state) {
     (void)state;
     int index = test_device_of(PL_DEVICE_CUDA);

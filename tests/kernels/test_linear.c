@@ -95,8 +95,9 @@ static void plain_types(void) {
     one_type(PL_F16, 5, 64, 0, 0, 0, 64);
 }
 static void block_types(void) {
-    static const enum pl_dtype types[] = {PL_Q4_0, PL_Q4_1, PL_Q5_0,   PL_Q5_1,   PL_Q8_0,  PL_Q2_K,  PL_Q3_K, PL_Q4_K,
-                                          PL_Q5_K, PL_Q6_K, PL_IQ4_NL, PL_IQ4_XS, PL_MXFP4, PL_TQ1_0, PL_TQ2_0};
+    static const enum pl_dtype types[] = {
+        PL_Q4_0,   PL_Q4_1,  PL_Q5_0,  PL_Q5_1,  PL_Q8_0,  PL_Q2_K,  PL_Q3_K,    PL_Q4_K,   PL_Q5_K,  PL_Q6_K,    PL_IQ4_NL,
+        PL_IQ4_XS, PL_MXFP4, PL_TQ1_0, PL_TQ2_0, PL_IQ1_S, PL_IQ1_M, PL_IQ2_XXS, PL_IQ2_XS, PL_IQ2_S, PL_IQ3_XXS, PL_IQ3_S};
     for (size_t i = 0; i < PL_COUNT_OF(types); i++) {
         size_t block = pl_dtype_info(types[i])->block_elems;
         one_type(types[i], 33, block * (test_small() ? 1 : 3), 0, 0, 0, test_small() ? 8 : 64);

@@ -141,8 +141,8 @@ static void the_type_list_is_consistent(void **state) {
     }
     enum pl_dtype t = PL_F32;
     assert_false(pl_dtype_from_name("q9_z", &t));
-    assert_false(pl_dtype_from_ggml(16, &t)); /* iq2_xxs: known by name, not readable */
-    assert_string_equal(pl_ggml_type_name(16), "iq2_xxs");
+    assert_false(pl_dtype_from_ggml(40, &t)); /* nvfp4: known by name, not readable */
+    assert_string_equal(pl_ggml_type_name(40), "nvfp4");
     assert_false(pl_dtype_from_ggml(UINT32_MAX, &t));
     assert_null(pl_ggml_type_name(1000));
     assert_string_equal(pl_dtype_name((enum pl_dtype)1234), "?");

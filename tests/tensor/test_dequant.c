@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "tensor/convert.h"
+#include "tensor/iq.h"
 #include "tensor/quant.h"
 
 #define GOLDEN "tests/golden/dequant/"
@@ -259,7 +260,7 @@ static void bad_scales_of_iq1_m_are_found(void **state) {
     for (uint32_t d = 0; d < 0x10000; d += 0x5) {
         memset(data, 0xFF, sizeof data);
         for (int b = 0; b < BLOCKS; b++) data[b * BYTES + 55] = 0x0F; /* bits 12 to 15: a number below 1/1024 */
-        for (int i = 0; i < 4; i++) data[3 * BYTES + 49 + 2 * i] = (uint8_t)(0x0F | (d >> (4 * i) & 15) << 4);
+        pl_iq1_m_put_d(data + 3 * BYTES, (uint16_t)d);
         const uint64_t want = (d & 0x7C00) == 0x7C00 ? 3 : BLOCKS;
         if (pl_scales_first_bad(PL_IQ1_M, data, BLOCKS) != want) fail_msg("scale %04x", (unsigned)d);
     }
@@ -286,7 +287,7 @@ static void hostile_blocks_stay_within_bounds(void **state) {
                 b[i] = turn == 0 ? 0xFF : turn == 1 ? 0 : (uint8_t)(seed >> 24);
             }
             if (cases[c].t == PL_IQ1_M)
-                for (int i = 0; i < 4; i++) b[49 + 2 * i] = (uint8_t)((b[49 + 2 * i] & 15) | (0x3C00 >> (4 * i) & 15) << 4);
+                pl_iq1_m_put_d(b, 0x3C00);
             else
                 memcpy(b, &(const uint16_t){0x3C00}, 2);
             assert_int_equal(pl_dequant_span(cases[c].t, b, 256, y), PL_OK);
