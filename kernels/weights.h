@@ -257,9 +257,8 @@ FN void dequant32(const struct weight *w, u64 row, u32 k, u32 n, f32 *out) {
         out[i] = d * (f32)((i32)((b[32u * (s >> 2) + i] >> (2u * (s & 3u))) & 3u) - 1);
     }
 }
-#elif defined(WTYPE_IQ1_S) || defined(WTYPE_IQ1_M) || defined(WTYPE_IQ2_XXS) || defined(WTYPE_IQ2_XS) || defined(WTYPE_IQ2_S) || \
-    defined(WTYPE_IQ3_XXS) || defined(WTYPE_IQ3_S)
-#include "weights_iq.h"
+#elif defined(WTYPE_FILE) /* of types with long tables: a file that no other type's kernels carry */
+#include WTYPE_FILE
 #else
 #error "WTYPE_<NAME> of a weight type is needed"
 #endif

@@ -1,5 +1,5 @@
-/* weights_iq - dequant32 (weights.h) of the types whose magnitudes are named by entries of a code book (iq_grids.h); block
- * layouts: src/tensor/README.md. Included by weights.h for these types only. */
+/* weights_iq - dequant32 of the types whose magnitudes are named by entries of a code book (iq_grids.h): WTYPE_FILE of
+ * weights.h. Block layouts: src/tensor/README.md. */
 #ifndef PL_WEIGHTS_IQ_H
 #define PL_WEIGHTS_IQ_H
 

@@ -20,7 +20,7 @@ import sys
 import numpy as np
 import torch
 
-from golden.cases import CASES, COMMON, MLX_CASES, QUANT_CASES, REACH, SEEDS
+from golden.cases import CASES, COMMON, MLX_CASES, QUANT_CASES, QUANT_ONLY, REACH, SEEDS
 from golden.to_gguf import write_gguf
 from golden.to_mlx import mlx_logits, write_mlx
 from golden.weights import ROOT, TOKENS, build, expected, load_weights, mxfp4_experts, random_weights, text_config, write_bin, write_hf
@@ -41,12 +41,13 @@ def make(name, tokens):
         weights.pop("lm_head.weight", None)
     mxfp4 = mxfp4_experts(weights) if config["model_type"] == "gpt_oss" and "quantization_config" in config else None
     load_weights(model, weights)
-    write_hf(name, config, weights, mxfp4)
-    if arch:
-        write_gguf(name, config, weights, arch, mxfp4=mxfp4)
-    logits = expected(model, tokens, REACH.get(name, 0))
-    write_bin(name, tokens, logits)
-    report(name, logits)
+    if name not in QUANT_ONLY:
+        write_hf(name, config, weights, mxfp4)
+        if arch:
+            write_gguf(name, config, weights, arch, mxfp4=mxfp4)
+        logits = expected(model, tokens, REACH.get(name, 0))
+        write_bin(name, tokens, logits)
+        report(name, logits)
     for q, (source, types) in QUANT_CASES.items():
         if source == name:
             load_weights(model, write_gguf(q, config, weights, arch, types))

@@ -58,7 +58,7 @@ void pl_file_forget(const struct pl_file *f, const struct pl_tensor *t);
  * the pool (NULL: this thread). The first bad tensor in file order is named, whatever the thread count. */
 enum pl_status pl_file_check_scales(const struct pl_file *f, struct pl_pool *pool, struct pl_err *err) PL_MUST_CHECK;
 
-/* Tensors whose type has a name and a size but no reader here (F8_E4M3, iq2_xxs ...): checked like the others, but not
+/* Tensors whose type has a name and a size but no reader here (F8_E4M3, nvfp4 ...): checked like the others, but not
  * in the table above, so that nothing computes with them. */
 struct pl_unread_tensor {
     const char *name, *dtype; /* as the file calls them */

@@ -1,4 +1,5 @@
-/* Source text: specialisation values as #define lines, then the kernel file with its own includes pasted in. */
+/* Source text: specialisation values as #define lines, then the kernel file with its own includes pasted in. An include of a
+ * word (#include WTYPE_FILE) stands for the file that the value of that name says, or for nothing: few need long tables. */
 #include <stdio.h>
 #include <string.h>
 
@@ -32,35 +33,52 @@ static bool find(const char *name, size_t len, size_t *index) {
 
 enum { FILES_MAX = 96, DEPTH_MAX = 8 };
 
-static enum pl_status paste(struct pl_str text, const char *who, bool *seen, int depth, struct pl_buf *out,
-                            struct pl_err *err);
+struct pasting {
+    const struct pl_jit_spec *spec;
+    bool seen[FILES_MAX];
+    struct pl_buf *out;
+    struct pl_err *err;
+};
 
-static enum pl_status include_line(struct pl_str line, const char *who, bool *seen, int depth, struct pl_buf *out,
-                                   struct pl_err *err) {
-    const char *open = memchr(line.data, '"', line.len);
-    const char *close = open != NULL ? memchr(open + 1, '"', line.len - (size_t)(open + 1 - line.data)) : NULL;
-    size_t index = 0;
-    if (close == NULL || !find(open + 1, (size_t)(close - open - 1), &index)) {
-        PL_FAIL(err, PL_INTERNAL, "%s: an include that is no kernel file: %.*s", who, (int)line.len, line.data);
-    }
-    if (seen[index]) return PL_OK;
-    seen[index] = true;
-    struct pl_jit_file f = pl_jit_file_at(index);
-    return paste((struct pl_str){f.text, f.len}, f.name, seen, depth + 1, out, err);
+static enum pl_status paste(struct pasting *p, struct pl_str text, const char *who, int depth);
+
+#define INCLUDE "#include "
+static bool is_include(struct pl_str line) { return pl_str_starts(line, INCLUDE) && !pl_str_starts(line, INCLUDE "<"); }
+
+/* What stands behind #include: a file in quotes, or the value of a word; empty: no such value. */
+static struct pl_str included(const struct pl_jit_spec *spec, struct pl_str line) {
+    struct pl_str what = {line.data + strlen(INCLUDE), line.len - strlen(INCLUDE)};
+    if (what.len > 0 && what.data[0] == '"') return what;
+    for (size_t i = 0; i < spec->value_count; i++)
+        if (pl_str_eq(what, pl_str_from(spec->values[i].name))) return pl_str_from(spec->values[i].text);
+    return (struct pl_str){0};
 }
 
-static enum pl_status paste(struct pl_str text, const char *who, bool *seen, int depth, struct pl_buf *out,
-                            struct pl_err *err) {
-    if (depth > DEPTH_MAX) PL_FAIL(err, PL_INTERNAL, "%s: includes are nested too deeply", who);
+static enum pl_status include_line(struct pasting *p, struct pl_str line, const char *who, int depth) {
+    struct pl_str file = included(p->spec, line);
+    if (file.len == 0) return PL_OK;
+    const char *close = memchr(file.data + 1, '"', file.len - 1);
+    size_t index = 0;
+    if (close == NULL || !find(file.data + 1, (size_t)(close - file.data - 1), &index)) {
+        PL_FAIL(p->err, PL_INTERNAL, "%s: an include that is no kernel file: %.*s", who, (int)line.len, line.data);
+    }
+    if (p->seen[index]) return PL_OK;
+    p->seen[index] = true;
+    struct pl_jit_file f = pl_jit_file_at(index);
+    return paste(p, (struct pl_str){f.text, f.len}, f.name, depth + 1);
+}
+
+static enum pl_status paste(struct pasting *p, struct pl_str text, const char *who, int depth) {
+    if (depth > DEPTH_MAX) PL_FAIL(p->err, PL_INTERNAL, "%s: includes are nested too deeply", who);
     for (size_t at = 0; at < text.len;) {
         const char *eol = memchr(text.data + at, '\n', text.len - at);
         size_t len = eol != NULL ? (size_t)(eol - text.data) - at : text.len - at;
         struct pl_str line = {text.data + at, len};
-        if (pl_str_starts(line, "#include \"")) {
-            PL_TRY(include_line(line, who, seen, depth, out, err));
+        if (is_include(line)) {
+            PL_TRY(include_line(p, line, who, depth));
         } else {
-            pl_buf_add(out, line.data, line.len);
-            pl_buf_add_char(out, '\n');
+            pl_buf_add(p->out, line.data, line.len);
+            pl_buf_add_char(p->out, '\n');
         }
         at += len + 1;
     }
@@ -68,7 +86,7 @@ static enum pl_status paste(struct pl_str text, const char *who, bool *seen, int
 }
 
 enum pl_status pl_jit_source(const struct pl_jit_spec *spec, struct pl_buf *out, struct pl_err *err) {
-    bool seen[FILES_MAX] = {0};
+    struct pasting p = {.spec = spec, .out = out, .err = err};
     PL_ASSERT(pl_jit_file_count() <= FILES_MAX);
     struct pl_str text;
     if (spec->text != NULL) {
@@ -84,7 +102,7 @@ enum pl_status pl_jit_source(const struct pl_jit_spec *spec, struct pl_buf *out,
     for (size_t i = 0; i < spec->value_count; i++) {
         pl_buf_printf(out, "#define %s %s\n", spec->values[i].name, spec->values[i].text);
     }
-    PL_TRY(paste(text, spec->file != NULL ? spec->file : spec->entry, seen, 0, out, err));
+    PL_TRY(paste(&p, text, spec->file != NULL ? spec->file : spec->entry, 0));
     if (!pl_buf_ok(out)) PL_FAIL(err, PL_NO_MEMORY, "no memory for the source of %s", spec->entry);
     return PL_OK;
 }

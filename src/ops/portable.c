@@ -13,6 +13,11 @@ static struct pl_jit_spec spec_of(const char *file, const char *entry, uint32_t 
     return s;
 }
 
+static bool has_code_book(enum pl_dtype t) {
+    return t == PL_IQ1_S || t == PL_IQ1_M || t == PL_IQ2_XXS || t == PL_IQ2_XS || t == PL_IQ2_S || t == PL_IQ3_XXS ||
+           t == PL_IQ3_S;
+}
+
 void pl_jit_set_weight(struct pl_jit_spec *s, const struct pl_device_weight *w) {
     static const char *const macros[PL_DTYPE_COUNT] = {
         [PL_F32] = "WTYPE_F32",         [PL_F16] = "WTYPE_F16",       [PL_BF16] = "WTYPE_BF16",
@@ -26,6 +31,7 @@ void pl_jit_set_weight(struct pl_jit_spec *s, const struct pl_device_weight *w) 
         [PL_IQ3_XXS] = "WTYPE_IQ3_XXS", [PL_IQ3_S] = "WTYPE_IQ3_S"};
     PL_ASSERT(macros[w->dtype] != NULL);
     pl_jit_set(s, macros[w->dtype], "1");
+    if (has_code_book(w->dtype)) pl_jit_set(s, "WTYPE_FILE", "\"weights_iq.h\"");
     if (w->dtype != PL_MLX) return;
     pl_jit_set_u32(s, "BITS", w->bits);
     pl_jit_set_u32(s, "MLX_GROUP", w->group);

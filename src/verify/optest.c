@@ -603,7 +603,8 @@ static size_t all_jobs(bool quick, struct job list[JOBS_MAX]) {
     static const uint32_t rows[] = {1, 40, 3};
     static const enum pl_dtype kv[] = {PL_F16, PL_BF16, PL_F32};
     size_t n = 0;
-    for (int t = 0; t < PL_MLX; t++) {
+    for (int t = 0; t < PL_DTYPE_COUNT; t++) {
+        if (t >= PL_MLX && t < PL_IQ1_S) continue; /* no weights of a file in one array */
         if (quick && t != PL_F32 && t != PL_F16 && t != PL_Q8_0 && t != PL_Q4_K) continue;
         for (size_t r = 0; r < (quick ? 2 : PL_COUNT_OF(rows)); r++) add_job(list, &n, JOB_PRODUCT, t, rows[r], PL_F32);
         add_job(list, &n, JOB_PRODUCT_ADD, t, 1, PL_F32);

@@ -505,6 +505,34 @@ static void every_kernel_file_is_embedded(void **state) {
     assert_string_equal(a, b);
 }
 
+static size_t pasted(const char *value, char *out, size_t size) {
+    struct pl_jit_spec s = {.entry = "pk_x", .text = "first\n#include FILE\n#include FILE\n#include <stdint.h>\nlast\n"};
+    struct pl_buf b = {0};
+    if (value != NULL) pl_jit_set(&s, "FILE", value);
+    enum pl_status st = pl_jit_source(&s, &b, &err);
+    snprintf(out, size, "%.*s", (int)size - 1, st == PL_OK ? pl_buf_cstr(&b) : err.text);
+    size_t len = b.len;
+    pl_buf_deinit(&b);
+    return st == PL_OK ? len : 0;
+}
+
+/* Long tables are in the text of kernels that name them, and in no other's. */
+static void an_include_of_a_word_is_what_its_value_says(void **state) {
+    (void)state;
+    char text_of[256];
+    const size_t bare = pasted(NULL, text_of, sizeof text_of), with = pasted("\"iq_grids.h\"", text_of, sizeof text_of);
+    struct pl_jit_file f = {0};
+    for (size_t i = 0; i < pl_jit_file_count(); i++)
+        if (strcmp(pl_jit_file_at(i).name, "iq_grids.h") == 0) f = pl_jit_file_at(i);
+    assert_true(f.len > 1000);
+    assert_int_equal(with, bare + f.len + strlen("#define FILE \"iq_grids.h\"\n"));
+    pasted(NULL, text_of, sizeof text_of);
+    assert_string_equal(text_of, "first\n#include <stdint.h>\nlast\n");
+    assert_int_equal(pasted("\"no_such.h\"", text_of, sizeof text_of), 0);
+    assert_non_null(strstr(text_of, "an include that is no kernel file"));
+    assert_int_equal(pasted("iq_grids.h", text_of, sizeof text_of), 0);
+}
+
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, fresh_dir, remove_dir)
 
 int main(void) {
@@ -522,6 +550,7 @@ int main(void) {
         CASE(a_read_only_folder),
         CASE(the_folder_is_listed_and_emptied),
         cmocka_unit_test(every_kernel_file_is_embedded),
+        cmocka_unit_test(an_include_of_a_word_is_what_its_value_says),
     };
     if (getenv("PLUMB_TEST_CHILD") != NULL) return child(getenv("PLUMB_TEST_CHILD"));
     return TEST_RUN("jit", tests); /* tests/jit/test_order.py runs this shuffled, and each test alone */

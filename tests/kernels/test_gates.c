@@ -65,7 +65,8 @@ static struct pl_jit_spec spec(const char *file, const char *entry, uint32_t gro
 }
 
 static void weights(struct gate *g) {
-    for (int t = 0; t < PL_I8; t++) {
+    for (int t = 0; t < PL_DTYPE_COUNT; t++) {
+        if (t >= PL_I8 && t < PL_IQ1_S) continue; /* no weights of products */
         struct pl_device_weight w = {.dtype = (enum pl_dtype)t, .bits = 3, .group = 64, .scale_dtype = PL_BF16};
         for (uint32_t tile = 0; tile < PL_TILE_COUNT; tile += 3) {
             struct pl_jit_spec s = spec("linear.k.c", "pk_linear", 128);
@@ -217,6 +218,7 @@ static void experts(struct gate *g) {
                     {"pk_moe_pair", "MOE_PAIR", "ACT_SWIGLU_CLAMPED", PL_MXFP4, false},
                     {"pk_moe_one", "MOE_ONE", "ACT_GELU_TANH", PL_BF16, true},
                     {"pk_moe_one", "MOE_ONE", "ACT_SILU", PL_MLX, false},
+                    {"pk_moe_pair", "MOE_PAIR", "ACT_SILU", PL_IQ2_XXS, false},
                     {"pk_moe_mix", "MOE_MIX", "ACT_SILU", PL_Q6_K, true}};
     for (size_t i = 0; i < PL_COUNT_OF(products); i++) {
         struct pl_jit_spec s = spec("moe.k.c", products[i].entry, 128);
@@ -549,7 +551,7 @@ static void cuda_inputs_and_attention(struct gate *g) {
         if (packs[i] != NULL) pl_jit_set(&pack, packs[i], "1");
         compile(g, &pack);
     }
-    static const enum pl_dtype packed[] = {PL_F16, PL_Q4_0, PL_Q4_K, PL_Q6_K, PL_IQ4_XS, PL_MXFP4};
+    static const enum pl_dtype packed[] = {PL_F16, PL_Q4_0, PL_Q4_K, PL_Q6_K, PL_IQ4_XS, PL_MXFP4, PL_IQ1_M, PL_IQ3_S};
     for (size_t i = 0; i < PL_COUNT_OF(packed); i++) {
         struct pl_device_weight w = {.dtype = packed[i]};
         struct pl_jit_spec s = spec("cuda/pack.k.c", "pk_unpack", 256);

@@ -28,6 +28,7 @@ static const struct {
     {"gemma3-nested", "gemma3-nested", false, false},
     {"gemma2", "gemma2", false, false},
 #ifndef __SANITIZE_ADDRESS__ /* minutes more, for the host's code that the models above go through */
+    {"llama-iq.gguf", "llama-iq", true, false},
     {"phi3", "phi3", false, false},
     {"smollm3", "smollm3", false, false},
     {"smollm3-mlx-mxfp4", "smollm3-mlx-mxfp4", true, false},

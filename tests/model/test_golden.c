@@ -14,6 +14,7 @@ static const struct golden_case cases[] = {
     {"llama2", "llama2", false, false},
     {"llama2.gguf", "llama2", false, false},
     {"llama2-q.gguf", "llama2-q", true, false},
+    {"llama-iq.gguf", "llama-iq", true, false},
     {"llama3", "llama3", false, false},
     {"llama3.gguf", "llama3", false, false},
     {"llama3-mlx4", "llama3-mlx4", true, false},

@@ -15,6 +15,9 @@ CASES = {
     "llama2": (dict(COMMON, architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu",
                     num_key_value_heads=4, tie_word_embeddings=False, attention_bias=True, mlp_bias=True,
                     pretraining_tp=1, rope_scaling=None, rope_theta=10000.0, initializer_range=0.02), "llama"),
+    "llama-wide": (dict(COMMON, architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", hidden_size=256,
+                        intermediate_size=256, num_hidden_layers=1, num_key_value_heads=1, head_dim=64, tie_word_embeddings=False,
+                        attention_bias=False, mlp_bias=False, rope_theta=10000.0), "llama"),
     "llama3": (dict(COMMON, architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", head_dim=16,
                     tie_word_embeddings=True, attention_bias=False, mlp_bias=False, rope_theta=500000.0,
                     rope_scaling=dict(factor=32.0, high_freq_factor=4.0, low_freq_factor=1.0,
@@ -355,4 +358,6 @@ SEEDS = {"exaone4-mlx4": 4, "ministral3-mlx4": 3, "ministral-mlx8": 2, "mistral3
 REACH = {"llama-dynamic": 128}  # tokens of the text whose beginning counts
 # name -> (source case, GGUF types taken in turn by the matrices)
 QUANT_CASES = {"deepseek2-lite-q": ("deepseek2-lite", ["Q8_0", "Q5_0", "Q4_1"]), "deepseek3-q": ("deepseek3", ["Q8_0", "Q5_1"]),
-               "mixtral-q": ("mixtral", ["Q8_0", "Q4_0", "Q5_1"]), "llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"])}
+               "mixtral-q": ("mixtral", ["Q8_0", "Q4_0", "Q5_1"]), "llama2-q": ("llama2", ["Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1"]),
+               "llama-iq": ("llama-wide", ["IQ3_S", "IQ2_XS", "IQ1_S", "IQ3_XXS", "IQ2_S", "IQ1_M", "IQ2_XXS"])}
+QUANT_ONLY = {"llama-wide"}  # rows of 256, which blocks of 256 need: too large to be kept otherwise

@@ -6,6 +6,8 @@ import torch
 
 from golden.weights import ROOT, experts_of, text_config
 
+CODE_BOOKS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # the package gguf reads these and writes none
+
 GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
               "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
@@ -98,6 +100,29 @@ def gguf_name(hf_name, arch):
         return f"blk.{layer}.{DEEPSEEK_NAMES[stem]}.{kind}"
     norms = GGUF_NORMS.get(arch, {"post_attention_layernorm": "ffn_norm"})
     return f"blk.{layer}.{GGUF_NAMES.get(stem) or norms[stem]}.{kind}"
+
+
+def put_scale(blocks, q, d):
+    bits = d.astype(np.float16).view(np.uint16)
+    if q.name == "IQ1_M":  # a digit in the highest four bits of each of the last words
+        for i in range(4):
+            blocks[:, 49 + 2 * i] = (blocks[:, 49 + 2 * i] & 15) | (bits >> (4 * i) & 15) << 4
+    else:
+        blocks[:, :2] = bits[:, None].view(np.uint8)
+
+
+def quantized(a, q):
+    """a in blocks of type q; of the types with code books any blocks whose values are spread as a's are: every entry, every sign."""
+    import gguf
+    if q.name not in CODE_BOOKS:
+        return gguf.quantize(a, q)
+    elems, size = gguf.GGML_QUANT_SIZES[q]
+    rng = np.random.default_rng(list(np.ascontiguousarray(a).tobytes()[:64]))
+    blocks = rng.integers(0, 256, (a.size // elems, size), np.uint8)
+    put_scale(blocks, q, np.ones(len(blocks)))
+    spread = a.std() / gguf.dequantize(blocks, q).std()
+    put_scale(blocks, q, spread * rng.uniform(0.5, 1.5, len(blocks)) * rng.choice([-1, 1], len(blocks)))
+    return blocks.reshape(*a.shape[:-1], -1)
 
 
 def permute(w, heads):
@@ -393,7 +418,7 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
                 continue
             q = gguf.GGMLQuantizationType[types[matrices % len(types)]]
             matrices += 1
-            packed = gguf.quantize(all_of.numpy().copy(), q)
+            packed = quantized(all_of.numpy().copy(), q)
             w.add_tensor(target, packed, raw_dtype=q)
             stacks.append(torch.from_numpy(gguf.dequantize(packed, q).astype(np.float32)))
         if stacks:
@@ -410,7 +435,7 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
                     continue
                 q = gguf.GGMLQuantizationType[types[matrices % len(types)]]
                 matrices += 1
-                packed = gguf.quantize(of_part, q)
+                packed = quantized(of_part, q)
                 w.add_tensor(target, packed, raw_dtype=q)
                 heads[part] = gguf.dequantize(packed, q).reshape(of_part.shape)
             used[hf_name] = torch.from_numpy(joined(c, heads).astype(np.float32))
@@ -432,7 +457,7 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
             continue
         q = gguf.GGMLQuantizationType[types[matrices % len(types)]]
         matrices += 1
-        packed = gguf.quantize(a, q)
+        packed = quantized(a, q)
         w.add_tensor(gguf_name(hf_name, arch), packed, raw_dtype=q)
         back = gguf.dequantize(packed, q)
         heads = c["num_attention_heads"] if "q_proj" in hf_name else c["num_key_value_heads"]
