@@ -22,7 +22,8 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 # name: (architecture, vocabulary, sizes, extra metadata, extra tensors). Parts: output (untied), freqs (rope_freqs.weight),
 # bias (q, k, v), o_bias, norm (of query and key heads), wide (over all of them), post (norms after both halves), after (only
-# those), layer (layer norms), norm_bias, plain (no gate), mlp_bias, fused (qkv and gate_up), gate_up, long (LongRoPE),
+# those), second (the second one by that name), choice (bias of the router's choice),
+# layer (layer norms), norm_bias, plain (no gate), mlp_bias, fused (qkv and gate_up), gate_up, long (LongRoPE),
 # parallel (one norm), experts, shared.
 E, F = 64, 96
 CASES = {
@@ -47,6 +48,18 @@ CASES = {
                    {"rope.freq_base": 1e6, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                     "rope.scaling.original_context_length": 128}, ("bias", "output")),
     "qwen3": ("qwen3", "qwen2", dict(layers=2, heads=4, kv=2, head=32), {"rope.freq_base": 1e6}, ("norm",)),
+    "qwen3vl": ("qwen3vl", "qwen2", dict(layers=2, heads=4, kv=2, head=32),
+                {"rope.freq_base": 5e6, "rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 0}, ("norm",)),
+    "gemma": ("gemma", "llama-spm", dict(layers=2, heads=4, kv=1, head=32), {}, ()),
+    "exaone4": ("exaone4", "qwen2", dict(layers=4, heads=4, kv=2, head=16), {"rope.freq_base": 1e6}, ("norm", "after", "freqs")),
+    "ernie4_5": ("ernie4_5", "llama-spm", dict(layers=2, heads=4, kv=2, head=32), {"rope.freq_base": 500000.0}, ()),
+    "seed_oss": ("seed_oss", "qwen2", dict(layers=2, heads=4, kv=2, head=32), {"rope.freq_base": 1e7},
+                 ("bias", "output", "second")),
+    "glm4moe": ("glm4moe", "qwen2", dict(layers=3, heads=4, kv=2, head=32, experts=8, inner=48, shared=48, dense=1),
+                {"rope.freq_base": 1e6, "rope.dimension_count": 16, "expert_count": 8, "expert_used_count": 3,
+                 "expert_shared_count": 1, "expert_feed_forward_length": 48, "leading_dense_block_count": 1,
+                 "expert_weights_scale": 1.5, "expert_weights_norm": True, "expert_gating_func": 2, "nextn_predict_layers": 0},
+                ("bias", "norm", "output", "second", "experts", "shared", "choice")),
     "gemma3": ("gemma3", "llama-spm", dict(layers=7, heads=4, kv=1, head=32),
                {"rope.freq_base": 1e6, "attention.sliding_window": 48}, ("norm", "post")),
     "gemma3-linear": ("gemma3", "llama-spm", dict(layers=7, heads=4, kv=1, head=32),
@@ -118,11 +131,15 @@ def put(w, key, value):
         w.add_array(key, value)
     elif isinstance(value, float):
         w.add_float32(key, value)
+    elif isinstance(value, bool):
+        w.add_bool(key, value)
     else:
         w.add_uint32(key, value)
 
 
 def norms_of(parts):
+    if "second" in parts:
+        return ["attn_norm", "post_attention_norm"]
     before = [] if "after" in parts else ["attn_norm"] if "parallel" in parts else ["attn_norm", "ffn_norm"]
     return before + (["post_attention_norm", "post_ffw_norm"] if "post" in parts or "after" in parts else [])
 
@@ -143,13 +160,16 @@ def attention(b, s, parts, tensor):
 
 
 def mlp(b, s, parts, tensor):
-    if "experts" in parts:
+    if "experts" in parts and int(b.split(".")[1]) >= s.get("dense", 0):
         x, inner = s["experts"], s.get("inner", F)
         tensor(f"{b}ffn_gate_inp.weight", x, E, scale=3)
         for name, *shape in (("gate", inner, E), ("up", inner, E), ("down", E, inner)):
             tensor(f"{b}ffn_{name}_exps.weight", x, *shape, scale=1.2)
+        if "choice" in parts:
+            tensor(f"{b}exp_probs_b.bias", x, scale=0.2)
         if "shared" in parts:
-            tensor(f"{b}ffn_gate_inp_shexp.weight", E, scale=0.3)
+            if "choice" not in parts:
+                tensor(f"{b}ffn_gate_inp_shexp.weight", E, scale=0.3)
             for name, *shape in (("gate", s["shared"], E), ("up", s["shared"], E), ("down", E, s["shared"])):
                 tensor(f"{b}ffn_{name}_shexp.weight", *shape, scale=1.2)
         return
@@ -255,7 +275,7 @@ def compare(name, args):
         worst = max([worst] + [abs(given[t] - p) for t, p in pairs if given[t] > given.min()])
         same += int(given[mine["top"][0][0]] == given.max())
         count += 1
-    limit = args.gelu_limit if CASES[name][0] in ("gemma2", "gemma3", "starcoder2") else args.limit
+    limit = args.gelu_limit if CASES[name][0] in ("gemma", "gemma2", "gemma3", "starcoder2") else args.limit
     ok = worst <= limit and same == count
     print(f"{'ok' if ok else 'NOT OK':7} {name:16} largest difference {worst:.1e}, same best token {same} of {count}",
           flush=True)

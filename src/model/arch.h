@@ -213,7 +213,7 @@ extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_d
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_ministral3_def, pl_qwen2_def,
     pl_qwen3_def, pl_gemma2_def, pl_gemma3_def, pl_phi3_def, pl_smollm3_def, pl_granite_def, pl_olmo2_def, pl_olmo3_def,
     pl_starcoder2_def, pl_cohere_def, pl_cohere2_def, pl_glm_def, pl_glm4_def, pl_glm4_moe_def, pl_gemma_def, pl_exaone4_def,
-    pl_ernie4_5_def, pl_seed_oss_def;
+    pl_ernie4_5_def, pl_seed_oss_def, pl_stablelm_def, pl_granite_moe_def;
 
 /* Rows of the tables; dimensions and needs by their short names. */
 #define PL_MODEL_WEIGHT(slot, gguf, hf, use, rows, cols, need)                                                           \

@@ -31,6 +31,8 @@ static const struct {
     [PL_ARCH_EXAONE4] = {"exaone4", &pl_exaone4_def},
     [PL_ARCH_ERNIE4_5] = {"ernie4_5", &pl_ernie4_5_def},
     [PL_ARCH_SEED_OSS] = {"seed_oss", &pl_seed_oss_def},
+    [PL_ARCH_STABLELM] = {"stablelm", &pl_stablelm_def},
+    [PL_ARCH_GRANITE_MOE] = {"granitemoe", &pl_granite_moe_def},
     [PL_ARCH_QWEN2_MOE] = {"qwen2_moe", &pl_qwen2_moe_def},
     [PL_ARCH_QWEN3_MOE] = {"qwen3_moe", &pl_qwen3_moe_def},
     [PL_ARCH_MIXTRAL] = {"mixtral", &pl_mixtral_def},
@@ -57,7 +59,7 @@ const char *pl_arch_list(void) {
            "qwen2_5_vl, qwen3_vl (text), gemma, gemma2, gemma3 "
            "(text), "
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, glm4_moe, exaone4, "
-           "ernie4_5, seed_oss, "
+           "ernie4_5, seed_oss, stablelm, granitemoe, "
            "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba, mamba2, "
            "granitemoehybrid, falcon_h1, jamba, nemotron_h, plamo2, bitnet";
 }

@@ -35,6 +35,8 @@ static const struct {
     {"exaone4", PL_ARCH_EXAONE4},
     {"ernie4_5", PL_ARCH_ERNIE4_5},
     {"seed_oss", PL_ARCH_SEED_OSS},
+    {"stablelm", PL_ARCH_STABLELM},
+    {"granitemoe", PL_ARCH_GRANITE_MOE},
     {"qwen2moe", PL_ARCH_QWEN2_MOE},
     {"qwen3moe", PL_ARCH_QWEN3_MOE},
     {"olmoe", PL_ARCH_OLMOE},
@@ -377,7 +379,7 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     if (!found)
         c->expert_width = r->def->qk_norm && c->arch == PL_ARCH_QWEN3_MOE ? c->mlp_width / c->experts_used : c->mlp_width;
     c->shared_width = r->def->shared_expert ? c->mlp_width : 0;
-    if (r->def->shared_expert)
+    if (r->def->shared_expert || c->arch == PL_ARCH_GRANITE_MOE) /* the latter: or none */
         PL_TRY(read_u32(r, "expert_shared_feed_forward_length", 1, PL_MLP_MAX, &c->shared_width, &found));
     if (c->expert_width == 0 || (r->def->shared_expert && c->shared_width == 0))
         PL_FAIL(r->err, PL_FORMAT, "metadata key %s.%s is missing, and so is feed_forward_length", r->arch,

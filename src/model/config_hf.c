@@ -62,6 +62,11 @@ static const struct hf_arch {
     {"gemma", PL_ARCH_GEMMA, 256000, 3072, 24576, 28, 16, 16, 256, 8192, 1e-6, 1e4, true, false},
     {"exaone4", PL_ARCH_EXAONE4, 102400, 4096, 16384, 32, 32, 32, 0, 2048, 1e-5, 1e4, false, false},
     {"ernie4_5", PL_ARCH_ERNIE4_5, 103424, 1024, 3072, 18, 16, 2, 128, 131072, 1e-5, 5e5, true, false},
+    {"stablelm", PL_ARCH_STABLELM, 50304, 2560, 6912, 32, 32, 32, 0, 4096, 1e-5, 1e4, false, false},
+    {"granitemoe", PL_ARCH_GRANITE_MOE, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
+    {"granitemoeshared", PL_ARCH_GRANITE_MOE, 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false, false},
+    {"mimo", PL_ARCH_QWEN2, 151680, 4096, 11008, 36, 32, 8, 0, 32768, 1e-6, 1e4, false, false},
+    {"kimi_k2", PL_ARCH_DEEPSEEK_V3, 163840, 7168, 18432, 61, 64, 0, 0, 131072, 1e-6, 5e4, false, false},
     {"seed_oss", PL_ARCH_SEED_OSS, 155136, 4096, 27648, 64, 80, 8, 128, 524288, 1e-6, 1e4, false, false},
 };
 
@@ -202,7 +207,8 @@ static bool has_field(const struct pl_arch_def *d, const char *name) {
 static enum pl_status refuse_features(struct reader *r, const json_t *config) {
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"};
     const char *norms = r->def->qk_norm_optional ? "rope_interleaved" : "use_qk_norm"; /* one less to refuse */
-    const char *const switches[] = {"rope_interleaved", "use_bidirectional_attention", norms};
+    const char *const switches[] = {"rope_interleaved", "use_bidirectional_attention", "qk_layernorm",
+                                    "use_parallel_residual", norms};
     static const char *const factors[] = {"attention_multiplier", "embedding_multiplier", "residual_multiplier",
                                           "logits_scaling"};
     for (size_t i = 0; i < PL_COUNT_OF(experts) && !r->def->moe; i++) {
@@ -427,10 +433,11 @@ static enum pl_status read_jamba_experts(struct reader *r, struct pl_model_confi
     return PL_OK;
 }
 
-/* Granite 4: an expert that always counts, and others or none; without them it is the MLP. */
+/* Granite 4, and 3 with experts: an expert that always counts, and others or none; without them it is the MLP. */
 static enum pl_status read_granite_experts(struct reader *r, struct pl_model_config *c) {
     PL_TRY(read_u32(r, r->root, "num_local_experts", 0, PL_EXPERTS_MAX, 8, &c->experts));
-    PL_TRY(read_u32(r, r->root, "shared_intermediate_size", 1, PL_MLP_MAX, 1024, &c->shared_width));
+    bool always = c->arch == PL_ARCH_GRANITE_HYBRID; /* Granite 3: where its file says so */
+    PL_TRY(read_u32(r, r->root, "shared_intermediate_size", always, PL_MLP_MAX, always ? 1024 : 0, &c->shared_width));
     c->experts_renormalise = true;
     if (c->experts == 0) {
         c->mlp_width = c->shared_width;
@@ -449,7 +456,7 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     if (!d->moe) return PL_OK;
     if (c->arch == PL_ARCH_JAMBA) return read_jamba_experts(r, c);
     if (c->arch == PL_ARCH_NEMOTRON_H) return PL_OK; /* where its layers are read */
-    if (d->moe_optional) return read_granite_experts(r, c);
+    if (d->moe_optional || c->arch == PL_ARCH_GRANITE_MOE) return read_granite_experts(r, c);
     bool local = c->arch == PL_ARCH_MIXTRAL || c->arch == PL_ARCH_GPT_OSS;
     uint32_t count = c->arch == PL_ARCH_MIXTRAL     ? 8
                      : c->arch == PL_ARCH_QWEN2_MOE ? 60

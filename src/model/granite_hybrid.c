@@ -1,5 +1,6 @@
 /* Granite 4 hybrids (IBM 2025): Mamba-2 layers, a few of attention without rotation; after each an MLP, or a mixture of
- * experts beside one that always counts; Granite's four multipliers. */
+ * experts beside one that always counts; Granite's four multipliers. Granite 3 MoE (IBM 2024): attention in all layers, and
+ * the mixture, with or without an expert that always counts. */
 #include "model/arch.h"
 
 /* Under the second name gate and up are one tensor; MLX has them apart. */
@@ -17,6 +18,17 @@
 #define SWITCH     "block_sparse_moe.switch_mlp."
 #define SHARED_IN  "shared_mlp.input_linear.weight"
 #define SHARED_OUT "shared_mlp.output_linear.weight"
+#define MIXTURE                                                                                                           \
+    PL_BIND_MATRIX(router, "ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight", X, E, MOE, MATRIX),             \
+        EXPERTS(gate_experts, "ffn_gate_exps.weight", SWITCH "gate_proj.weight", "block_sparse_moe.input_linear.weight",  \
+                FX, E, GATE),                                                                                             \
+        EXPERTS(up_experts, "ffn_up_exps.weight", SWITCH "up_proj.weight", "block_sparse_moe.input_linear.weight", FX, E, \
+                UP),                                                                                                      \
+        EXPERTS(down_experts, "ffn_down_exps.weight", SWITCH "down_proj.weight", "block_sparse_moe.output_linear.weight", \
+                E, FX, WHOLE),                                                                                            \
+        FUSED(shared_gate, "ffn_gate_shexp.weight", NULL, SHARED_IN, FS, E, SHARED, GATE),                                \
+        FUSED(shared_up, "ffn_up_shexp.weight", NULL, SHARED_IN, FS, E, SHARED, UP),                                      \
+        PL_BIND_MATRIX(shared_down, "ffn_down_shexp.weight", SHARED_OUT, E, FS, SHARED, MATRIX)
 
 static const struct pl_binding bindings[] = {
     PL_BIND_EMBED,
@@ -30,15 +42,18 @@ static const struct pl_binding bindings[] = {
     FUSED(gate, "ffn_gate.weight", "mlp.gate_proj.weight", SHARED_IN, F, E, DENSE, GATE),
     FUSED(up, "ffn_up.weight", "mlp.up_proj.weight", SHARED_IN, F, E, DENSE, UP),
     FUSED(down, "ffn_down.weight", "mlp.down_proj.weight", SHARED_OUT, E, F, DENSE, WHOLE),
-    PL_BIND_MATRIX(router, "ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight", X, E, MOE, MATRIX),
-    EXPERTS(gate_experts, "ffn_gate_exps.weight", SWITCH "gate_proj.weight", "block_sparse_moe.input_linear.weight", FX, E,
-            GATE),
-    EXPERTS(up_experts, "ffn_up_exps.weight", SWITCH "up_proj.weight", "block_sparse_moe.input_linear.weight", FX, E, UP),
-    EXPERTS(down_experts, "ffn_down_exps.weight", SWITCH "down_proj.weight", "block_sparse_moe.output_linear.weight", E, FX,
-            WHOLE),
-    FUSED(shared_gate, "ffn_gate_shexp.weight", NULL, SHARED_IN, FS, E, SHARED, GATE),
-    FUSED(shared_up, "ffn_up_shexp.weight", NULL, SHARED_IN, FS, E, SHARED, UP),
-    PL_BIND_MATRIX(shared_down, "ffn_down_shexp.weight", SHARED_OUT, E, FS, SHARED, MATRIX),
+    MIXTURE,
+};
+
+static const struct pl_binding moe_bindings[] = {
+    PL_BIND_EMBED,
+    PL_BIND_OUT_NORM,
+    PL_BIND_HEAD,
+    PL_BIND_ATTN_NORM,
+    PL_BIND_QKV,
+    PL_BIND_O,
+    PL_BIND_MLP_NORM("post_attention_layernorm.weight"),
+    MIXTURE,
 };
 
 static const struct pl_arch_field fields[] = {
@@ -66,6 +81,7 @@ static enum pl_status mixture(struct pl_model *m, const struct pl_layer *w, stru
     struct pl_activation *made[] = {m->sg, m->su};
     PL_TRY(pl_layer_project(m, w->router, NULL, m->h, m->router));
     PL_TRY(pl_ops_moe(m->ops, &moe, m->router, m->h, x));
+    if (w->shared_down == NULL) return PL_OK;
     PL_TRY(pl_ops_gated(m->ops, shared, NULL, m->cfg.mlp_act, m->h, made));
     return pl_layer_project_add(m, w->shared_down, NULL, m->sg, x);
 }
@@ -94,5 +110,19 @@ const struct pl_arch_def pl_granite_hybrid_def = {
     .bindings = bindings,
     .binding_count = PL_COUNT_OF(bindings),
     .attend = attend,
+    .finish = finish,
+};
+
+const struct pl_arch_def pl_granite_moe_def = {
+    .gguf_pairs = true,
+    .moe = true,
+    .renormalise = true,
+    .biases = {{"attention_bias", false, PL_BIAS_QKV | PL_BIAS_O}},
+    .fields = fields,
+    .field_count = PL_COUNT_OF(fields),
+    .check = check,
+    .bindings = moe_bindings,
+    .binding_count = PL_COUNT_OF(moe_bindings),
+    .attend = pl_layer_attend,
     .finish = finish,
 };

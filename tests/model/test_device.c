@@ -43,6 +43,8 @@ static const struct {
     {"ernie4_5", "ernie4_5", false, false},
     {"seed-oss", "seed-oss", false, false},
     {"glm4moe.gguf", "glm4moe", false, true},
+    {"stablelm", "stablelm", false, false},
+    {"granitemoe.gguf", "granitemoe", false, true},
     {"mistral3", "mistral3", false, false},
     {"ministral3.gguf", "ministral3", false, false},
 #endif

@@ -32,6 +32,8 @@ static const struct {
     {"EXAONE 4", "exaone4"},
     {"ERNIE 4.5", "ernie4_5"},
     {"Seed-OSS", "seed-oss"},
+    {"StableLM", "stablelm"},
+    {"Granite 3 with experts", "granitemoe"},
     {"OLMo 2", "olmo2"},
     {"StarCoder2", "starcoder2"},
     {"Command R", "cohere"},

@@ -13,7 +13,7 @@ GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_
               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
               "input_layernorm": "attn_norm", "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
               "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
-              "mlp.router": "ffn_gate_inp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+              "mlp.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
               "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm"}
@@ -27,7 +27,8 @@ FLOAT_KEYS = {"granite": {"embedding_scale": "embedding_multiplier", "residual_s
               "command-r": {"logit_scale": "logit_scale"}, "cohere2": {"logit_scale": "logit_scale"},
               "gemma2": {"attn_logit_softcapping": "attn_logit_softcapping",
                          "final_logit_softcapping": "final_logit_softcapping"}}
-PERMUTED = {"llama", "smollm3", "granite", "mistral3"}  # architectures whose query and key rows the converter reorders
+FLOAT_KEYS["granitemoe"] = FLOAT_KEYS["granite"]
+PERMUTED = {"llama", "smollm3", "granite", "granitemoe", "mistral3"}  # architectures whose query and key rows the converter reorders
 
 
 DEEPSEEK_NAMES = {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_b_proj": "attn_q_b", "self_attn.q_a_layernorm": "attn_q_a_norm",
@@ -357,7 +358,7 @@ def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
         w.add_head_count_kv(c["num_key_value_heads"])
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
-    if arch in ("starcoder2", "command-r", "cohere2"):
+    if arch in ("starcoder2", "command-r", "cohere2", "stablelm"):
         w.add_layer_norm_eps(c.get("norm_epsilon", c.get("layer_norm_eps")))
     else:
         w.add_layer_norm_rms_eps(c["rms_norm_eps"])

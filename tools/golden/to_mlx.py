@@ -27,7 +27,7 @@ def mlx_names(config, weights):
             t = t * mlx_fold(config, name)
         if name.endswith("conv1d.weight"):
             t = t.transpose(1, 2).contiguous()
-        if config["model_type"] == "granitemoehybrid":
+        if config["model_type"] in ("granitemoe", "granitemoehybrid"):
             name = name.replace("router.weight", "router.layer.weight")
             if not config["num_local_experts"]:
                 name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
@@ -96,6 +96,7 @@ def mlx_packed(a, group, bits):
 def transformers_name(config, name):
     name = name.removeprefix("language_model.")
     changes = {"mixtral": {".block_sparse_moe.": ".mlp."}, "nemotron_h": {"backbone.": "model."},
+               "granitemoe": {"router.layer.weight": "router.weight"},
                "granitemoehybrid": {"router.layer.weight": "router.weight", ".mlp.down_proj": ".shared_mlp.output_linear"}}
     for of_mlx, of_transformers in changes.get(config["model_type"], {}).items():
         name = name.replace(of_mlx, of_transformers)

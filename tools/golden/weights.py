@@ -135,7 +135,7 @@ def one_by_one(config, weights):
     mixtral = config["model_type"] == "mixtral"
     if config["model_type"] == "gpt_oss":
         return weights
-    if config["model_type"] == "granitemoehybrid":
+    if config["model_type"] in ("granitemoe", "granitemoehybrid"):
         moe = {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight",
                "router.weight": "router.layer.weight"}
         return {re.sub(r"(?<=block_sparse_moe\.)(.*)", lambda m: moe[m.group(1)], k): v for k, v in weights.items()}
