@@ -122,10 +122,15 @@ static void enter_body(struct pl_reply *r, const char *mark, const char *close, 
 
 /* Calls without any mark: an object or a list of them, Python's [f(a=1)], GLM's name on a line of its own. False: wait. */
 static bool start_bare(struct pl_reply *r, const char *data, size_t len, bool last) {
+    const struct pl_reply_tags *t = pl_reply_tags(r->opt.kind);
     bool bare = r->opt.kind == PL_REPLY_LLAMA || r->opt.kind == PL_REPLY_JSON || r->opt.kind == PL_REPLY_GEMMA, more = false;
     size_t skip = 0, at, name;
     while (skip < len && reply_is_space(data[skip])) skip++;
     r->state = REPLY_TEXT;
+    if (t != NULL && t->prompted) {
+        reply_enter_tag(r, "");
+        return true;
+    }
     if (!r->opt.tools || skip == len) return true;
     if (r->opt.kind == PL_REPLY_GLM && name_begins(r, data + skip, len - skip, '\n', &name, &more)) {
         for (at = skip + name; at < len && reply_is_space(data[at]);) at++;

@@ -31,15 +31,16 @@ enum pl_reply_kind {
     PL_REPLY_HARMONY,       /* gpt-oss: channels, a call is a message with a recipient */
     /* <tool_call>f<arg_key>a</arg_key><arg_value>..</arg_value></tool_call>: GLM-4.5 and later, Ling, Laguna, Spark */
     PL_REPLY_ARG_KEY,
-    PL_REPLY_HUNYUAN,  /* the same with tags like <arg_key:opensource>: Hunyuan Hy3 */
-    PL_REPLY_SEED,     /* Qwen3-Coder's tags between <seed:tool_call> marks */
-    PL_REPLY_MINIMAX,  /* <invoke name="f"><parameter name="a"> between <minimax:tool_call> marks: M2 */
-    PL_REPLY_DSML,     /* the same with <|DSML|invoke and a type at the key: DeepSeek V3.2 */
-    PL_REPLY_DSML_V4,  /* the section's name differs: DeepSeek V4 */
-    PL_REPLY_KIMI,     /* <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{..}: Kimi K2 */
-    PL_REPLY_MINICPM,  /* <function name="f"><param name="a">..</param></function>: MiniCPM5 */
-    PL_REPLY_APERTUS,  /* <|tools_prefix|>[{"f": {..}}]<|tools_suffix|> */
-    PL_REPLY_GIGACHAT, /* <|function_call|>{..}: GigaChat 3.1 */
+    PL_REPLY_HUNYUAN,     /* the same with tags like <arg_key:opensource>: Hunyuan Hy3 */
+    PL_REPLY_SEED,        /* Qwen3-Coder's tags between <seed:tool_call> marks */
+    PL_REPLY_MINIMAX,     /* <invoke name="f"><parameter name="a"> between <minimax:tool_call> marks: M2 */
+    PL_REPLY_DSML,        /* the same with <|DSML|invoke and a type at the key: DeepSeek V3.2 */
+    PL_REPLY_DSML_V4,     /* the section's name differs: DeepSeek V4 */
+    PL_REPLY_KIMI,        /* <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{..}: Kimi K2 */
+    PL_REPLY_MINICPM,     /* <function name="f"><param name="a">..</param></function>: MiniCPM5 */
+    PL_REPLY_APERTUS,     /* <|tools_prefix|>[{"f": {..}}]<|tools_suffix|> */
+    PL_REPLY_GIGACHAT,    /* <|function_call|>{..}: GigaChat 3.1 */
+    PL_REPLY_FUNCTIONARY, /* >>>f, a line break, {..}; the prompt ends with the first >>>: Functionary 3.2 */
     PL_REPLY_KINDS
 };
 /* The kind that a template's text shows; *knows_tools says whether it mentions tools at all. */
@@ -53,6 +54,8 @@ struct pl_reply_tags {
     bool each;                         /* a section holds one call */
     bool tight;                        /* no line breaks between tags */
     const char *call, *end_call;       /* a name follows */
+    bool prompted;                     /* the first call's mark stands at the prompt's end; only tools' names are names */
+    const char *to_all;                /* stands in place of a name before text; left out */
     const char *type;                  /* may stand in place of the name, which then has a line of its own */
     const char *prefix;                /* of the name; left out */
     bool numbered;                     /* :0 after the name; left out */

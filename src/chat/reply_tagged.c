@@ -29,7 +29,7 @@ bool reply_tagged_call(struct pl_reply *r, const char *name, size_t len) {
     while (len > skip && reply_is_space(name[len - 1])) len--;
     if (len == skip || memchr(name + skip, '\n', len - skip) != NULL || memchr(name + skip, '<', len - skip) != NULL)
         return false;
-    r->strict = false;
+    r->strict = r->tags != NULL && r->tags->prompted;
     pl_buf_clear(&r->scan.function);
     pl_buf_add(&r->scan.function, name + skip, len - skip);
     return reply_begin(r, name + skip, len - skip);
@@ -77,8 +77,8 @@ static bool named(struct pl_reply *r, const char *name, size_t len) {
     return reply_tagged_call(r, name, colon != NULL ? (size_t)(colon - name) : len);
 }
 
-static bool is_type(const struct pl_reply_tags *t, const char *data, size_t len) {
-    return t->type != NULL && strlen(t->type) == len && memcmp(data, t->type, len) == 0;
+static bool is_word(const char *word, const char *data, size_t len) {
+    return word != NULL && strlen(word) == len && memcmp(data, word, len) == 0;
 }
 
 /* The name ends at its own mark or where arguments or the call's end begin; after a type it ends with the line. */
@@ -97,12 +97,17 @@ static bool name(struct pl_reply *r, bool last) {
     size_t seen = PL_MIN(len - skip, (size_t)NAME_WINDOW), n = reply_earliest(data + skip, seen, ends, 3, &mark, &hold);
     if (n == SIZE_MAX && seen < NAME_WINDOW && !last) return false;
     if (n == SIZE_MAX) return as_text(r);
-    if (!r->tag_open && is_type(t, data + skip, n) && mark == 0) {
+    if (is_word(t->to_all, data + skip, n)) {
+        r->at += skip + n + strlen(t->end_name);
+        reply_leave(r);
+        return true;
+    }
+    if (!r->tag_open && is_word(t->type, data + skip, n) && mark == 0) {
         eat(r, skip + n + strlen(ends[0]));
         r->tag_open = true;
         return true;
     }
-    if (!named(r, data + skip, n)) return as_text(r);
+    if (!r->opt.tools || !named(r, data + skip, n)) return as_text(r);
     r->at += skip + n + (mark == 0 ? strlen(ends[0]) : 0);
     r->tag_count = 0;
     r->state = REPLY_TAG_FIRST;

@@ -351,7 +351,7 @@ static enum pl_status setup_reply(const struct pl_server *s, const struct chat_r
                                    .reasoning = !q->no_reasoning,
                                    .in_reasoning = pl_reply_opens_reasoning(pl_buf_cstr(&r->text), r->text.len),
                                    .single = q->single_call};
-    j->params.parse_reply = o->tools || o->reasoning || o->kind == PL_REPLY_HARMONY;
+    j->params.parse_reply = o->tools || o->reasoning || o->kind == PL_REPLY_HARMONY || o->kind == PL_REPLY_FUNCTIONARY;
     o->tools_json = j->tools = json_incref(q->tools);
     if (q->tools != NULL && keep_names(q->tools, o) != PL_OK)
         return param_bad(pe, "tools", PL_NO_MEMORY, "no memory for the tools");

@@ -62,7 +62,7 @@ static void tagged_frame(const struct forced *f, const struct pl_reply_tags *t) 
     const char *line = t->tight ? "" : "\n";
     char before[128], between[256], after[128];
     if (t->section == NULL) {
-        frame(f, "", line, "");
+        frame(f, "", t->prompted ? t->call : line, "");
         return;
     }
     snprintf(before, sizeof before, "%s%s", t->section, line);
@@ -168,7 +168,7 @@ static enum pl_status call_with_object(const struct forced *f, size_t i) {
         around_arguments(f, i, "", "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>", name);
     else if (f->kind == PL_REPLY_MISTRAL && f->server->call_args)
         around_arguments(f, i, "", "[TOOL_CALLS]%s[ARGS]", name);
-    else if (f->kind == PL_REPLY_GLM)
+    else if (f->kind == PL_REPLY_GLM || f->kind == PL_REPLY_FUNCTIONARY)
         around_arguments(f, i, "", "%s\n", name);
     else if (f->kind == PL_REPLY_FUNCTIONGEMMA)
         around_arguments(f, i, "", "call:%s", name);

@@ -12,10 +12,10 @@
 enum { TOOLS_MAX = 16 };
 
 static const char *kind_name(enum pl_reply_kind k) {
-    static const char *const names[] = {"json",    "hermes",  "llama",   "mistral",       "gemma",   "granite", "nemotron",
-                                        "jamba",   "command", "olmo",    "functiongemma", "glm",     "xml",     "deepseek",
-                                        "harmony", "arg_key", "hunyuan", "seed",          "minimax", "dsml",    "dsml_v4",
-                                        "kimi",    "minicpm", "apertus", "gigachat"};
+    static const char *const names[] = {
+        "json",    "hermes",        "llama",   "mistral", "gemma",    "granite", "nemotron", "jamba",      "command",
+        "olmo",    "functiongemma", "glm",     "xml",     "deepseek", "harmony", "arg_key",  "hunyuan",    "seed",
+        "minimax", "dsml",          "dsml_v4", "kimi",    "minicpm",  "apertus", "gigachat", "functionary"};
     _Static_assert(PL_COUNT_OF(names) == PL_REPLY_KINDS, "every kind has a name");
     return names[k];
 }

@@ -31,7 +31,7 @@ KINDS = {
     "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": ("deepseek", 3), "deepseek-ai-DeepSeek-V3.1": ("deepseek", 3),
     "deepseek-ai-DeepSeek-V3.2": ("dsml", 3), "deepseek-ai-DeepSeek-V4": ("dsml_v4", 3), "deepseek-ai-DeepSeek-V4-Flash-0731": ("dsml_v4", 3),
     "google-gemma-4-31B-it": ("json", 3), "google-gemma-4-31B-it-interleaved": ("json", 3), "ibm-granite-granite-4.0": ("hermes", 3),
-    "inclusionai-ling-3.0-flash": ("arg_key", 3), "meetkai-functionary-medium-v3.1": ("xml", 3), "meta-llama-Llama-3.1-8B-Instruct": ("llama", 1),
+    "inclusionai-ling-3.0-flash": ("arg_key", 3), "meetkai-functionary-medium-v3.1": ("xml", 3), "meetkai-functionary-medium-v3.2": ("functionary", 3), "meta-llama-Llama-3.1-8B-Instruct": ("llama", 1),
     "meta-llama-Llama-3.3-70B-Instruct": ("llama", 1), "mistralai-Ministral-3-14B-Reasoning-2512": ("mistral", 3),
     "mistralai-Mistral-Nemo-Instruct-2407": ("mistral", 3), "moonshotai-Kimi-K2": ("kimi", 3), "openai-gpt-oss-120b": ("harmony", 1),
     "openbmb-MiniCPM5-1B": ("minicpm", 3), "poolside-Laguna-S-2.1": ("arg_key", 3), "poolside-Laguna-XS-2.1": ("arg_key", 3),
@@ -52,7 +52,7 @@ class Pipe:
 
 def assistant(calls, as_text):
     turn = {"role": "assistant", "content": "", "reasoning_content": "First.", "tool_calls": [
-        {"id": f"abcdefgh{i}", "type": "function", "function": {"name": n, "arguments": json.dumps(a) if as_text else a}} for i, (n, a) in enumerate(calls)]}
+        {"id": f"abcdefgh{i}", "type": "function", "function": {"name": n, "arguments": json.dumps(a, ensure_ascii=False) if as_text else a}} for i, (n, a) in enumerate(calls)]}
     return turn
 
 

@@ -338,6 +338,8 @@ static const struct {
      "<function name=\"f\"><param name=\"s\"><![CDATA[<b></param>]]></param><param name=\"n\">2</param></function>\n"
      "<function name=\"f\"><param name=\"s\">1</param></function>so",
      "<f {\"s\": \"<b></param>\", \"n\": 2}><f {\"s\": \"1\"}>so"},
+    {PL_REPLY_FUNCTIONARY, "all\nHi.\n>>>f\n{\"s\": \">>>g\\n{}\"}>>>weather\n{}>>>all\nso",
+     "Hi.<f {\"s\": \">>>g\\n{}\"}><weather {}>so"},
     {PL_REPLY_XML, "<tool_call>\n<function=f>\n<parameter=s>1 2</parameter>\n</function>\n</tool_call>so",
      "<f {\"s\": \"1 2\"}>so"},
     {PL_REPLY_DEEPSEEK, DS_CALLS DS_CALL "function" DS_SEP "f\n```json\n{\"s\": 1}\n```" DS_END_CALL DS_END_CALLS "so",
@@ -438,7 +440,7 @@ static bool came_through(const char *expected, const char *reply, size_t len, co
     if (strncmp(expected, got, open) == 0) return true;
     for (size_t n = 0; n <= out->len && strncmp(expected, got, n) == 0; n++) {
         for (size_t end = open; end <= out->len; end++) {
-            if (n > end || end - n > len || strchr("<\n", got[n]) == NULL) continue;
+            if (n > end || end - n > len || strchr("<>\n", got[n]) == NULL) continue;
             if (memcmp(reply + len - (end - n), got + n, end - n) == 0) return true;
         }
     }
@@ -452,6 +454,8 @@ static void ends_anywhere(void **state) {
     for (size_t i = 0; i < PL_COUNT_OF(samples); i++) {
         struct pl_reply_options o = TOOLS(samples[i].kind);
         o.tools_json = tools;
+        o.names = names;
+        o.name_count = PL_COUNT_OF(names);
         for (size_t len = 1; len < strlen(samples[i].reply); len++) {
             struct seen s = {0};
             assert_int_equal(parse(&o, samples[i].reply, len, 3, 3, &s), PL_OK);
@@ -535,6 +539,26 @@ static void huge(void **state) {
     }
 }
 
+/* The prompt has written the first >>>; only what follows one of them and names a tool is a call. */
+static void functionary(void **state) {
+    (void)state;
+    struct pl_reply_options o = TOOLS(PL_REPLY_FUNCTIONARY);
+    check(o, "f\n{\"a\": \"x>>>weather\"}", "<f {\"a\": \"x>>>weather\"}>");
+    check(o, ">>>f\n{}", "<f {}>");
+    check(o, "all\n>>> x = 1\n>>>f of x\nall\n", ">>> x = 1\n>>>f of x\nall\n");
+    check(o, "other\n{}>>>other\n{}", "other\n{}>>>other\n{}");
+    check(o, "all of it\nall\n", "all of it\nall\n");
+    check(o, "f\n{\"a\": ", "<f {\"a\": >");
+    check(o, "f", "f");
+    check(o, "allf\n{}", "allf\n{}");
+    check(o, "all\nso>", "so>");
+    o.single = true;
+    check(o, "f\n{}>>>f\n{}", "<f {}>");
+    o.tools = o.single = false;
+    check(o, "all\nso >>>f\n{}", "so >>>f\n{}");
+    check(o, "f\n{}", "f\n{}");
+}
+
 /* The name on the first line, as GLM-4 writes it. */
 static void glm(void **state) {
     (void)state;
@@ -593,6 +617,7 @@ static void formats(void **state) {
                  {"<|observation|>", PL_REPLY_GLM, false},
                  {"{{ tools }}<|observation|><tool_call><arg_key>", PL_REPLY_ARG_KEY, true},
                  {"{{ tools }}<|tool_calls_section_begin|>", PL_REPLY_KIMI, true},
+                 {"{{ tools }}>>>${recipient}<|start_header_id|>", PL_REPLY_FUNCTIONARY, true},
                  {"{{ tools }}<minimax:tool_call>", PL_REPLY_MINIMAX, true},
                  {"<|im_start|>", PL_REPLY_JSON, false},
                  {"", PL_REPLY_JSON, false}};
@@ -630,25 +655,16 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),
-        cmocka_unit_test(llama_and_json),
-        cmocka_unit_test(mistral),
-        cmocka_unit_test(gemma),
-        cmocka_unit_test(qwen_xml),
-        cmocka_unit_test(deepseek),
-        cmocka_unit_test(harmony),
-        cmocka_unit_test(reasoning),
-        cmocka_unit_test(wrapped),
-        cmocka_unit_test(bodies),
-        cmocka_unit_test(tagged),
-        cmocka_unit_test(tagged_nullable),
-        cmocka_unit_test(listed),
-        cmocka_unit_test(ends_anywhere),
-        cmocka_unit_test(any_order),
-        cmocka_unit_test(huge),
-        cmocka_unit_test(glm),
-        cmocka_unit_test(formats),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(hermes),    cmocka_unit_test(llama_and_json),
+        cmocka_unit_test(mistral),   cmocka_unit_test(gemma),
+        cmocka_unit_test(qwen_xml),  cmocka_unit_test(deepseek),
+        cmocka_unit_test(harmony),   cmocka_unit_test(reasoning),
+        cmocka_unit_test(wrapped),   cmocka_unit_test(bodies),
+        cmocka_unit_test(tagged),    cmocka_unit_test(tagged_nullable),
+        cmocka_unit_test(listed),    cmocka_unit_test(ends_anywhere),
+        cmocka_unit_test(any_order), cmocka_unit_test(huge),
+        cmocka_unit_test(glm),       cmocka_unit_test(functionary),
+        cmocka_unit_test(formats),   cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,6 +39,7 @@ NOTATIONS = {  # what a template shows of it, and how an answer must begin and e
     "minicpm": ('<function name="', ('<function name="weather"><param name="city">', '<function name="numbers"><param name="list">'), "</param></function>"),
     "apertus": ("<|tools_prefix|>", '<|tools_prefix|>[{"', "}]<|tools_suffix|>"),
     "gigachat": ("<|function_call|>", '<|function_call|>{"name": "', "}"),
+    "functionary": (">>>${recipient}", ("weather\n{", "numbers\n{"), "}"),
     "gpt-oss": ("<|channel|>", "<|channel|>", "}"),
     "json": ("", ('{"name": "', '[{"name": "'), ("}", "]")),
 }
