@@ -4,6 +4,8 @@
  *
  *   heads_linear   y[r, h, o] = sum_i x[r, h, i] w[h][o, i]: a team of TEAM threads owns one output of one head; each weight
  *                  is unpacked once for ROWS rows; groups along y take further blocks of rows
+ *   heads_tile     the same for many rows: 64 outputs of one head by 64 rows a group of 256, through local memory, 32 inputs
+ *                  after the other; a thread owns four by four
  *   latent_append  group 0 of a row norms the first VALUE_DIM numbers of its latent row, rotates the others and stores the
  *                  key; the others rotate the last numbers of each head of q into the last of each head of qa
  * Numerics: f32; orders are fixed by TEAM and GROUP, so bitwise repeatable, whatever the number of rows. */
@@ -13,6 +15,60 @@
 #ifdef HEADS_LINEAR
 #include "weights.h"
 
+#ifdef HEADS_TILE
+#define TILE  64u
+#define PITCH (TILE + 1u)
+#define SIDE  16u /* GROUP is its square; of a thread are TILE / SIDE rows by as many outputs */
+#define EACH  (TILE / SIDE)
+
+/* grid: (heads * ceil(out / TILE), ceil(rows / TILE)) */
+KERNEL(heads_tile)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL const u8 *biases, GLOBAL const f32 *x, GLOBAL f32 *y,
+                   GLOBAL u32 *witness, const struct pl_args_heads a) {
+    LOCAL f32 weights[32u * PITCH], inputs[32u * PITCH];
+    count_launch(witness);
+    u32 tiles = (a.out + TILE - 1u) / TILE, head = GROUP_X / tiles, out0 = GROUP_X % tiles * TILE, row0 = GROUP_Y * TILE;
+    u32 mine = LOCAL_X % SIDE, line = LOCAL_X / SIDE;
+    f32 sum[EACH][EACH];
+    struct weight w;
+    w.data = data;
+    w.scales = scales;
+    w.biases = biases;
+    w.row_bytes = a.row_bytes;
+    w.cols = a.in;
+    for (u32 r = 0; r < EACH; r++)
+        for (u32 c = 0; c < EACH; c++) sum[r][c] = 0.0f;
+    for (u32 k = 0; 32u * k < a.in; k++) {
+        u32 n = PL_MIN(32u, a.in - 32u * k);
+        if (LOCAL_X < TILE) { /* outputs past the end are the last one again, and not stored */
+            f32 v[32];
+            dequant32(&w, head * a.out + PL_MIN(out0 + LOCAL_X, a.out - 1u), k, n, v);
+            for (u32 i = 0; i < 32u; i++) weights[i * PITCH + LOCAL_X] = i < n ? v[i] : 0.0f;
+        } else {
+            for (u32 j = LOCAL_X - TILE; j < 32u * TILE; j += GROUP - TILE) {
+                u32 r = j / 32u, i = j % 32u;
+                inputs[i * PITCH + r] =
+                    i < n && row0 + r < a.rows ? x[((u64)(row0 + r) * a.heads + head) * a.x_head + 32u * k + i] : 0.0f;
+            }
+        }
+        BARRIER();
+        for (u32 i = 0; i < 32u; i++) {
+            f32 p[EACH], q[EACH];
+            for (u32 r = 0; r < EACH; r++) p[r] = inputs[i * PITCH + line + SIDE * r];
+            for (u32 c = 0; c < EACH; c++) q[c] = weights[i * PITCH + mine + SIDE * c];
+            for (u32 r = 0; r < EACH; r++)
+                for (u32 c = 0; c < EACH; c++) sum[r][c] += p[r] * q[c];
+        }
+        BARRIER();
+    }
+    for (u32 r = 0; r < EACH; r++) {
+        u32 row = row0 + line + SIDE * r;
+        for (u32 c = 0; c < EACH; c++) {
+            u32 o = out0 + mine + SIDE * c;
+            if (row < a.rows && o < a.out) y[((u64)row * a.heads + head) * a.y_head + o] = sum[r][c];
+        }
+    }
+}
+#else
 #define OUTPUTS (GROUP / TEAM)
 
 /* grid: (heads * ceil(out / OUTPUTS), ceil(rows / ROWS)) */
@@ -55,6 +111,7 @@ KERNEL(heads_linear)(GLOBAL const u8 *data, GLOBAL const u8 *scales, GLOBAL cons
         if (lane == 0u && o < a.out && row0 + r < a.rows) y[((u64)(row0 + r) * a.heads + head) * a.y_head + o] = s;
     }
 }
+#endif
 #else
 #include "kv.h"
 

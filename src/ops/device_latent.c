@@ -17,6 +17,8 @@ enum pl_status dev_heads_linear(struct pl_ops *o, const struct pl_weight *weight
     struct dev_ops *d = dev_of(o);
     const struct dev_weight *w = weight_of(weight);
     uint32_t tile_rows, tile = pl_tile_of(d->base.invariant ? SIZE_MAX : x->rows, &tile_rows);
+    if (x->rows >= PL_HEADS_TILE_FROM && !d->base.invariant && !pl_device_info(d->ks.device)->is_cpu)
+        tile = PL_HEADS_TILE, tile_rows = PL_HEADS_TILE_ROWS;
     struct pl_kernel *k = &w->format->heads[tile];
     PL_TRY(dev_settle(o));
     enum pl_status st = k->jit != NULL ? PL_OK : pl_kernel_heads(&d->ks, &w->w, tile, k, &d->ks.err);
@@ -74,5 +76,5 @@ enum pl_status dev_latent_append(struct pl_ops *o, const struct pl_latent *p, co
 void dev_latent_deinit(struct dev_ops *d) {
     pl_kernel_free(&d->ks, &d->latent.append);
     for (struct dev_format *f = d->formats; f != NULL; f = f->next)
-        for (int i = 0; i < PL_TILE_COUNT; i++) pl_kernel_free(&d->ks, &f->heads[i]);
+        for (size_t i = 0; i < PL_COUNT_OF(f->heads); i++) pl_kernel_free(&d->ks, &f->heads[i]);
 }

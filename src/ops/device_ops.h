@@ -31,8 +31,8 @@ struct dev_format {
     struct pl_kernel moe[PL_MOE_KERNELS][PL_MOE_ACTS][2];       /* in order, by slot */
     struct pl_kernel moe_mma[PL_MOE_MMA_COUNT][PL_MOE_ACTS][3]; /* in order, by slot, in order by bulk copies */
     struct pl_kernel moe_unpack, moe_routed, moe_one[PL_MOE_ONE_COUNT], moe_tall[3]; /* with silu, with gelu, down */
-    struct pl_kernel heads[PL_TILE_COUNT], turn;
-    uint32_t routed_experts, routed_used; /* of moe_routed */
+    struct pl_kernel heads[PL_TILE_COUNT + 1], turn;                                 /* the last: PL_HEADS_TILE */
+    uint32_t routed_experts, routed_used;                                            /* of moe_routed */
     uint32_t one_experts[PL_MOE_ONE_COUNT], one_used[PL_MOE_ONE_COUNT];
     char names[PL_TILE_COUNT][48], gemv_names[PL_GEMV_ROWS_MAX][48], mma_names[PL_MMA_SIZES][48], stream_name[48];
 };

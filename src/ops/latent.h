@@ -5,6 +5,9 @@
 #include "ops/launch.h"
 
 /* tile: as pl_tile_of. w holds the matrices of all heads, one after the other. */
+/* Many rows meet a head's matrix in tiles of 64 x 64: the form after those by rows. */
+enum { PL_HEADS_TILE = PL_TILE_COUNT, PL_HEADS_TILE_ROWS = 64, PL_HEADS_TILE_FROM = 16 };
+/* tile: by rows, below PL_TILE_COUNT (pl_tile_of), or PL_HEADS_TILE. */
 enum pl_status pl_kernel_heads(struct pl_kernels *ks, const struct pl_device_weight *w, uint32_t tile, struct pl_kernel *out,
                                struct pl_err *err) PL_MUST_CHECK;
 struct pl_launch_heads {

@@ -140,7 +140,7 @@ static enum pl_status latents(struct pl_kernels *ks, enum pl_dtype kv, struct pl
     struct pl_kernel k = {0};
     for (size_t i = 0; i < PL_COUNT_OF(types) && kv == PL_F16; i++) {
         struct pl_device_weight w = {.dtype = types[i], .rows = 8192, .cols = 512, .row_bytes = 2048};
-        for (uint32_t tile = 0; tile < PL_TILE_COUNT; tile++) PL_TRY(pl_kernel_heads(ks, &w, tile, &k, err));
+        for (uint32_t tile = 0; tile <= PL_HEADS_TILE; tile++) PL_TRY(pl_kernel_heads(ks, &w, tile, &k, err));
     }
     PL_TRY(pl_kernel_latent_append(ks, kv, 576, 512, SHIP_PAGE, PL_TILES_PLAIN, &k, err));
     for (size_t i = 0; i < PL_COUNT_OF(heads); i++) {

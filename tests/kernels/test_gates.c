@@ -117,6 +117,11 @@ static void latent(struct gate *g) {
     pl_jit_set_u32(&h, "ROWS", 8);
     pl_jit_set_weight(&h, &w);
     compile(g, &h);
+    struct pl_jit_spec tile = spec("latent.k.c", "pk_heads_tile", 256);
+    pl_jit_set(&tile, "HEADS_LINEAR", "1");
+    pl_jit_set(&tile, "HEADS_TILE", "1");
+    pl_jit_set_weight(&tile, &w);
+    compile(g, &tile);
     assert_int_equal(pl_jit_set_kv(&a, PL_F16, 576, 32), PL_OK);
     pl_jit_set_u32(&a, "VALUE_DIM", 512);
     pl_jit_set(&a, "ROPE_PAIRS", "1");

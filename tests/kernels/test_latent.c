@@ -15,7 +15,7 @@ struct product {
     size_t heads, rows, in, out, x_head, y_head;
 };
 
-static void one_product(const struct product *p) {
+static void one_product(const struct product *p, bool tiled) {
     struct made m = make_tensor(p->dtype, p->heads * p->out, p->in, 4, 32, PL_F16);
     struct pl_device_weight w = upload(&m);
     size_t nx = p->rows * p->heads * p->x_head, ny = p->rows * p->heads * p->y_head;
@@ -24,6 +24,7 @@ static void one_product(const struct product *p) {
     assert_non_null(size);
     struct pl_device_buffer bx = kit_up(x, nx * 4), by = kit_up(want, ny * 4);
     uint32_t tile_rows, tile = pl_tile_of(p->rows, &tile_rows);
+    if (tiled) tile = PL_HEADS_TILE, tile_rows = PL_HEADS_TILE_ROWS;
     struct pl_kernel k = {0};
     CHECK(pl_kernel_heads(&ks, &w, tile, &k, &err));
     const struct pl_launch_heads l = {&w, &bx, &by, p->heads, p->rows, p->x_head, p->y_head};
@@ -60,8 +61,9 @@ static void one_product(const struct product *p) {
 static void products(void) {
     static const struct product list[] = {{PL_F16, 16, 1, 128, 512, 192, 576}, {PL_BF16, 4, 3, 512, 128, 512, 128},
                                           {PL_F32, 3, 9, 33, 7, 40, 9},        {PL_Q8_0, 4, 2, 512, 24, 512, 24},
-                                          {PL_Q4_K, 2, 5, 512, 16, 512, 16},   {PL_MLX, 3, 17, 64, 24, 64, 30}};
-    for (size_t i = 0; i < PL_COUNT_OF(list); i++) one_product(&list[i]);
+                                          {PL_Q4_K, 2, 5, 512, 16, 512, 16},   {PL_MLX, 3, 17, 64, 24, 64, 30},
+                                          {PL_BF16, 2, 70, 128, 130, 192, 576}};
+    for (size_t i = 0; i < PL_COUNT_OF(list); i++) one_product(&list[i], false), one_product(&list[i], true);
 }
 
 enum { PAGES = 9, STEP_STRIDE = 8 };
