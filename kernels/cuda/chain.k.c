@@ -7,13 +7,17 @@
  * that all groups add one to), the ring fills with the next one's. Counters are never reset: meet[32] says where they stood when
  * the launch began, and wrap around together.
  * Teams of eight warps multiply (strips: two teams, each with its own groups of outputs), one thread of one more warp brings the
- * weights. With one team each warp makes ready the inputs that it multiplies itself; a norm's factor is applied to the sums.
+ * weights. With one team each warp makes ready the inputs that it multiplies itself; a norm's factor is applied to the sums. WHEN_MET:
+ * chunk by chunk when the first outputs meet them, the next ones on their way meanwhile, and not all before the first product.
  * WTYPE_STRIPS: each matrix is Q4_K or Q6_K (a.six). Fixed order: bitwise repeatable.
  * Requires: what stream.k.c does; a grid that fits on the device at once beside anything else that may wait for it. GROUP 32 more
  * than the teams. */
 #define HAS_CHAIN
 #if defined(WTYPE_STRIPS) || defined(WTYPE_Q4_K) || defined(WTYPE_Q6_K)
 #define TEAMS 2u
+#endif
+#ifdef WTYPE_BF16
+#define WHEN_MET
 #endif
 #include "dialect.h"
 #include "args/args.h"
@@ -155,7 +159,11 @@ FN void fetch(const struct stage *s, u32 first, f32 (*v)[8]) {
 #pragma unroll
     for (u32 i = 0; i < ROUNDS; i++) fetch8(s->x, 8u * (MEMBERS * (first + i) + LOCAL_X), s->in, v[i]);
 }
-#define EARLY  (TEAMS > 1u ? 1u : 2u) /* of a norm's weights, fetched before the others are done */
+#ifdef WHEN_MET
+#define EARLY  1u /* of a norm's weights, fetched before the others are done */
+#else
+#define EARLY  (TEAMS > 1u ? 1u : 2u)
+#endif
 FN f32 inverse_of(const f32 *squares, const struct stage *s) {
     f32 sum = 0.0f;
 #pragma unroll
@@ -181,6 +189,31 @@ FN void leave_normed(const f32 *squares, const struct stage *s) {
         }
     }
 }
+#ifdef WHEN_MET
+/* This thread's 8 inputs of a chunk, as the products want them; early: what the norm weighs those of the first with. Their squares. */
+FN f32 make_ready(u8 *to, u32 chunk, f32 *v, const f32 *early, const struct stage *s) {
+    u32 k = 8u * (MEMBERS * chunk + LOCAL_X);
+    f32 sum = 0.0f;
+    if (s->norm != nullptr && k < s->in) {
+        f32 w[8];
+        if (early == nullptr) load8(s->norm + k, w);
+#pragma unroll
+        for (u32 e = 0; e < 8u; e++) {
+            sum = FMA(v[e], v[e], sum);
+            v[e] *= s->offset + (early == nullptr ? w[e] : early[e]);
+        }
+    }
+    put(to, k, v);
+    __syncwarp();
+    return sum;
+}
+FN void fetch_chunk(const struct stage *s, u32 chunk, f32 *v) { fetch8(s->x, 8u * (MEMBERS * chunk + LOCAL_X), s->in, v); }
+FN void leave_squares(f32 sum, f32 *squares, const struct stage *s) {
+    if (s->norm == nullptr) return;
+    for (u32 m = 16u; m > 0u; m >>= 1) sum += lane_xor(sum, m);
+    if (LOCAL_X % 32u == 0u) squares[LOCAL_X / 32u] = sum;
+}
+#else
 FN void inputs(u8 *to, f32 (*early)[8], f32 *squares, const struct stage *s) {
     bool normed = s->norm != nullptr;
     f32 sum = 0.0f;
@@ -219,6 +252,7 @@ FN void inputs(u8 *to, f32 (*early)[8], f32 *squares, const struct stage *s) {
         __syncwarp();
     }
 }
+#endif
 
 /* --- results --- */
 
@@ -308,7 +342,14 @@ FN void step(struct ring *q, const u8 *in, u32 chunk, u32 n, u32 six, u32 width,
     if (n == 2u) have_read(left[1]);
 }
 #endif
+#ifdef WHEN_MET
+FN void products(struct ring *q, u8 *in, const f32 *early, f32 *sums, f32 *squares, f32 old, const struct stage *s) {
+    f32 v[8], square;
+    fetch_chunk(s, 0u, v);
+    square = make_ready(in, 0u, v, early, s);
+#else
 FN void products(struct ring *q, const u8 *in, f32 *sums, const f32 *squares, f32 old, const struct stage *s) {
+#endif
     u32 warp = LOCAL_X / 32u % WARPS, team = LOCAL_X / 256u, held = 0u, first = s->first, end = s->end, chunks = s->chunks, width = s->in;
     for (u32 r = first; r < end; r += AT_ONCE) {
         u32 n = PL_MIN(AT_ONCE, end - r), six = 0u;
@@ -319,7 +360,18 @@ FN void products(struct ring *q, const u8 *in, f32 *sums, const f32 *squares, f3
 #pragma unroll
             for (u32 i = 0; i < ACC; i++) acc[j][i] = 0.0f;
         }
+#ifdef WHEN_MET
+        for (u32 chunk = 0; chunk < chunks; chunk++) {
+            bool makes = r == first && chunk + 1u < chunks;
+            f32 next[8] = {0.0f};
+            if (makes) fetch_chunk(s, chunk + 1u, next);
+            step(q, in, chunk, n, six, width, acc);
+            if (makes) square += make_ready(in, chunk + 1u, next, nullptr, s);
+        }
+        if (r == first) leave_squares(square, squares, s);
+#else
         for (u32 chunk = 0; chunk < chunks; chunk++) step(q, in, chunk, n, six, width, acc);
+#endif
 #pragma unroll
         for (u32 j = 0; j < EACH; j++) {
             u32 u = team + TEAMS * j;
@@ -333,6 +385,9 @@ FN void products(struct ring *q, const u8 *in, f32 *sums, const f32 *squares, f3
             if (r + n < end) members_meet();
         }
     }
+#ifdef WHEN_MET
+    if (s->norm != nullptr && first == 0u && s->h != nullptr) leave_normed(squares, s);
+#endif
 }
 
 /* --- the stages --- */
@@ -386,7 +441,11 @@ KERNEL(chain)(const u8 *wo, const u8 *wg, const u8 *wu, const u8 *wd, const u8 *
     u32 base = LOCAL_X == 0u ? __ldcg(meet + 32) : 0u;
     for (u32 p = 0; p < a.stages; p++) {
         const struct stage *s = stages + p;
+#ifdef WHEN_MET
+        f32 early[EARLY][8] = {{0.0f}}, old = 0.0f;
+#else
         f32 early[EARLY][8], old = 0.0f;
+#endif
         if (s->norm != nullptr) {
 #pragma unroll
             for (u32 i = 0; i < EARLY; i++) {
@@ -400,8 +459,12 @@ KERNEL(chain)(const u8 *wo, const u8 *wg, const u8 *wu, const u8 *wd, const u8 *
             continue;
         }
         if (s->add && LOCAL_X < PL_MIN(HELD, s->end - s->first) * RG) old = __ldcg(output_of(s->first + LOCAL_X / RG, LOCAL_X % RG, s));
+#ifdef WHEN_MET
+        products(&q, in, early[0], (f32 *)sums, squares, old, s);
+#else
         inputs(in, early, squares, s);
         products(&q, in, (f32 *)sums, squares, old, s);
+#endif
         if (p + 1u < a.stages) arrive(meet);
     }
     if (GROUP_X + 1u == a.grid && LOCAL_X == 0u) meet[32] = base + (a.stages - 1u) * a.grid;

@@ -228,7 +228,8 @@ static void chains(void) {
     static const struct shape shapes[] = {
         {2304, 512, 2560, {256, 64, 64}, false, true},    {256, 256, 256, {16, 16, 16}, true, true},
         {1024, 4096, 768, {48, 16, 16}, false, false},    {4096, 4096, 6144, {4096, 1024, 1024}, false, true},
-        {256, 2304, 14336, {1024, 256, 256}, true, true}, {256, 256, 512, {16, 16, 16}, false, false}};
+        {256, 2304, 14336, {1024, 256, 256}, true, true}, {256, 256, 512, {16, 16, 16}, false, false},
+        {256, 2304, 256, {16, 16, 16}, false, true}};
     static const enum pl_dtype mixes[][WEIGHTS] = {{PL_Q4_K, PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q4_K, PL_Q4_K, PL_Q6_K},
                                                    {PL_Q6_K, PL_Q4_K, PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q4_K, PL_Q4_K},
                                                    {PL_Q4_K, PL_Q4_K, PL_Q6_K, PL_Q6_K, PL_Q4_K, PL_Q6_K, PL_Q4_K}};
@@ -240,7 +241,7 @@ static void chains(void) {
     CHECK(pl_device_alloc(ks.device, PL_CHAIN_MEET_BYTES, &meet, &err));
     CHECK(pl_device_fill(ks.device, ks.stream, &meet, 0, &err));
     for (size_t i = 0; i < PL_COUNT_OF(shapes); i++) {
-        bool small = shapes[i].in <= 512, large = shapes[i].mid > 4096;
+        bool small = shapes[i].in <= 512 || shapes[i].mid <= 256, large = shapes[i].mid > 4096;
         for (size_t t = 0; t < PL_COUNT_OF(types); t++) {
             enum pl_dtype all[WEIGHTS];
             for (size_t w = 0; w < WEIGHTS; w++) all[w] = types[t];
