@@ -75,8 +75,14 @@ static chunk_fns tiles = {
 
 void AMX_NAME(groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
                       size_t y_stride, const float *bias, bool accumulate) {
+    size_t rows = 0;
+    for (size_t i = 0; i < n; i++) rows += g[i].rows;
+    if (rows < CPU_AMX_ROWS_MIN) {
+        avx512_groups(w, tile, g, n, y, y_stride, bias, accumulate);
+        return;
+    }
     for (size_t i = 0, run; i < n; i += run) {
-        for (run = 0; run < CHUNK_GROUPS && i + run < n && g[i + run].rows >= CPU_AMX_ROWS_MIN;) run++;
+        for (run = 0; run < CHUNK_GROUPS && i + run < n && g[i + run].rows >= CPU_AMX_GROUP_MIN;) run++;
         if (run > 0) {
             tile_configure(&config_q8);
             avx512_chunks_run(tiles, true, w, tile, g + i, run, y, y_stride, bias, accumulate);

@@ -10,8 +10,8 @@
 /* Activations whose largest magnitude is below this are taken as zeros: the inverse scale must stay finite. */
 #define PL_CPU_ACT_TINY 1e-30f
 
-/* Fewer rows than this in a group: AVX-512, with the same bits. */
-enum { CPU_AMX_ROWS_MIN = 8 };
+/* Fewer rows than these, in a group and together: AVX-512, with the same bits and sooner (docs/perf/cpu.md, AMX). */
+enum { CPU_AMX_GROUP_MIN = 8, CPU_AMX_ROWS_MIN = 32 };
 
 /* Memory nodes that work is shared out to; threads of further ones take part with the first. */
 enum { CPU_NODES = 16 };

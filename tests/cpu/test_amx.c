@@ -34,7 +34,7 @@ static void multiply(enum pl_isa isa, const struct pl_tensor *t, const float *x,
 static void the_bits_are_those_of_avx512(void **state) {
     (void)state;
     NEEDS_AVX512();
-    static const size_t rows[] = {7, 8, 15, 16, 25, 300};
+    static const size_t rows[] = {7, 16, 31, 32, 57, 300};
     for (size_t k = 0; k < WEIGHT_CASES; k++) {
         if (weight_cases[k].dtype <= PL_BF16 && weight_cases[k].dtype != PL_MLX)
             continue; /* floats: below, and test_matmul */
@@ -46,7 +46,7 @@ static void the_bits_are_those_of_avx512(void **state) {
             rng_fill(&rng, x, rows[i] * in);
             struct guarded want = guarded_make(rows[i] * out), got = guarded_make(rows[i] * out);
             char kernel[64], name[64];
-            snprintf(name, sizeof name, "%s/%s", rows[i] < 8 ? "avx512-vnni" : "avx512-amx", pl_dtype_name(t.dtype));
+            snprintf(name, sizeof name, "%s/%s", rows[i] < 32 ? "avx512-vnni" : "avx512-amx", pl_dtype_name(t.dtype));
             for (int fine = 0; fine < 2; fine++) {
                 multiply(PL_ISA_AVX512, &t, x, rows[i], fine, fine, want.x, kernel);
                 multiply(PL_ISA_AMX, &t, x, rows[i], fine, fine, got.x, kernel);
