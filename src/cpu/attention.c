@@ -85,21 +85,23 @@ static void finish(const struct cpu_table *table, const struct cpu_attn_tile *t,
 }
 
 static void whole_worker(void *arg, int index, int count) {
-    (void)count;
     struct attn_job *j = arg;
     const struct cpu_table *table = j->c->table;
-    size_t d_pad = cpu_head_pad(j->a->kv->head_dim), at, unused, chunk, end;
+    size_t d_pad = cpu_head_pad(j->a->kv->head_dim), at, begin, last, chunk, end;
+    /* The KV heads of a token lie side by side: where there is work enough, a thread takes all of a sequence's. */
+    const size_t grain = j->tiles / j->a->kv->kv_heads >= 4 * (size_t)count ? j->a->kv->kv_heads : 1;
     float *scratch = cpu_thread_scratch(j->c, index);
     struct tile_state sum = state_at(scratch, d_pad), part = state_at(scratch + j->unit, d_pad);
-    while (cpu_take(j->c, 1, j->tiles, &at, &unused)) {
-        struct cpu_attn_tile t = tile_at(j->a, at);
-        for (size_t q = 0; q < t.count; q++) sum.s[q] = (struct cpu_attn_state){-INFINITY, 0};
-        for (chunks_of(&t, &chunk, &end); chunk < end; chunk++) {
-            chunk_states(table, &t, chunk, part, d_pad, scratch + 2 * j->unit);
-            for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
+    while (cpu_take(j->c, grain, j->tiles, &begin, &last))
+        for (at = begin; at < last; at++) {
+            struct cpu_attn_tile t = tile_at(j->a, at);
+            for (size_t q = 0; q < t.count; q++) sum.s[q] = (struct cpu_attn_state){-INFINITY, 0};
+            for (chunks_of(&t, &chunk, &end); chunk < end; chunk++) {
+                chunk_states(table, &t, chunk, part, d_pad, scratch + 2 * j->unit);
+                for (size_t q = 0; q < t.count; q++) merge(table, sum, part, q, d_pad);
+            }
+            finish(table, &t, sum, d_pad);
         }
-        finish(table, &t, sum, d_pad);
-    }
 }
 
 static void split_worker(void *arg, int index, int count) {

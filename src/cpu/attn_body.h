@@ -174,7 +174,13 @@ static void dot_group(const float *q, size_t n, const float *turned, size_t d_pa
         dot_queries(q, DOT_QUERIES, turned, d_pad, out);
     for (; n >= 4; n -= 4, q += 4 * d_pad, out += 4 * ATTN_CHUNK)
         dot_queries(q, DOT_QUERIES < 4 ? DOT_QUERIES : 4, turned, d_pad, out);
-    for (; n > 0; n--, q += d_pad, out += ATTN_CHUNK) dot_queries(q, 1, turned, d_pad, out);
+    if (VW == 8 && n == 3) { /* one by one each would wait for its own sums */
+        dot_queries(q, 3, turned, d_pad, out);
+    } else if (VW == 8 && n == 2) {
+        dot_queries(q, 2, turned, d_pad, out);
+    } else {
+        for (; n > 0; n--, q += d_pad, out += ATTN_CHUNK) dot_queries(q, 1, turned, d_pad, out);
+    }
 }
 
 /* Visible tokens of a query: [*lo, *hi). */
@@ -281,14 +287,18 @@ static size_t same_span(const struct attn_scratch *s, size_t q, size_t last, siz
                                                                                                             : 1;
 }
 
+#include "cpu/attn_half.h"
+
 static void attn_scores(const struct cpu_attn_tile *t, const struct attn_scratch *s, size_t t0, size_t d_pad) {
     size_t lo = t0 + s->begin[0], hi = t0 + s->end[t->count - 1];
     for (size_t g = 0; g < ATTN_CHUNK; g += ATTN_GROUP) {
         size_t first, last;
         group_queries(s, t->count, g, &first, &last);
         if (first == last) continue;
-        load_group(t, false, t0 + g, lo, hi, s->group, t->a->kv->head_dim, d_pad);
-        turn_group(s->group, d_pad, s->turned);
+        if (!half_turned(t, s, t0 + g, lo, hi, d_pad)) {
+            load_group(t, false, t0 + g, lo, hi, s->group, t->a->kv->head_dim, d_pad);
+            turn_group(s->group, d_pad, s->turned);
+        }
         dot_group(s->q + first * d_pad, last - first, s->turned, d_pad, s->scores + first * ATTN_CHUNK + g);
     }
 }
@@ -343,7 +353,7 @@ static void attn_values(const struct cpu_attn_tile *t, const struct attn_scratch
     for (size_t g = 0; g < ATTN_CHUNK; g += ATTN_GROUP) {
         size_t first, last;
         group_queries(s, t->count, g, &first, &last);
-        if (first == last) continue;
+        if (first == last || half_values(t, s, t0, g, first, last, o, o_stride)) continue;
         load_group(t, true, t0 + g, lo, hi, s->group, cpu_value_dim(t->a->kv), d_pad);
         for (size_t q = first, n; q < last; q += n) {
             size_t b = PL_MAX((size_t)s->begin[q], g) - g, e = PL_MIN((size_t)s->end[q], g + ATTN_GROUP) - g;

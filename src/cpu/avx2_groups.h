@@ -46,9 +46,9 @@ Q8_INLINE void chunk_unpack(const struct q8_instance k, const struct pl_cpu_weig
                 else
                     _mm256_store_si256((__m256i *)(void *)(c->codes + codes_at(k, b) + 64 * j + 4 * h8), v);
             }
-            for (int i = 0; i < 2; i++) {
+            for (int i = 0; i < (cpu_scale_halves(k.scale) ? 2 : 1); i++) {
                 _mm256_store_ps(c->scale[b][i] + h8, s.s[i]);
-                _mm256_store_ps(c->min[b][i] + h8, s.m[i]);
+                if (k.has_min) _mm256_store_ps(c->min[b][i] + h8, s.m[i]);
             }
         }
     }

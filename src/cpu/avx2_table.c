@@ -9,6 +9,10 @@ void avx2_q8_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_a
 void avx2_q8_groups(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
                     size_t y_stride, const float *bias, bool accumulate);
 
+void avx2_fine_inputs(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst);
+void avx2_fine_tile(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                    const float *bias, bool accumulate);
+
 /* Sums of half a block's inputs 4j and 4j+1, and of 4j+2 and 4j+3. */
 static inline void half_sums(__m256i a, __m256i b, int32_t *sum) {
     __m256i s = _mm256_add_epi32(a, b);
@@ -76,6 +80,8 @@ const struct cpu_table cpu_table_avx2 = {.isa = PL_ISA_AVX2,
                                          .quantize = quantize,
                                          .q8_tile = avx2_q8_tile,
                                          .q8_groups = avx2_q8_groups,
+                                         .fine_inputs = avx2_fine_inputs,
+                                         .fine_tile = avx2_fine_tile,
                                          ROW_KERNELS};
 const struct cpu_table cpu_table_avx_vnni = {.isa = PL_ISA_AVX_VNNI,
                                              .group_max = 4,

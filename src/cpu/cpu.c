@@ -138,6 +138,8 @@ static void take_products(struct cpu_table *to, const struct cpu_table *from) {
     to->quantize = from->quantize;
     to->q8_tile = from->q8_tile;
     to->q8_groups = from->q8_groups;
+    to->fine_inputs = from->fine_inputs;
+    to->fine_tile = from->fine_tile;
     to->float_terms = from->float_terms;
     to->float_groups = from->float_groups;
     to->wide_group = from->wide_group;
@@ -218,7 +220,7 @@ static bool sizes_of(size_t rows, size_t in, size_t tokens, struct sizes *s) {
     if (!pl_align_up(in, ACT_BLOCK, &padded) || !pl_mul_size(padded / ACT_BLOCK, ACT_ROW_BYTES, &blocks)) return false;
     if (!pl_mul_size(rows, padded * 6, &s->terms)) return false;
     s->wide = (PL_MIN(rows, (size_t)WIDE_ROWS) + 15) / 16 * (padded / ACT_BLOCK) * 2 * WIDE_BLOCK;
-    rows *= 2;             /* two terms of each, when a product is fine */
+    rows *= 2;             /* two terms of each, or 16 bits, when a product is fine */
     s->groups = rows + 16; /* grouped products may have groups of one row */
     if (!pl_mul_size(rows, blocks + 64, &s->acts) || !pl_add_size(s->acts, 64 * s->groups, &s->acts)) return false;
     if (!pl_mul_size(padded + 256, GROUP_MAX * sizeof(float), &plain)) return false; /* a tile in chunks of 256 */

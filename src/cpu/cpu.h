@@ -101,7 +101,7 @@ struct pl_cpu_matmul {
     float *const *y;
     const size_t *y_stride;
     bool accumulate;
-    bool fine;                 /* where activations are made 8-bit: in two terms, so that about 15 bits of them count */
+    bool fine;                 /* where activations are made 8-bit: of 16 or in two terms, so that about 15 bits count */
     struct pl_cpu_span *spans; /* [count]: the rows of x and y that matrix i is for; NULL: all. Not with fine. */
 };
 void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m);

@@ -191,9 +191,10 @@ struct product {
     struct pl_cpu *c;
     const struct pl_cpu_matmul *m;
     size_t group_count, most_groups, groups_per_pass, rows_per_pass, passes;
-    size_t tiles; /* of all matrices */
-    bool ternary; /* all of them */
-    bool terms;   /* float weights by terms */
+    size_t tiles;          /* of all matrices */
+    bool ternary;          /* all of them */
+    bool terms;            /* float weights by terms */
+    bool words, two_terms; /* a fine one: inputs of 16 bits, or in two terms of 8 */
     size_t term_count, most_terms, terms_per_pass;
 };
 
@@ -265,12 +266,12 @@ static void tile_run(const struct product *p, size_t i, size_t tile, size_t pass
         }
         for (size_t g = pass * p->groups_per_pass; g < last; g++) {
             const struct cpu_act_group *a = &p->c->space.groups[first + g];
-            if (m->fine) {
+            if (p->two_terms) {
                 fine_tile(p, w, i, tile, a, bias);
                 continue;
             }
             float *y = m->y[i] + a->first * m->y_stride[i] + tile * TILE_ROWS;
-            p->c->table->q8_tile(w, tile, a, y, m->y_stride[i], bias, m->accumulate);
+            (p->words ? p->c->table->fine_tile : p->c->table->q8_tile)(w, tile, a, y, m->y_stride[i], bias, m->accumulate);
         }
         if (p->ternary) scale_sums(p, w, i, tile, pass * p->groups_per_pass, last);
         return;
@@ -364,7 +365,7 @@ static void quantize_worker(void *arg, int index, int count) {
     size_t begin, end;
     while (cpu_take(p->c, 1, p->group_count, &begin, &end)) {
         const struct cpu_act_group *g = &p->c->space.groups[begin];
-        if (m->fine) {
+        if (p->two_terms) {
             quantize_fine(p, g, cpu_thread_scratch(p->c, index));
             continue;
         }
@@ -373,7 +374,8 @@ static void quantize_worker(void *arg, int index, int count) {
                               p->c->space.factors + g->first);
             continue;
         }
-        p->c->table->quantize(m->x + g->first * m->x_stride, m->x_stride, g->rows, m->w[0]->in, (unsigned char *)g->data);
+        (p->words ? p->c->table->fine_inputs : p->c->table->quantize)(m->x + g->first * m->x_stride, m->x_stride, g->rows,
+                                                                      m->w[0]->in, (unsigned char *)g->data);
     }
 }
 
@@ -429,8 +431,9 @@ static void plan_span(struct product *p, size_t row_bytes, size_t first, size_t 
 
 static void plan_groups(struct product *p, size_t in) {
     const struct pl_cpu_matmul *m = p->m;
-    size_t row_bytes = (in + ACT_BLOCK - 1) / ACT_BLOCK * ACT_ROW_BYTES, used = 0, most = 0;
-    if (m->spans == NULL) plan_span(p, row_bytes, 0, m->rows * (m->fine ? 2 : 1), &used); /* fine: even, so every group is */
+    size_t row_bytes = (in + ACT_BLOCK - 1) / ACT_BLOCK * (p->words ? (size_t)FINE_ROW_BYTES : ACT_ROW_BYTES), used = 0,
+           most = 0;
+    if (m->spans == NULL) plan_span(p, row_bytes, 0, m->rows * (p->two_terms ? 2 : 1), &used); /* even, so every group is */
     for (size_t i = 0; m->spans != NULL && i < m->count; i++) {
         struct pl_cpu_span *s = &m->spans[i], *before = i > 0 ? s - 1 : NULL;
         bool same = before != NULL && before->first == s->first && before->rows == s->rows;
@@ -441,7 +444,7 @@ static void plan_groups(struct product *p, size_t in) {
     }
     p->most_groups = m->spans != NULL ? most : p->group_count;
     /* 64 rows never need a second pass over the weights, however wide they are. */
-    const size_t least = PASS_ROWS * (m->fine ? 2 : 1) / p->c->table->group_max;
+    const size_t least = PASS_ROWS * (p->two_terms ? 2 : 1) / p->c->table->group_max;
     p->groups_per_pass = PL_MAX(least, PASS_BYTES / (row_bytes * p->c->table->group_max));
 }
 
@@ -484,6 +487,8 @@ void pl_cpu_matmul(struct pl_cpu *c, const struct pl_cpu_matmul *m) {
     size_t in = m->w[0]->in;
     PL_ASSERT(m->rows <= c->max_rows && in <= c->max_in);
     struct product p = {.c = c, .m = m, .ternary = m->w[0]->t.dtype == PL_TERNARY};
+    p.words = m->fine && c->table->fine_tile != NULL;
+    p.two_terms = m->fine && !p.words;
     PL_ASSERT(!p.ternary || (m->bias == NULL && m->spans == NULL && !m->accumulate && !m->fine));
     const bool wide = is_wide(c, m);
     bool q8 = false, floats = false, first = settle(c, m, wide);

@@ -47,6 +47,11 @@ struct cpu_table {
     /* NULL, or n groups at once, y being row 0 of the activations; the same bits as q8_tile for each. */
     void (*q8_groups)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, size_t n, float *y,
                       size_t y_stride, const float *bias, bool accumulate);
+    /* Both NULL, or fine products with inputs of 16 bits (else they take two terms of 8): x of a group put into dst,
+     * FINE_ROW_BYTES for a block of a row; a tile by one group. */
+    void (*fine_inputs)(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst);
+    void (*fine_tile)(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                      const float *bias, bool accumulate);
     /* Both NULL, or f32, f16 and bf16 weights by terms: x of up to 16 rows put into dst, 6 bytes for an input (inputs in
      * blocks of 32); a tile by n groups of them, y being row 0 of the activations. For any number of rows. */
     void (*float_terms)(const float *x, size_t stride, size_t rows, size_t in, unsigned char *dst);

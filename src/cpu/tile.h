@@ -14,6 +14,7 @@
 #include "tensor/tensor.h"
 
 enum { ACT_BLOCK = 32, ACT_ROW_BYTES = 32 + 5 * 4, TILE_ROWS = 16, GROUP_MAX = 16 };
+enum { FINE_ROW_BYTES = ACT_ROW_BYTES + 32 }; /* the same with q of 16 bits */
 
 /* Planes of a block. p = 0..3, h = 0..1, lane byte n = 4r+i:
  *  U4  256 bytes: byte 64p+n = code[4p+i] | code[16+4p+i] << 4

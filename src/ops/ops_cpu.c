@@ -194,7 +194,7 @@ static void pack_later(struct pl_ops *o, void (*when_packed)(void *user, const s
     pl_cpu_pack_later(cpu_of(o)->cpu, LATER_BYTES, when_packed, user);
 }
 
-/* The output product takes its inputs in two terms where products make them 8-bit. */
+/* The output product takes its inputs in two terms, or in 16 bits, where products make them 8-bit. */
 static bool is_fine(const struct cpu_ops *c, const struct cpu_weight *w) {
     bool head = w->base.use == PL_WEIGHT_HEAD || w->base.use == PL_WEIGHT_TIED;
     return head && strstr(pl_cpu_weight_kernel(c->cpu, w->matrix, 1), "xq8/") != NULL;

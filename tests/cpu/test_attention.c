@@ -1,5 +1,5 @@
 /* Rotary embedding, cache append and paged attention of every table against src/ref: head sizes 32..576, groups 1..16,
- * page sizes 16/32/64 with permuted pages, f16, bf16 and f32 caches, windows, soft-caps, several sequences, threads. */
+ * page sizes 6 to 64 with permuted pages, f16, bf16 and f32 caches, windows, soft-caps, several sequences, threads. */
 #include "tests/cpu/support.h"
 
 struct setup {
@@ -256,6 +256,8 @@ static void long_contexts_windows_and_caps(void **state) {
         {32, 1, 40, 16, 0, PL_F32, 0, 1, {{200, 5}}, false, true},
         {128, 2, 4, 64, 512, PL_F16, 0, 3, {{1100, 1}, {130, 1}, {1, 1}}, false, true},
         {64, 3, 1, 16, 1, PL_F16, 0, 1, {{260, 4}}, false, false},
+        {80, 2, 3, 6, 0, PL_F16, 0, 2, {{300, 1}, {11, 2}}, false, false}, /* pages end within groups of tokens */
+        {72, 3, 2, 10, 45, PL_BF16, 0, 1, {{133, 1}}, false, true},
     };
     for (size_t i = 0; i < PL_COUNT_OF(cases); i++) run_setup(&cases[i]);
 }

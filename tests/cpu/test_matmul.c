@@ -22,14 +22,32 @@ static void multiply(struct pl_cpu *c, const struct pl_cpu_weight *w, const floa
     pl_cpu_matmul(c, &m);
 }
 
-/* x as 8-bit kernels see it, in one term or in two, and the most each element was moved by rounding. */
-static float *as_quantised(const float *x, size_t stride, size_t rows, size_t cols, bool fine, float *half_step) {
+/* A row in 16 bits, by one scale for 32 elements. */
+static void as_words(const float *x, size_t cols, float *y, float *half_step) {
+    for (size_t b = 0; b < cols; b += 32) {
+        const size_t end = PL_MIN(cols, b + 32);
+        float top = 0;
+        for (size_t i = b; i < end; i++) top = fmaxf(top, fabsf(x[i]));
+        for (size_t i = b; i < end; i++) {
+            y[i] = top > 0 ? (float)lrintf(x[i] * (32767.0f / top)) * (top / 32767.0f) : 0;
+            half_step[i] = 0.5f * top / 32767.0f;
+        }
+    }
+}
+
+/* x as 8-bit kernels see it, in one term, in two or in 16 bits, and the most each element was moved by rounding. */
+static float *as_quantised(const float *x, size_t stride, size_t rows, size_t cols, bool fine, bool words,
+                           float *half_step) {
     size_t blocks = (cols + 31) / 32;
     float *out = malloc(rows * stride * sizeof *out), *scale = malloc(blocks * sizeof *scale),
           *lost = malloc(cols * sizeof *lost);
     int8_t *q = malloc(blocks * 32);
     for (size_t r = 0; r < rows; r++) {
         float *y = out + r * stride;
+        if (fine && words) {
+            as_words(x + r * stride, cols, y, half_step + r * stride);
+            continue;
+        }
         pl_ref_quantize(x + r * stride, cols, q, scale);
         for (size_t i = 0; i < cols; i++) y[i] = (float)q[i] * scale[i / 32];
         if (fine) {
@@ -52,7 +70,9 @@ struct shape {
 static void codes_extreme(const struct pl_tensor *t, unsigned char code) {
     static const struct {
         size_t at, bytes;
-    } codes[] = {[PL_Q4_0] = {2, 16}, [PL_Q5_0] = {2, 20}, [PL_Q3_K] = {0, 96}, [PL_Q6_K] = {0, 192}, [PL_MXFP4] = {1, 16}};
+    } codes[] = {[PL_Q4_0] = {2, 16}, [PL_Q5_0] = {2, 20},  [PL_Q8_0] = {2, 32},
+                 [PL_Q3_K] = {0, 96}, [PL_Q6_K] = {0, 192}, [PL_MXFP4] = {1, 16}};
+    if (t->dtype == PL_Q8_0) code ^= 0x80; /* has a sign: -128 and 127 */
     const size_t each = pl_dtype_info(t->dtype)->block_bytes;
     for (size_t at = 0; at < t->bytes; at += each)
         memset((unsigned char *)(uintptr_t)t->data + at + codes[t->dtype].at, code, codes[t->dtype].bytes);
@@ -83,7 +103,7 @@ static void check_product(struct pl_cpu *c, const struct weight_case *wc, struct
     bool q8 = is_q8(c, w);
     float *half = malloc(s.rows * xs * sizeof *half), *unused = malloc(s.rows * ys * sizeof *unused);
     double *moved = malloc(s.rows * s.out * sizeof *moved);
-    float *xq = as_quantised(x, xs, s.rows, s.in, s.fine, half);
+    float *xq = as_quantised(x, xs, s.rows, s.in, s.fine, c->table->fine_tile != NULL, half);
     multiply(c, w, with_bias ? bias : NULL, x, xs, s.rows, accumulate, s.fine, y.x, ys);
     assert_int_equal(pl_ref_matmul(&unrounded, with_bias ? bias : NULL, x, xs, s.rows, accumulate, want.x, ys, mag, row),
                      PL_OK);
@@ -130,23 +150,26 @@ static void every_type_every_row_count(void **state) {
     }
 }
 
-/* Sums of products in 16 bits, and what an offset adds to them, hold the largest codes and inputs. */
+/* Sums of products in 16 bits, or in 32 of fine ones, and what an offset adds to them, hold the largest codes and inputs. */
 static void largest_codes_and_inputs(void **state) {
     (void)state;
-    static const enum pl_dtype types[] = {PL_Q4_0, PL_Q5_0, PL_Q3_K, PL_Q6_K, PL_MXFP4};
+    static const enum pl_dtype types[] = {PL_Q4_0, PL_Q5_0, PL_Q8_0, PL_Q3_K, PL_Q6_K, PL_MXFP4};
     FOR_EACH_ISA(isa) {
         struct pl_cpu *c = cpu_make(isa, 2);
         for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
             const struct weight_case wc = {types[k], 0, 0, 0};
             for (size_t rows = 1; rows <= 12; rows++)
-                check_product(c, &wc, (struct shape){.out = 24, .in = 512, .rows = rows, .extreme = true}, false, false);
+                for (int fine = 0; fine < 2; fine++) {
+                    const struct shape s = {.out = 24, .in = 512, .rows = rows, .fine = fine != 0, .extreme = true};
+                    check_product(c, &wc, s, false, false);
+                }
         }
         pl_cpu_destroy(c);
     }
 }
 
-/* Two 8-bit terms: exactly their sum, so a hundred times nearer to the product of what was given. Tables without 8-bit
- * products take no notice. */
+/* Two 8-bit terms: exactly their sum, so a hundred times nearer to the product of what was given; or words. Tables without
+ * 8-bit products take no notice. */
 static void fine_products(void **state) {
     (void)state;
     FOR_EACH_ISA(isa) {

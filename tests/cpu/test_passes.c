@@ -22,6 +22,11 @@ static void watch_groups(const struct pl_cpu_weight *w, size_t tile, const struc
     meet(tile);
     watched->q8_groups(w, tile, g, n, y, y_stride, bias, accumulate);
 }
+static void watch_fine(const struct pl_cpu_weight *w, size_t tile, const struct cpu_act_group *g, float *y, size_t y_stride,
+                       const float *bias, bool accumulate) {
+    meet(tile);
+    watched->fine_tile(w, tile, g, y, y_stride, bias, accumulate);
+}
 static void watch_float(const struct pl_cpu_matmul *m, size_t i, size_t tile, size_t begin, size_t end, void *scratch) {
     meet(tile);
     watched->float_tile(m, i, tile, begin, end, scratch);
@@ -38,6 +43,7 @@ static void watch(struct pl_cpu *c) {
     t = *c->table;
     if (t.q8_tile != NULL) t.q8_tile = watch_tile;
     if (t.q8_groups != NULL) t.q8_groups = watch_groups;
+    if (t.fine_tile != NULL) t.fine_tile = watch_fine;
     if (t.float_tile != NULL) t.float_tile = watch_float;
     if (t.float_groups != NULL) t.float_groups = watch_float_groups;
     c->table = &t;
