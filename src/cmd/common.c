@@ -108,6 +108,9 @@ static enum pl_status check_values(const struct plumb_engine_options *e, struct 
     static const char *const layouts[] = {"auto", "paged", "dense", NULL};
     static const char *const forms[] = {"auto", "v1", "v2", "cascade", "gather", NULL};
     PL_TRY(check_name("--isa", e->isa, isas, err));
+    if (e->backend != NULL && strcmp(e->backend, "metal") == 0)
+        PL_FAIL(err, PL_USAGE,
+                "--backend metal: plumb's kernels have no port to Metal; there are auto, cpu, cuda, rocm, opencl");
     PL_TRY(check_name("--backend", e->backend, backends, err));
     PL_TRY(check_name("--kv-dtype", e->kv_dtype, kv_dtypes, err));
     PL_TRY(check_name("--jit-cache", e->jit_cache, jit_caches, err));

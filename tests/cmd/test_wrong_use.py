@@ -55,6 +55,7 @@ def options_that_would_do_nothing_are_refused():
 
 @case
 def inspect_heeds_the_options_of_kernels():
+    assert "no port to Metal; there are auto, cpu," in said("generate", "-m", MODEL, "-p", "a", "--backend", "metal")
     for option, value in (("--kv-dtype", "f9"), ("--backend", "abacus"), ("--page-tokens", 3), ("--isa", "mmx"), ("--kv", "x")):
         assert f": {option} is '{value}' but" in said("inspect", MODEL, option, value).replace("is 3", "is '3'")
     assert "no operation 'x'" in said("inspect", MODEL, "--force-kernel", "x=y")

@@ -1,5 +1,8 @@
 /* Compile gates: every kernel for NVIDIA and AMD targets, on machines with the compilers and without the devices.
  *
+ * PLUMB_TEST_GATES  a folder: there each kernel's source and what came of it are left, TARGET.N.cu and TARGET.N.bin, for
+ *                   tools/kernel_resources.py
+ *
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees; the host code they go
  * through is sanitized in tests/device, tests/jit and tests/model)
  * test-timeout: 1200 */
@@ -10,6 +13,7 @@
 #include <cmocka.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/pool.h"
@@ -39,13 +43,24 @@ static void compile(struct gate *g, const struct pl_jit_spec *s) {
     g->specs[g->count++] = *s;
 }
 
-static enum pl_status compile_one(const struct gate *g, const struct pl_jit_spec *s, struct pl_err *e) {
+static void leave(const struct gate *g, size_t index, const char *end, const void *data, size_t bytes) {
+    const char *folder = getenv("PLUMB_TEST_GATES");
+    char path[512];
+    if (folder == NULL) return;
+    snprintf(path, sizeof path, "%s/%s.%zu.%s", folder, g->target, index, end);
+    FILE *f = fopen(path, "wb");
+    if (f == NULL || fwrite(data, 1, bytes, f) != bytes || fclose(f) != 0) fprintf(stderr, "# %s was not written\n", path);
+}
+
+static enum pl_status compile_one(const struct gate *g, size_t index, struct pl_err *e) {
+    const struct pl_jit_spec *s = &g->specs[index];
     struct pl_buf text = {0}, image = {0}, log = {0};
     enum pl_status st = pl_jit_source(s, &text, e);
     struct pl_device_source src = {.name = s->file, .text = pl_buf_cstr(&text)};
     pl_jit_compile_options(g->kind, &src);
     if (st == PL_OK) st = pl_device_compile(NULL, g->kind, g->target, &src, &image, &log, e);
     if (st == PL_OK && image.len <= 100) st = PL_INTERNAL;
+    if (st == PL_OK) leave(g, index, "cu", text.data, text.len), leave(g, index, "bin", image.data, image.len);
     pl_buf_deinit(&text);
     pl_buf_deinit(&image);
     pl_buf_deinit(&log);
@@ -55,7 +70,7 @@ static void compile_worker(void *arg, int index, int count) {
     struct gate *g = arg;
     (void)index;
     (void)count;
-    for (size_t i; (i = atomic_fetch_add(&g->next, 1)) < g->count;) g->status[i] = compile_one(g, &g->specs[i], &g->errs[i]);
+    for (size_t i; (i = atomic_fetch_add(&g->next, 1)) < g->count;) g->status[i] = compile_one(g, i, &g->errs[i]);
 }
 
 static struct pl_jit_spec spec(const char *file, const char *entry, uint32_t group) {
