@@ -142,7 +142,7 @@ def counters(port):
     found = {}
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as r:
-            for line in r.read().decode().splitlines():
+            for line in r.read().decode().split("\n"):
                 name, _, value = line.rpartition(" ")
                 if name.startswith("plumb_") and name[6:].split("{")[0] in COUNTED:
                     found[name[6:]] = float(value)

@@ -84,7 +84,7 @@ def discover(args):
 def read_tap(text):
     """Cases and the number planned (None: no plan). Several plans add up: cmocka prints one per group."""
     cases, planned, notes, since = [], None, [], ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         plan = PLAN.match(line)
         if plan:
             planned = (planned or 0) + int(plan.group(1))

@@ -230,7 +230,7 @@ def post_raw(path, body):
 
 
 def post_events(path, body):
-    return [json.loads(line[6:]) for line in post_raw(path, {**body, "stream": True}).splitlines() if line.startswith("data: ") and line != "data: [DONE]"]
+    return [json.loads(line[6:]) for line in post_raw(path, {**body, "stream": True}).split("\n") if line.startswith("data: ") and line != "data: [DONE]"]
 
 
 @tap.case
