@@ -106,10 +106,12 @@ static void every_byte_string_is_valid_json(void **state) {
 /* Clients that read events with a Unicode-aware split into lines must not find one inside a string. */
 static void no_string_holds_an_end_of_line(void **state) {
     (void)state;
-    const char text[] = "a\xC2\x85\xC2\xA0" "b\xE2\x80\xA7\xE2\x80\xA8\xE2\x80\xA9\xE2\x80\xAA\x0B\x0C\x1C\x1Dz\xE2\x80";
+    const char text[] = "a\xC2\x85\xC2\xA0"
+                        "b\xE2\x80\xA7\xE2\x80\xA8\xE2\x80\xA9\xE2\x80\xAA\x0B\x0C\x1C\x1Dz\xE2\x80";
     struct pl_buf b = {0};
     pl_json_add_string(&b, text, sizeof text - 1);
-    const char want[] = "\"a\\u0085\xC2\xA0" "b\xE2\x80\xA7\\u2028\\u2029\xE2\x80\xAA\\u000b\\u000c\\u001c\\u001dz\xEF\xBF\xBD\xEF\xBF\xBD\"";
+    const char want[] = "\"a\\u0085\xC2\xA0"
+                        "b\xE2\x80\xA7\\u2028\\u2029\xE2\x80\xAA\\u000b\\u000c\\u001c\\u001dz\xEF\xBF\xBD\xEF\xBF\xBD\"";
     assert_int_equal(b.len, sizeof want - 1);
     assert_memory_equal(b.data, want, b.len);
     pl_buf_deinit(&b);
