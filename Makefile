@@ -56,7 +56,7 @@ isa_plain = $(if $(filter fuzz,$(VARIANT)),$(if $(filter avx2% avx512%,$(notdir 
 
 # --- Sources ---------------------------------------------------------------------------------------------------------
 SRCS      := $(sort $(wildcard src/*/*.c src/*/*/*.c))
-ARCH      := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ARCH      := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 SRCS      := $(filter-out $(if $(filter x86_64,$(ARCH)),,src/cpu/avx%) $(if $(filter aarch64,$(ARCH)),,src/cpu/neon%),$(SRCS))
 ifeq ($(filter microhttpd,$(PL_FEATURE_NAMES)),)
 SRCS      := $(filter-out src/serve/% src/cmd/cmd_serve.c,$(SRCS))
