@@ -198,6 +198,7 @@ static json_t *result_json(struct bench *b) {
                   (json_int_t)b->depth, "repeats", (json_int_t)b->repeats);
     if (o == NULL) return NULL;
     json_object_set_new(o, "load_s", json_real(b->load_s));
+    json_object_set_new(o, "start", pl_engine_start_json(b->engine));
     json_object_set_new(o, "file_bytes", json_integer((json_int_t)pl_file_bytes(b->engine->file)));
     json_object_set_new(o, "prefill_tok_s", json_real(b->prompt > 0 ? median(b->prefill, b->repeats) : 0.0));
     json_object_set_new(o, "prefill_tok_s_all", all(b->prefill, b->prompt > 0 ? b->repeats : 0));
@@ -217,7 +218,9 @@ static void print_text(struct bench *b) {
     double decode = median(b->decode, b->repeats), rate = decode * b->bytes_per_token;
     pl_out_printf("model    %s (%s), %s KV, %s\n", b->engine->model_path, pl_arch_name(b->engine->config.arch),
                   pl_kv_type_name(b->engine->kv_shape.dtype), pl_ops_describe(b->engine->ops));
-    pl_out_printf("loaded   %10.2f s      (%.2f GB)\n", b->load_s, (double)pl_file_bytes(b->engine->file) / 1e9);
+    char start[PL_ENGINE_START_TEXT];
+    pl_engine_start_text(b->engine, start);
+    pl_out_printf("start    %s\n", start);
     if (b->prompt > 0)
         pl_out_printf("prefill  %10.1f tok/s  (%u token%s, median of %u)\n", median(b->prefill, b->repeats), b->prompt,
                       pl_cmd_s(b->prompt), b->repeats);
@@ -269,10 +272,10 @@ static enum pl_status work_parallel(struct bench *b, struct pl_err *err) {
                             "steps_ahead", (json_int_t)p.steps_ahead, "steps_late", (json_int_t)p.steps_late, "kernels_made",
                             made_json(made), "kernels_made_within", made_json(p.within), "kernels", p.kernels));
     }
-    json_t *o =
-        json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:o}", "model", b->engine->model_path, "backend",
-                  pl_ops_describe(b->engine->ops), "build_id", plumb_build_id(), "threads", b->threads, "prompt_tokens",
-                  (json_int_t)b->prompt, "generated_tokens", (json_int_t)b->generate, "parallel", rows);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:i, s:I, s:I, s:o}", "model", b->engine->model_path, "backend",
+                          pl_ops_describe(b->engine->ops), "build_id", plumb_build_id(), "start",
+                          pl_engine_start_json(b->engine), "threads", b->threads, "prompt_tokens", (json_int_t)b->prompt,
+                          "generated_tokens", (json_int_t)b->generate, "parallel", rows);
     if (b->json) return pl_cmd_print_json(o, err);
     json_decref(o);
     return PL_OK;

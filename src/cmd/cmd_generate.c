@@ -23,6 +23,7 @@ struct generate {
     struct pl_buf prompt_text, text;
     json_t *tokens; /* with logprobs */
     uint64_t prompt_ns, decode_ns;
+    uint64_t began_ns, first_ns; /* before the model was opened; its first token */
     uint32_t generated;
     enum plumb_finish finish;
     bool out_of_memory;
@@ -40,6 +41,7 @@ static json_t *top_json(const uint32_t *ids, const double *logprobs, size_t coun
 static bool on_token(void *user, uint32_t id, const char *text, size_t len, double logprob, const uint32_t *top_ids,
                      const double *top_logprobs, size_t top_count) {
     struct generate *g = user;
+    if (g->first_ns == 0) g->first_ns = pl_clock_ns();
     if (!g->ids_only && !g->json) {
         pl_out_text_begin();
         pl_out_write(text, len);
@@ -122,6 +124,17 @@ static json_t *ids_json(const struct pl_ids *ids) {
     return list;
 }
 
+/* From before the model was opened; 0: there was none. */
+static double first_token_s(const struct generate *g) {
+    return g->first_ns == 0 ? 0.0 : (double)(g->first_ns - g->began_ns) * 1e-9;
+}
+
+static void print_start(const struct generate *g) {
+    char start[PL_ENGINE_START_TEXT];
+    pl_engine_start_text(g->engine, start);
+    fprintf(stderr, "plumb: start %s; first token after %.2f s\n", start, first_token_s(g));
+}
+
 static json_t *result_json(struct generate *g) {
     json_t *o = json_pack("{s:s%, s:o, s:s, s:I, s:I}", "text", pl_buf_cstr(&g->text), g->text.len, "ids", ids_json(&g->ids),
                           "finish_reason", finish_names[g->finish], "prompt_tokens", (json_int_t)g->prompt_ids.len,
@@ -130,9 +143,11 @@ static json_t *result_json(struct generate *g) {
     json_object_set_new(o, "seed", json_integer((json_int_t)g->sampling.s.seed));
     if (g->tokens != NULL) json_object_set(o, "logprobs", g->tokens);
     json_object_set_new(o, "timings",
-                        json_pack("{s:f, s:f, s:f, s:f}", "prompt_ms", (double)g->prompt_ns / 1e6, "prompt_tok_s",
+                        json_pack("{s:f, s:f, s:f, s:f, s:f}", "prompt_ms", (double)g->prompt_ns / 1e6, "prompt_tok_s",
                                   per_second(g->prompt_ids.len, g->prompt_ns), "decode_ms", (double)g->decode_ns / 1e6,
-                                  "decode_tok_s", per_second(g->generated, g->decode_ns)));
+                                  "decode_tok_s", per_second(g->generated, g->decode_ns), "first_token_ms",
+                                  first_token_s(g) * 1e3));
+    json_object_set_new(o, "start", pl_engine_start_json(g->engine));
     json_object_set_new(o, "backend", json_string(pl_ops_describe(g->engine->ops)));
     json_object_set_new(o, "fingerprint", pl_engine_fingerprint_json(g->engine));
     json_object_set_new(o, "kernels", pl_engine_witness(g->engine));
@@ -146,6 +161,7 @@ static void print_stats(struct generate *g) {
     fprintf(stderr, "plumb: prompt %zu token%s, %.1f tok/s; generated %u token%s, %.1f tok/s; stopped by %s\n",
             g->prompt_ids.len, pl_cmd_s(g->prompt_ids.len), per_second(g->prompt_ids.len, g->prompt_ns), g->generated,
             pl_cmd_s(g->generated), per_second(g->generated, g->decode_ns), finish_names[g->finish]);
+    if (g->verbose) print_start(g);
     if (g->verbose) pl_cmd_print_kernels(g->engine);
 }
 
@@ -179,6 +195,7 @@ static int run(struct generate *g) {
     if (s == PL_OK) s = pl_cmd_read_text(g->prompt, g->file, &g->prompt_text, &err); /* before minutes of loading */
     if (s == PL_OK) {
         pl_sampling_opts_seed(&g->sampling);
+        g->began_ns = pl_clock_ns();
         g->engine = pl_cmd_open_engine("generate", &g->model, &code);
         if (g->engine == NULL) return code;
         s = generate(g, &err);

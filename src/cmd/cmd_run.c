@@ -71,7 +71,11 @@ static void print_stats(struct run *r) {
     fprintf(stderr, "plumb: prompt %u token%s (%u reused), %.1f tok/s; answer %u token%s, %.1f tok/s%s\n", c->prompt_tokens,
             pl_cmd_s(c->prompt_tokens), c->reused_tokens, per_second(c->prompt_tokens - c->reused_tokens, c->prompt_ns),
             c->generated, pl_cmd_s(c->generated), per_second(c->generated, c->decode_ns), why);
-    if (r->verbose) pl_cmd_print_kernels(r->engine);
+    if (!r->verbose) return;
+    char start[PL_ENGINE_START_TEXT];
+    pl_engine_start_text(r->engine, start);
+    fprintf(stderr, "plumb: start %s\n", start);
+    pl_cmd_print_kernels(r->engine);
 }
 
 static enum pl_status ask(struct run *r, const char *text, size_t len, struct pl_err *err) {

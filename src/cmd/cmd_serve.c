@@ -315,6 +315,9 @@ static int serve(struct serve *s) {
                     (double)pl_kv_shape_bytes(kv) * 1e-6);
         else
             fprintf(stderr, "recurrent state %.1f MB)\n", (double)pl_kv_shape_bytes(kv) * 1e-6);
+        char start[PL_ENGINE_START_TEXT];
+        pl_engine_start_text(e, start);
+        fprintf(stderr, "plumb serve: the model was opened in %s\n", start);
         failed = wait_for_end(s, server, &set);
         if (failed) pl_server_drain(server, 2000); /* the failed requests get their answers */
         if (failed && s->failure == ON_FAILURE_RESTART) fd = pl_server_take_socket(server);

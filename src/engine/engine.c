@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -193,7 +194,14 @@ static void announce_pages(const struct plumb_engine *e) {
                pl_kv_windowed_layers(s), s->layers, e->config.window, s->window_page_count);
 }
 
-static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
+/* The time since *mark, which moves here. */
+static uint64_t lap(uint64_t *mark) {
+    uint64_t before = *mark;
+    *mark = pl_clock_ns();
+    return *mark - before;
+}
+
+static enum pl_status load(struct plumb_engine *e, uint64_t *mark, struct pl_err *err) {
     struct pl_model_options mo = {.max_context = e->context,
                                   .max_rows = e->batch_rows,
                                   .max_logits = e->logit_rows,
@@ -202,6 +210,7 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
                                   .config = &e->config};
     pl_file_will_need(e->file);
     PL_TRY(pl_model_create(e->file, e->ops, &mo, &e->model, err));
+    e->start.weights = lap(mark);
     PL_TRY(pl_ops_kv_create(e->ops, &e->kv_shape, &e->kv, err));
     announce_state(e);
     if (e->kv_shape.layers > 0) announce_pages(e);
@@ -210,7 +219,9 @@ static enum pl_status load(struct plumb_engine *e, struct pl_err *err) {
                pl_kv_type_name(e->kv_shape.dtype));
     announce_sparse(e);
     PL_TRY(allocate_step(e, err));
+    e->start.memory = lap(mark);
     PL_TRY(plan_kernels(e, err));
+    e->start.kernels = lap(mark);
     return pl_file_check_unchanged(e->file, err);
 }
 
@@ -239,10 +250,13 @@ static enum pl_status create(const struct plumb_engine_options *opt, bool loaded
                              struct pl_err *err) {
     struct plumb_engine *e = pl_calloc(1, sizeof *e);
     if (e == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for an engine");
+    uint64_t mark = pl_clock_ns();
     enum pl_status s = open_model(e, opt, err);
     if (s == PL_OK && loaded) s = pl_engine_check_budget(e, err);
+    e->start.file = lap(&mark);
     if (s == PL_OK && loaded) s = open_ops(e, err);
-    if (s == PL_OK && loaded) s = load(e, err);
+    e->start.backend = lap(&mark);
+    if (s == PL_OK && loaded) s = load(e, &mark, err);
     if (s == PL_OK) {
         e->opt.kv_dtype = pl_kv_type_name(e->kv_shape.dtype); /* the caller's strings may go away now */
         e->opt.backend = NULL;

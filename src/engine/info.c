@@ -1,4 +1,5 @@
 /* info - what an engine is and what it ran, as JSON. */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/engine.h"
@@ -35,6 +36,29 @@ static json_t *pages_json(const struct plumb_engine *e) {
     return o;
 }
 
+static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
+static uint64_t start_ns(const struct pl_engine_start *s) {
+    return s->file + s->backend + s->weights + s->memory + s->kernels;
+}
+static double weights_gb_s(const struct plumb_engine *e) {
+    return e->start.weights == 0 ? 0.0 : (double)pl_file_bytes(e->file) / (double)e->start.weights;
+}
+
+json_t *pl_engine_start_json(const struct plumb_engine *e) {
+    const struct pl_engine_start *s = &e->start;
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_s", seconds(start_ns(s)), "file_s", seconds(s->file),
+                     "backend_s", seconds(s->backend), "weights_s", seconds(s->weights), "weights_gb_s", weights_gb_s(e),
+                     "memory_s", seconds(s->memory), "kernels_s", seconds(s->kernels));
+}
+
+void pl_engine_start_text(const struct plumb_engine *e, char out[PL_ENGINE_START_TEXT]) {
+    const struct pl_engine_start *s = &e->start;
+    snprintf(out, PL_ENGINE_START_TEXT,
+             "%.2f s: file %.2f, backend %.2f, weights %.2f (%.2f GB, %.1f GB/s), memory %.2f, kernels %.2f",
+             seconds(start_ns(s)), seconds(s->file), seconds(s->backend), seconds(s->weights),
+             (double)pl_file_bytes(e->file) * 1e-9, weights_gb_s(e), seconds(s->memory), seconds(s->kernels));
+}
+
 json_t *pl_engine_info(struct plumb_engine *e) {
     json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:o, s:o, s:o}", "model", e->model_path,
                           "architecture", pl_arch_name(e->config.arch), "fingerprint", pl_file_fingerprint(e->file),
@@ -45,7 +69,7 @@ json_t *pl_engine_info(struct plumb_engine *e) {
     if (o == NULL || e->ops == NULL) return o;
     json_t *kernels = pl_engine_witness(e);
     if (json_object_set_new(o, "backend", json_string(pl_ops_describe(e->ops))) == 0 &&
-        json_object_set_new(o, "kernels", kernels) == 0)
+        json_object_set_new(o, "kernels", kernels) == 0 && json_object_set_new(o, "start", pl_engine_start_json(e)) == 0)
         return o;
     json_decref(o);
     return NULL;

@@ -214,6 +214,9 @@ def bench_gives_a_receipt():
     assert out["bytes_per_token"] > 50000 and out["read_ceiling_gb_s"] > 0 and out["backend"].startswith("cpu")
     decode = [k for k in out["kernels"] if k["stage"] == "decode" and k["op"] == "attention"]
     assert sum(k["launches"] for k in decode) == 2 * 8
+    start = out["start"]
+    parts = [start.pop(k) for k in ("file_s", "backend_s", "weights_s", "memory_s", "kernels_s")]
+    assert min(parts) >= 0 < start["weights_gb_s"] and abs(sum(parts) - start["total_s"]) < 1e-9 < out["load_s"] - start["total_s"], out
     assert b"tok/s" in run("bench", "-m", GOLDEN, "-p", 0, "-n", 4, "-r", 1, "-d", 20, check=0).stdout
     run("bench", "-m", GOLDEN, "-p", 0, "-n", 0, check=64)
     assert b"128" in run("bench", "-m", GOLDEN, "-p", 500, "-n", 1, check=1).stderr

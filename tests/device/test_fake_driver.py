@@ -237,11 +237,12 @@ def kernels_compile_together_with_a_line_that_moves():
 @case
 def a_warm_start_compiles_nothing():
     log = path("again")
-    e = cold("warm", FAKE_NVRTC_LOG=log)
-    generate(e, check=0)
+    e = cold("warm", FAKE_NVRTC_LOG=log, FAKE_NVRTC_MS="300")
+    start = json.loads(generate(e, "--json", check=0).stdout)["start"]
     before = os.path.getsize(log)
     generate(e, check=0)
     assert before > 0 and os.path.getsize(log) == before
+    assert start["kernels_s"] >= 0.3, start  # a compiler that takes 0.3 s shows in the part that kernels took
 
 
 @case
