@@ -142,6 +142,13 @@ static json_t *kind_json(enum pl_device_kind kind, const struct wish *w, bool pr
     return row;
 }
 
+/* The backend that has no port at all, told as such and not left out. */
+static json_t *metal_json(bool print) {
+    const char *name = pl_backend_name(PL_BACKEND_METAL), *why = "no port: plumb has no Metal kernels";
+    if (print) pl_out_printf("%-7s -  %s\n", name, why);
+    return json_pack("{s:s, s:[], s:s}", "kind", name, "devices", "missing", why);
+}
+
 int pl_cmd_devices(int argc, char **argv) {
     bool json = false;
     struct wish w = {.limit_s = 60};
@@ -167,6 +174,10 @@ int pl_cmd_devices(int argc, char **argv) {
         if (!kind_wanted(&w, (enum pl_device_kind)k)) continue;
         any = true;
         json_array_append_new(kinds, kind_json((enum pl_device_kind)k, &w, !json));
+    }
+    if (w.only == NULL || strcmp(w.only, pl_backend_name(PL_BACKEND_METAL)) == 0) {
+        any = true;
+        json_array_append_new(kinds, metal_json(!json));
     }
     char *text = json && any ? json_dumps(kinds, JSON_INDENT(2)) : NULL;
     if (text != NULL) pl_out_printf("%s\n", text);

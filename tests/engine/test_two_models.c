@@ -1,6 +1,7 @@
 /* Two models of one vocabulary and different weight types, open on one device in one process and decoding in turn: each
  * gives, bit for bit, what it gives alone without any kernel cache. A cache that took one's kernels for the other's would
- * give plausible nonsense.
+ * give plausible nonsense. They draw in turn as well. A model's logits are f32 whatever its weights are; that rows of f32,
+ * f16 and bf16 are told apart is shown by tests/kernels/test_draw (types_in_turn).
  *
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees)
  * test-timeout: 600 */
@@ -31,6 +32,7 @@ struct run {
     struct plumb_session *s;
     uint32_t next;
     float *logits; /* [STEPS, V] */
+    uint32_t drawn[STEPS];
 };
 
 static const char *device(void) {
@@ -66,6 +68,25 @@ static void step(struct run *r, uint32_t i) {
         if (r->s->logits[t] > r->s->logits[r->next]) r->next = t;
 }
 
+static bool keep(void *user, uint32_t id, const char *text, size_t len, double logprob, const uint32_t *top_ids,
+                 const double *top_logprobs, size_t top_count) {
+    (void)text, (void)len, (void)logprob, (void)top_ids, (void)top_logprobs, (void)top_count;
+    if (id != UINT32_MAX) *(uint32_t *)user = id;
+    return true;
+}
+/* One token more by chance, chosen on the device. */
+static void draw(struct run *r, uint32_t i, uint64_t seed) {
+    struct plumb_generate_options opt = {
+        .size = sizeof opt, .max_tokens = 1, .ignore_eos = true, .on_token = keep, .user = &r->drawn[i]};
+    plumb_sampling_default(&opt.sampling);
+    opt.sampling.temperature = 1.5f, opt.sampling.top_k = 0, opt.sampling.top_p = 0.98f, opt.sampling.seed = seed;
+    uint32_t generated = 0;
+    enum plumb_finish finish;
+    enum pl_status st = pl_session_generate(r->s, &opt, &generated, &finish, &err);
+    if (st != PL_OK) fail_msg("%s", err.text);
+    assert_int_equal(generated, 1);
+}
+
 static void in_turn(void **state) {
     (void)state;
     const char *backend = device();
@@ -75,6 +96,7 @@ static void in_turn(void **state) {
         for (int m = 0; m < 2; m++) {
             open_run(&alone[m], paths[p][m], backend, "off");
             for (uint32_t i = 0; i < STEPS; i++) step(&alone[m], i);
+            for (uint32_t i = 0; i < STEPS; i++) draw(&alone[m], i, m + 7);
             close_run(&alone[m]);
         }
         for (int m = 0; m < 2; m++) open_run(&both[m], paths[p][m], backend, "on");
@@ -83,11 +105,16 @@ static void in_turn(void **state) {
         for (uint32_t i = 0; i < STEPS; i++) {
             for (uint32_t m = 0; m < 2; m++) step(&both[(m + i) % 2], i);
         }
+        for (uint32_t i = 0; i < STEPS; i++) {
+            for (uint32_t m = 0; m < 2; m++) draw(&both[(m + i) % 2], i, (m + i) % 2 + 7);
+        }
         for (int m = 0; m < 2; m++) {
             assert_memory_equal(both[m].logits, alone[m].logits, bytes);
             assert_int_equal(both[m].next, alone[m].next);
+            assert_memory_equal(both[m].drawn, alone[m].drawn, sizeof both[m].drawn);
         }
         assert_memory_not_equal(alone[0].logits, alone[1].logits, bytes); /* the two are told apart at all */
+        assert_memory_not_equal(alone[0].drawn, alone[1].drawn, sizeof alone[0].drawn);
         for (int m = 0; m < 2; m++) close_run(&both[m]);
         for (int m = 0; m < 2; m++) test_free(alone[m].logits), test_free(both[m].logits);
     }

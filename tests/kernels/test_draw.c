@@ -123,6 +123,32 @@ static void equal_tokens(void) {
     pl_draw_release(&ks, &room);
 }
 
+/* Rows of one width in f32, f16, bf16 and f32 again, one cache for all of them; how many tokens are not the host's. */
+static uint32_t wrong_in_turn(const enum pl_dtype *order, size_t count) {
+    enum { COLS = 1000, ROWS = 8 };
+    uint32_t wrong = 0;
+    for (size_t t = 0; t < count; t++) {
+        float *x = kit_random(ROWS * COLS, 8);
+        struct pl_draw how[ROWS];
+        for (uint32_t r = 0; r < ROWS; r++) how[r] = (struct pl_draw){0.7f, r % 2 ? 40 : 0, 0.95f, 0, 40 + r, 2};
+        CHECK(pl_kernel_draw(&ks, order[t], &draw, &err));
+        uint32_t *got = run(x, ROWS, COLS, order[t], how, true, PL_DRAW_LIST);
+        for (uint32_t r = 0; r < ROWS; r++) wrong += got[r] != on_host(x + r * COLS, COLS, &how[r]);
+        free(got), free(x);
+    }
+    pl_draw_release(&ks, &room);
+    return wrong;
+}
+/* A cache whose key lacks the type gives f16's kernels to f32 (that way round nothing is read past the rows). */
+static void types_in_turn(void) {
+    static const enum pl_dtype order[] = {PL_F32, PL_F16, PL_BF16, PL_F32}, narrow_first[] = {PL_F16, PL_F32};
+    assert_int_equal(wrong_in_turn(order, PL_COUNT_OF(order)), 0);
+    pl_jit_test_weaken(ks.jit, PL_JIT_FIELD_VALUES);
+    uint32_t wrong = wrong_in_turn(narrow_first, PL_COUNT_OF(narrow_first));
+    pl_jit_test_weaken(ks.jit, PL_JIT_FIELD_COUNT);
+    assert_in_range(wrong, 5, 8);
+}
+
 static void rows_without_a_token(void) {
     enum { COLS = 700, ROWS = 5 };
     CHECK(pl_kernel_draw(&ks, PL_F32, &draw, &err));
@@ -236,6 +262,10 @@ static void test_equal_tokens(void **state) {
     (void)state;
     kit_each(equal_tokens);
 }
+static void test_types_in_turn(void **state) {
+    (void)state;
+    kit_each(types_in_turn);
+}
 static void test_rows_without_a_token(void **state) {
     (void)state;
     kit_each(rows_without_a_token);
@@ -259,8 +289,12 @@ static void test_frequencies(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_tokens), cmocka_unit_test(test_rows_without_a_token),
-                                 cmocka_unit_test(test_masked_rows),  cmocka_unit_test(test_other_filters_are_seen),
-                                 cmocka_unit_test(test_far_apart),    cmocka_unit_test(test_frequencies)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_tokens),
+                                 cmocka_unit_test(test_types_in_turn),
+                                 cmocka_unit_test(test_rows_without_a_token),
+                                 cmocka_unit_test(test_masked_rows),
+                                 cmocka_unit_test(test_other_filters_are_seen),
+                                 cmocka_unit_test(test_far_apart),
+                                 cmocka_unit_test(test_frequencies)};
     return TEST_RUN("draw kernels", tests);
 }
