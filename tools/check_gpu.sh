@@ -100,7 +100,8 @@ if ! grep -qE '^cuda +[0-9]' "$W/devices"; then
 fi
 CL=$(awk '$1 == "opencl" && /NVIDIA/ { print $2; exit }' "$W/devices")
 KERNELS=$(cd "$B/tests" && find kernels -name 'test_*' -type f -perm -u+x ! -name '*.*' ! -name test_gates | sort)
-OTHERS="device/test_device jit/test_jit ops/test_witness model/test_attention model/test_device_faults"
+OTHERS="device/test_device jit/test_jit ops/test_witness model/test_attention model/test_device_faults
+engine/test_two_models engine/test_ahead engine/test_windows engine/test_latent_service"
 name() { local n=${1//test_/} && echo "${n//\//-}"; }
 
 # Models take longest, so they begin, each case (f32, f16 cache, tensor cores) a step of its own.
@@ -122,6 +123,9 @@ sanitize() { # tool, test, patterns of cases...
     step "$1-$(name "$2")" env PLUMB_TEST_DEVICE=cuda PLUMB_TEST_SMALL=1 $RACE ${3:+PLUMB_TEST_ONLY="$3"} compute-sanitizer \
         --tool "$1" --error-exitcode 7 --report-api-errors no "$B/tests/$2"
 }
+step cuda-fft env PLUMB_TEST_DEVICE=cuda "$B/tests/audio/test_fft"
+# which kernels each family takes: docs/families.md with this device's column
+step cuda-families env PLUMB_TEST_DEVICE=cuda PLUMB_FAMILIES="${LOGS:-$W}/families.md" "$B/tests/model/test_families"
 if command -v compute-sanitizer > /dev/null; then
     for tool in memcheck racecheck; do
         [ "$tool" = racecheck ] && RACE=PLUMB_TEST_RACECHECK=1 || RACE=

@@ -15,17 +15,20 @@
 #include "device/device.h"
 #include "engine/engine.h"
 #include "engine/service.h"
+#include "tests/devices.h"
 #include "tests/skip.h"
 #include "tiny_model.h"
 
 enum { CONTEXT = 96, CASES = 6 };
 
 static const char *backend;
+static int device_index;
 
 static struct plumb_engine *open_engine(bool no_ahead) {
     struct plumb_engine_options o = {.size = sizeof o,
                                      .model = tiny_model("llama"),
                                      .backend = backend,
+                                     .device = device_index,
                                      .context = CONTEXT,
                                      .max_sessions = CASES,
                                      .batch_rows = 64,
@@ -150,9 +153,8 @@ static void every_device(void **state) {
     static const enum pl_device_kind kinds[] = {PL_DEVICE_CUDA, PL_DEVICE_ROCM, PL_DEVICE_OPENCL};
     int ran = 0;
     for (size_t i = 0; i < PL_COUNT_OF(kinds); i++) {
-        int n = 0;
-        struct pl_err why = {0};
-        if (pl_device_count(kinds[i], &n, &why) != PL_OK || n == 0) continue;
+        device_index = test_device_of(kinds[i]);
+        if (device_index < 0) continue;
         ahead_is_step_by_step(pl_device_kind_name(kinds[i]));
         ran++;
     }

@@ -57,10 +57,13 @@ static void fill(struct job *jobs) {
         for (uint32_t k = 0; k < PROMPT; k++) jobs[i].prompt[k] = (k * 37 + (i < 2 && k < 60 ? 0 : 5 * i + 3) + k * k) % 96;
 }
 
+static int number; /* of the device */
+
 static void run(const char *backend, bool together, struct job *jobs, struct pl_service_info *info) {
     const struct plumb_engine_options o = {.size = sizeof o,
                                            .model = "tests/golden/model/deepseek2-lite",
                                            .backend = backend,
+                                           .device = number,
                                            .context = 112,
                                            .max_sessions = JOBS,
                                            .batch_rows = 96,
@@ -93,7 +96,8 @@ static void texts_equal_those_alone(void **state) {
     int ran = 0;
     (void)state;
     for (size_t i = 0; i < PL_COUNT_OF(kinds); i++) {
-        if (test_device_of(kinds[i]) < 0) continue;
+        number = test_device_of(kinds[i]);
+        if (number < 0) continue;
         fill(want), fill(got);
         run(pl_device_kind_name(kinds[i]), false, want, &info);
         assert_int_equal(info.prefix_tokens_adopted, 0);

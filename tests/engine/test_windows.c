@@ -21,11 +21,13 @@
 enum { CONTEXT = 512, RUNNING = 4, CHATS = 10, WINDOW = 20, PAGE = 16 };
 
 static const char *backend;
+static int device_index;
 
 static struct plumb_engine *open_of(const char *layout, uint32_t context, uint32_t logit_rows, uint64_t kv_memory) {
     struct plumb_engine_options o = {.size = sizeof o,
                                      .model = tiny_model("windows"),
                                      .backend = backend,
+                                     .device = device_index,
                                      .context = context,
                                      .max_sessions = RUNNING,
                                      .batch_rows = 64,
@@ -230,7 +232,8 @@ static void on_every_device(void **state) {
     static const enum pl_device_kind kinds[] = {PL_DEVICE_CUDA, PL_DEVICE_ROCM, PL_DEVICE_OPENCL};
     int ran = 0;
     for (size_t i = 0; i < PL_COUNT_OF(kinds); i++) {
-        if (test_device_of(kinds[i]) < 0) continue;
+        device_index = test_device_of(kinds[i]);
+        if (device_index < 0) continue;
         backend = pl_device_kind_name(kinds[i]);
         sessions_keep_their_logits();
         services_keep_their_texts();
