@@ -16,6 +16,8 @@ FN f32 activate(f32 x) { return 0.5f * x * (1.0f + TANH(0.7978845608028654f * x 
 FN f32 activate(f32 x) { return 0.5f * x * ERFC(-0.7071067811865476f * x); }
 #elif defined(ACT_RELU2)
 FN f32 activate(f32 x) { return FMAX(x, 0.0f) * FMAX(x, 0.0f); }
+#elif defined(ACT_NONE)
+FN f32 activate(f32 x) { return x; }
 #else
 FN f32 activate(f32 x) { return x / (1.0f + EXP(-x)); }
 #endif

@@ -111,6 +111,9 @@ enum pl_part {
     PL_PART_IN2_Z, /* Mamba-2: z, then x with B and C, then dt */
     PL_PART_IN2_X,
     PL_PART_IN2_DT,
+    PL_PART_IN3_B, /* LFM2: what the convolution's input is multiplied by, what its result is, and that input */
+    PL_PART_IN3_C,
+    PL_PART_IN3_X,
     PL_PART_HEADS_Z, /* PLaMo 2: head by head z, then x; copied */
     PL_PART_HEADS_X,
     PL_PART_BC_B, /* of the convolution's result B, C, dt */
@@ -207,7 +210,7 @@ struct pl_arch_def {
 };
 extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
 extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def, pl_granite_hybrid_def, pl_falcon_h1_def,
-    pl_jamba_def, pl_nemotron_h_def, pl_plamo2_def;
+    pl_jamba_def, pl_nemotron_h_def, pl_plamo2_def, pl_lfm2_def, pl_lfm2_moe_def;
 extern const struct pl_arch_def pl_bitnet_def, pl_bitnet_silu_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_ministral3_def, pl_qwen2_def,
@@ -424,6 +427,12 @@ enum pl_status pl_layer_ssm_normed(struct pl_model *m, uint32_t l, const struct 
 /* x += y_now ssm_out^T */
 enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                                    struct pl_activation *x) PL_MUST_CHECK;
+
+/* The second half of a layer of either kind: x += y_now ssm_out^T or a o^T, x += mlp(norm(x)) or experts instead of it. */
+enum pl_status pl_layer_finish_hybrid(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                      struct pl_activation *x) PL_MUST_CHECK;
+/* Layer l's convolution over its part of the state. */
+struct pl_conv pl_layer_convolution(const struct pl_model *m, uint32_t l, const struct pl_layer *w);
 
 /* --- config_ssm.c: what both readers ask for where def->ssm is not NONE --- */
 enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) PL_MUST_CHECK;

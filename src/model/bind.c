@@ -133,6 +133,9 @@ struct span pl_bind_span(const struct pl_model_config *c, const struct pl_bindin
     case PL_PART_IN2_Z: return (struct span){0, n, in + conv + c->ssm.heads};
     case PL_PART_IN2_X: return (struct span){in, n, in + conv + c->ssm.heads};
     case PL_PART_IN2_DT: return (struct span){in + conv, n, in + conv + c->ssm.heads};
+    case PL_PART_IN3_B: return (struct span){0, n, 3 * in};
+    case PL_PART_IN3_C: return (struct span){in, n, 3 * in};
+    case PL_PART_IN3_X: return (struct span){2 * in, n, 3 * in};
     case PL_PART_HEADS_Z: return (struct span){0, n, 2 * in};
     case PL_PART_HEADS_X: return (struct span){c->ssm.head_dim, n, 2 * in};
     case PL_PART_BC_B: return (struct span){0, n, 2 * state + rank};

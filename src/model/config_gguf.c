@@ -50,6 +50,8 @@ static const struct {
     {"nemotron_h", PL_ARCH_NEMOTRON_H},
     {"nemotron_h_moe", PL_ARCH_NEMOTRON_H},
     {"plamo2", PL_ARCH_PLAMO2},
+    {"lfm2", PL_ARCH_LFM2},
+    {"lfm2moe", PL_ARCH_LFM2_MOE},
     {"bitnet", PL_ARCH_BITNET_SILU},
     {"bitnet-b1.58", PL_ARCH_BITNET},
 };
@@ -299,6 +301,7 @@ static enum pl_status read_deepseek_experts(struct reader *r, struct pl_model_co
     PL_TRY(read_u32(r, "expert_group_count", 0, PL_EXPERTS_MAX, &c->expert_groups, &found));
     PL_TRY(read_u32(r, "expert_group_used_count", 0, PL_EXPERTS_MAX, &c->groups_used, &found));
     PL_TRY(read_u32(r, "expert_gating_func", 0, UINT32_MAX, &gating, &found));
+    c->experts_renormalise = r->def->renormalise;
     enum pl_status st = pl_gguf_bool(r->f, key_of(r, "expert_weights_norm"), &c->experts_renormalise, r->err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;
     float scale = 0;
@@ -546,6 +549,15 @@ static enum pl_status read_numbers(struct reader *r, struct pl_model_config *c) 
     return read_fields(r, c);
 }
 
+/* Whether the first layer with attention has that tensor. */
+static bool attention_has(const struct pl_file *f, const struct pl_model_config *c, const char *tail) {
+    char name[64];
+    uint32_t l = 0;
+    while (l + 1 < c->layers && c->layer_no_attention[l]) l++;
+    snprintf(name, sizeof name, "blk.%u.attn_%s", l, tail);
+    return has(f, name);
+}
+
 enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_config *c, struct pl_err *err) {
     struct reader r = {.f = f, .err = err};
     PL_TRY(read_arch(&r, &c->arch));
@@ -562,10 +574,10 @@ enum pl_status pl_config_read_gguf(const struct pl_file *f, struct pl_model_conf
     c->rope_halves = !r.def->gguf_pairs;
     c->rope_freq_tensor = has(f, "rope_freqs.weight");
     c->tied_embeddings = !has(f, "output.weight");
-    c->qkv_bias = has(f, "blk.0.attn_q.bias") || has(f, "blk.0.attn_qkv.bias");
-    c->o_bias = has(f, "blk.0.attn_output.bias");
+    c->qkv_bias = attention_has(f, c, "q.bias") || attention_has(f, c, "qkv.bias");
+    c->o_bias = attention_has(f, c, "output.bias");
     c->mlp_bias = has(f, "blk.0.ffn_down.bias");
-    c->qk_norm = has(f, "blk.0.attn_q_norm.weight");
+    c->qk_norm = attention_has(f, c, "q_norm.weight");
     bool rotates = true; /* Granite's hybrids: switched so */
     enum pl_status st = pl_gguf_bool(f, key_of(&r, "rope.scaling.finetuned"), &rotates, err);
     if (st != PL_OK && st != PL_NOT_FOUND) return st;

@@ -47,6 +47,8 @@ static const struct hf_arch {
     {"falcon_h1", PL_ARCH_FALCON_H1, 128000, 4096, 14336, 32, 32, 8, 0, 8192, 1e-5, 1e4, false, false},
     {"jamba", PL_ARCH_JAMBA, 65536, 4096, 14336, 32, 32, 8, 0, 262144, 1e-6, 1e4, false, false},
     {"nemotron_h", PL_ARCH_NEMOTRON_H, 131072, 4096, 21504, 52, 32, 8, 128, 4096, 1e-5, 1e4, false, false},
+    {"lfm2", PL_ARCH_LFM2, 65536, 2560, 12288, 32, 32, 8, 0, 128000, 1e-5, 1e6, true, false},
+    {"lfm2_moe", PL_ARCH_LFM2_MOE, 65536, 2048, 7168, 32, 32, 8, 0, 128000, 1e-5, 1e6, true, false},
     {"plamo2", PL_ARCH_PLAMO2, 32000, 4096, 13312, 32, 32, 4, 128, 2048, 1e-6, 1e4, true, false},
     {"falcon_mamba", PL_ARCH_FALCON_MAMBA, 50280, 768, 0, 32, 0, 0, 0, 1 << 20, 1e-5, 1e4, true, false},
     {"gpt_oss", PL_ARCH_GPT_OSS, 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5, false, false},
@@ -449,8 +451,24 @@ static enum pl_status read_granite_experts(struct reader *r, struct pl_model_con
     return read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, 2, &c->experts_used);
 }
 
+/* LFM2: sigmoids with a bias for the choice, past the first layers. */
+static enum pl_status read_lfm2_experts(struct reader *r, struct pl_model_config *c) {
+    uint32_t dense;
+    PL_TRY(read_u32(r, r->root, "num_experts", 1, PL_EXPERTS_MAX, 32, &c->experts));
+    PL_TRY(read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, 4, &c->experts_used));
+    PL_TRY(read_u32(r, r->root, "moe_intermediate_size", 1, PL_MLP_MAX, 1792, &c->expert_width));
+    PL_TRY(read_u32(r, r->root, "num_dense_layers", 0, UINT32_MAX, 2, &dense));
+    PL_TRY(read_bool(r, r->root, "use_expert_bias", true, &c->experts_bias));
+    PL_TRY(read_bool(r, r->root, "norm_topk_prob", true, &c->experts_renormalise));
+    PL_TRY(read_f32(r, r->root, "routed_scaling_factor", 1, &c->experts_scale));
+    c->experts_sigmoid = true;
+    for (uint32_t l = 0; l < c->layers; l++) c->layer_moe[l] = l >= dense;
+    return PL_OK;
+}
+
 static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) {
     const struct pl_arch_def *d = r->def;
+    if (c->arch == PL_ARCH_LFM2_MOE) return read_lfm2_experts(r, c);
     if (d->deepseek_moe) return read_deepseek_experts(r, c);
     bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
     if (!d->moe) return PL_OK;

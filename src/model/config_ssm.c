@@ -155,11 +155,28 @@ static enum pl_status check_act(const json_t *o, enum pl_arch arch, struct pl_er
             PL_SHOWN_C(s));
 }
 
+/* No other state than the convolution's: one head a channel, none of which has numbers. */
+static void only_convolution(struct pl_model_config *c) {
+    struct pl_ssm_config *s = &c->ssm;
+    s->inner = s->heads = c->width;
+    s->head_dim = s->groups = 1;
+    s->dt_max = 3e38f;
+}
+
+static enum pl_status read_convolution(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    bool bias = false;
+    PL_TRY(pl_hf_bool(o, "conv_bias", false, &bias, err));
+    if (bias) PL_FAIL(err, PL_UNSUPPORTED, "config.json: conv_bias is true, which is not implemented");
+    only_convolution(c);
+    return pl_hf_u32(o, "conv_L_cache", 2, PL_OPS_CONV_MAX, 3, &c->ssm.conv, err);
+}
+
 enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
     const struct names *n = names_of(c->arch);
     struct pl_ssm_config *s = &c->ssm;
     bool proj_bias = false;
     s->kind = pl_arch_def(c->arch)->ssm;
+    if (s->kind == PL_SSM_CONV) return read_convolution(o, c, err);
     PL_TRY(check_act(o, c->arch, err));
     PL_TRY(pl_hf_u32(o, n->state, 1, PL_OPS_STATE_MAX, n->state_missing, &s->state, err));
     PL_TRY(pl_hf_u32(o, n->conv, 2, PL_OPS_CONV_MAX, 4, &s->conv, err));
@@ -355,10 +372,55 @@ static enum pl_status read_plamo2(const json_t *o, struct pl_model_config *c, st
     return PL_OK;
 }
 
+/* LFM2's dense files say a width of which two thirds are meant, rounded up, unless block_auto_adjust_ff_dim is false. */
+static enum pl_status read_lfm2_width(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    bool adjust = true;
+    uint32_t multiple = 256;
+    float factor = 1;
+    PL_TRY(pl_hf_u32(o, "block_ff_dim", 1, PL_MLP_MAX, c->mlp_width, &c->mlp_width, err));
+    PL_TRY(pl_hf_bool(o, "block_auto_adjust_ff_dim", true, &adjust, err));
+    PL_TRY(pl_hf_u32(o, "block_multiple_of", 1, PL_MLP_MAX, 256, &multiple, err));
+    PL_TRY(pl_hf_f32(o, "block_ffn_dim_multiplier", 1, &factor, err));
+    if (!adjust) return PL_OK;
+    double width = floor(floor(2.0 * c->mlp_width / 3) * (double)factor);
+    width = multiple * ceil(width / multiple);
+    if (!(width >= 1) || !(width <= PL_MLP_MAX))
+        PL_FAIL(err, PL_FORMAT,
+                "config.json: two thirds of block_ff_dim %u times %g give an MLP of %g; 1 to %u was expected", c->mlp_width,
+                (double)factor, width, PL_MLP_MAX);
+    c->mlp_width = (uint32_t)width;
+    return PL_OK;
+}
+
+static enum pl_status read_lfm2(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    const json_t *types = json_object_get(o, "layer_types"), *full = json_object_get(o, "full_attn_idxs");
+    bool typed = json_is_array(types), listed = json_is_array(full);
+    if ((types != NULL && !json_is_null(types) && !typed) || (full != NULL && !json_is_null(full) && !listed))
+        PL_FAIL(err, PL_FORMAT, "config.json: layer_types or full_attn_idxs is no array");
+    if (typed && json_array_size(types) != c->layers)
+        PL_FAIL(err, PL_FORMAT, "config.json: layer_types has %zu entries; one per layer (%u) was expected",
+                json_array_size(types), c->layers);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        const char *s = typed ? json_string_value(json_array_get(types, l)) : listed ? "conv" : "full_attention";
+        bool conv = s != NULL && strcmp(s, "conv") == 0;
+        if (!conv && (s == NULL || strcmp(s, "full_attention") != 0))
+            PL_FAIL(err, PL_UNSUPPORTED, "config.json: layer_types[%u] is '%s'; conv and full_attention are implemented", l,
+                    s == NULL ? "no text" : PL_SHOWN_C(s));
+        c->layer_ssm[l] = c->layer_no_attention[l] = conv;
+    }
+    for (size_t i = 0; !typed && i < json_array_size(full); i++) {
+        double l = 0;
+        PL_TRY(pl_hf_entry(full, "full_attn_idxs", i, &l, err));
+        if (l >= 0 && l < c->layers) c->layer_ssm[(uint32_t)l] = c->layer_no_attention[(uint32_t)l] = false;
+    }
+    return c->arch == PL_ARCH_LFM2 ? read_lfm2_width(o, c, err) : PL_OK;
+}
+
 enum pl_status pl_config_ssm_layers(const struct pl_file *f, const json_t *o, struct pl_model_config *c,
                                     struct pl_err *err) {
     if (c->arch == PL_ARCH_GRANITE_HYBRID) return read_granite(o, c, err);
     if (c->arch == PL_ARCH_JAMBA) return read_jamba(o, c, err);
+    if (c->ssm.kind == PL_SSM_CONV) return read_lfm2(o, c, err);
     if (c->arch == PL_ARCH_NEMOTRON_H) return read_nemotron(o, c, err);
     if (c->arch == PL_ARCH_PLAMO2) return read_plamo2(o, c, err);
     for (uint32_t l = 0; l < c->layers; l++) {
@@ -371,6 +433,10 @@ enum pl_status pl_config_ssm_layers(const struct pl_file *f, const json_t *o, st
 enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c, struct pl_err *err) {
     struct pl_ssm_config *s = &c->ssm;
     s->kind = pl_arch_def(c->arch)->ssm;
+    if (s->kind == PL_SSM_CONV) { /* its layers were read before, by their numbers of KV heads */
+        only_convolution(c);
+        return pl_gguf_key_u32(f, arch, "shortconv.l_cache", 2, PL_OPS_CONV_MAX, 0, &s->conv, err);
+    }
     PL_TRY(pl_gguf_key_u32(f, arch, "ssm.state_size", 1, PL_OPS_STATE_MAX, 0, &s->state, err));
     PL_TRY(pl_gguf_key_u32(f, arch, "ssm.conv_kernel", 2, PL_OPS_CONV_MAX, 0, &s->conv, err));
     PL_TRY(pl_gguf_key_u32(f, arch, "ssm.inner_size", 1, INNER_MAX, 0, &s->inner, err));

@@ -30,20 +30,6 @@ static enum pl_status attend(struct pl_model *m, uint32_t l, const struct pl_lay
     return m->cfg.layer_ssm[l] ? pl_layer_ssm(m, l, w, x) : pl_layer_attend(m, l, w, x);
 }
 
-static enum pl_status finish(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
-                             struct pl_activation *x) {
-    const struct pl_moe moe = pl_layer_moe(m, w);
-    PL_TRY(w->ssm_out != NULL ? pl_layer_project_add(m, w->ssm_out, NULL, m->y_now, x)
-                              : pl_layer_project_add(m, w->o, NULL, a, x));
-    PL_TRY(pl_layer_norm(m, x, w->mlp_norm, NULL, m->h));
-    if (w->router == NULL) {
-        PL_TRY(pl_layer_gated(m, w, m->h));
-        return pl_layer_project_add(m, w->down, NULL, m->g, x);
-    }
-    PL_TRY(pl_layer_project(m, w->router, NULL, m->h, m->router));
-    return pl_ops_moe(m->ops, &moe, m->router, m->h, x);
-}
-
 const struct pl_arch_def pl_jamba_def = {
     .ssm = PL_SSM_MAMBA,
     .nope = PL_NOPE_ALL,
@@ -52,5 +38,5 @@ const struct pl_arch_def pl_jamba_def = {
     .bindings = bindings,
     .binding_count = PL_COUNT_OF(bindings),
     .attend = attend,
-    .finish = finish,
+    .finish = pl_layer_finish_hybrid,
 };

@@ -1,9 +1,12 @@
 /* State-space layers in calls to operations: Mamba (Gu and Dao 2023), also with heads, and Mamba-2 (Dao and Gu 2024). */
 #include "model/arch.h"
 
-static struct pl_conv convolution(const struct pl_model *m, uint32_t l, const struct pl_layer *w) {
-    return (struct pl_conv){
-        .layer = m->cfg.layer_state[l], .kernel = m->cfg.ssm.conv, .silu = true, .w = w->ssm_conv, .bias = w->ssm_conv_bias};
+struct pl_conv pl_layer_convolution(const struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    return (struct pl_conv){.layer = m->cfg.layer_state[l],
+                            .kernel = m->cfg.ssm.conv,
+                            .silu = m->cfg.ssm.kind != PL_SSM_CONV,
+                            .w = w->ssm_conv,
+                            .bias = w->ssm_conv_bias};
 }
 
 static struct pl_ssm recurrence(const struct pl_model *m, uint32_t l, const struct pl_layer *w) {
@@ -37,7 +40,7 @@ static enum pl_status mamba(struct pl_model *m, uint32_t l, const struct pl_laye
     const struct pl_weight *in[] = {w->ssm_x, w->ssm_z}, *select[] = {w->ssm_dt, w->ssm_b, w->ssm_c};
     struct pl_activation *made[] = {m->cx, m->z}, *selected[] = {m->dt_low, m->b, m->c};
     PL_TRY(pl_ops_linear(m->ops, 2, in, NULL, m->h, made));
-    const struct pl_conv conv = convolution(m, l, w);
+    const struct pl_conv conv = pl_layer_convolution(m, l, w);
     PL_TRY(pl_ops_causal_conv(m->ops, &conv, m->cx, m->cy));
     PL_TRY(pl_ops_linear(m->ops, 3, select, NULL, m->cy, selected));
     PL_TRY(norm_inputs(m, w));
@@ -57,7 +60,7 @@ static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_lay
     PL_TRY(pl_ops_linear(m->ops, 3, in, NULL, m->h, made));
     if (c->scale[0] != 1) PL_TRY(pl_ops_scale(m->ops, m->z, c->scale[0]));
     if (c->scale[4] != 1) PL_TRY(pl_ops_scale(m->ops, m->dt, c->scale[4])); /* the others are in the convolution's taps */
-    const struct pl_conv conv = convolution(m, l, w);
+    const struct pl_conv conv = pl_layer_convolution(m, l, w);
     struct pl_ssm s = recurrence(m, l, w);
     s.b = s.c = m->cy;
     s.b_first = c->inner;
@@ -88,4 +91,18 @@ enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w,
                                    struct pl_activation *x) {
     (void)a;
     return pl_layer_project_add(m, w->ssm_out, NULL, m->y_now, x);
+}
+
+enum pl_status pl_layer_finish_hybrid(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                      struct pl_activation *x) {
+    const struct pl_moe moe = pl_layer_moe(m, w);
+    PL_TRY(w->ssm_out != NULL ? pl_layer_project_add(m, w->ssm_out, NULL, m->y_now, x)
+                              : pl_layer_project_add(m, w->o, w->o_bias, a, x));
+    PL_TRY(pl_layer_norm(m, x, w->mlp_norm, NULL, m->h));
+    if (w->router == NULL) {
+        PL_TRY(pl_layer_gated(m, w, m->h));
+        return pl_layer_project_add(m, w->down, NULL, m->g, x);
+    }
+    PL_TRY(pl_layer_project(m, w->router, NULL, m->h, m->router));
+    return pl_ops_moe(m->ops, &moe, m->router, m->h, x);
 }

@@ -30,6 +30,7 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
     }
     const struct pl_ssm_config *s = &c->ssm;
     bool selects = s->kind != PL_SSM_MAMBA2; /* dt, B and C are products of their own */
+    size_t steps = s->kind == PL_SSM_CONV ? 0 : s->heads;
     size_t conv = s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (size_t)s->groups * s->state : 0), n = selects ? s->state : 0;
     const struct activation_plan all[ACTIVATIONS] = {{offsetof(struct pl_model, x), rows, c->width},
                                                      {offsetof(struct pl_model, h), rows, c->width},
@@ -52,7 +53,7 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
                                                      {offsetof(struct pl_model, cx), rows, conv},
                                                      {offsetof(struct pl_model, cy), rows, conv},
                                                      {offsetof(struct pl_model, z), rows, s->inner},
-                                                     {offsetof(struct pl_model, dt), rows, s->heads},
+                                                     {offsetof(struct pl_model, dt), rows, steps},
                                                      {offsetof(struct pl_model, dt_low), rows, selects ? s->dt_rank : 0},
                                                      {offsetof(struct pl_model, b), rows, n},
                                                      {offsetof(struct pl_model, c), rows, n},
@@ -113,7 +114,8 @@ static bool rotates(const struct pl_model_config *c) {
 static enum pl_status check_ports(const struct pl_model *m, struct pl_err *err) {
     static const enum pl_op ops[] = {PL_OP_causal_conv, PL_OP_ssm_update, PL_OP_ssm_scan, PL_OP_gated_norm};
     enum pl_backend b = pl_ops_backend(m->ops);
-    for (size_t i = 0; m->cfg.state_layers > 0 && i < PL_COUNT_OF(ops); i++)
+    size_t count = m->cfg.state_layers == 0 ? 0 : m->cfg.ssm.kind == PL_SSM_CONV ? 1 : PL_COUNT_OF(ops);
+    for (size_t i = 0; i < count; i++)
         if (pl_ops_port(ops[i], b) == PL_PORT_NONE)
             PL_FAIL(err, PL_UNSUPPORTED, "%s has state-space layers: backend %s has no port of %s; the cpu backend has",
                     pl_arch_name(m->cfg.arch), pl_backend_name(b), pl_op_name(ops[i]));

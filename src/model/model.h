@@ -50,6 +50,8 @@ enum pl_arch {
     PL_ARCH_JAMBA,
     PL_ARCH_NEMOTRON_H,
     PL_ARCH_PLAMO2,
+    PL_ARCH_LFM2,
+    PL_ARCH_LFM2_MOE,
     PL_ARCH_BITNET,
     PL_ARCH_BITNET_SILU,
     PL_ARCH_COUNT /* the last: one line each */
@@ -59,9 +61,10 @@ enum pl_rope_scaling { PL_ROPE_NONE, PL_ROPE_LINEAR, PL_ROPE_LLAMA3, PL_ROPE_YAR
 
 enum { PL_MODEL_LAYERS_MAX = 512, PL_MODEL_HEAD_MAX = 1024 };
 
-enum pl_ssm_kind { PL_SSM_NONE, PL_SSM_MAMBA, PL_SSM_MAMBA2, PL_SSM_HEADS };
+enum pl_ssm_kind { PL_SSM_NONE, PL_SSM_MAMBA, PL_SSM_MAMBA2, PL_SSM_HEADS, PL_SSM_CONV };
 /* State-space layers, all of one shape. Mamba: every channel is a head of size 1 with decays of its own for each of N.
- * Heads (PLaMo 2): as Mamba makes its inputs, with Mamba-2's heads and decays. */
+ * Heads (PLaMo 2): as Mamba makes its inputs, with Mamba-2's heads and decays. Conv (LFM2): a gated convolution and no other
+ * state: N is 0. */
 struct pl_ssm_config {
     enum pl_ssm_kind kind;
     uint32_t inner, heads, head_dim, groups, state, conv, dt_rank; /* I = H * P, G, N, K; dt_rank: not Mamba-2 */

@@ -313,8 +313,9 @@ double pl_latent_saving(const struct pl_latent_costs *c, size_t rows, size_t pas
                         size_t value);
 /* Clamped: gpt-oss's, of experts alone: gate is held below 7, up within 7, y = (up + 1) * gate * sigmoid(1.702 gate).
  * Relu2, the square of what is above zero: of glu and of experts without gates. Gelu: by the error function, of glu alone.
+ * No act: the plain product, of glu alone.
  */
-enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED, PL_OPS_RELU2, PL_OPS_GELU };
+enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED, PL_OPS_RELU2, PL_OPS_GELU, PL_OPS_NO_ACT };
 /* y = act(gate) * up; up NULL: y = act(gate). */
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y);

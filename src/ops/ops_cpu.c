@@ -624,10 +624,11 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
                           const struct pl_activation *up, struct pl_activation *y) {
     static unsigned calls;
     if (pl_fault("skipped-launch") && calls++ % 7 == 3) return PL_OK;
-    enum pl_act fn = act == PL_OPS_SILU    ? PL_ACT_SILU
-                     : act == PL_OPS_RELU2 ? PL_ACT_RELU2
-                     : act == PL_OPS_GELU  ? PL_ACT_GELU_ERF
-                                           : PL_ACT_GELU_TANH;
+    enum pl_act fn = act == PL_OPS_SILU     ? PL_ACT_SILU
+                     : act == PL_OPS_RELU2  ? PL_ACT_RELU2
+                     : act == PL_OPS_GELU   ? PL_ACT_GELU_ERF
+                     : act == PL_OPS_NO_ACT ? PL_ACT_NONE
+                                            : PL_ACT_GELU_TANH;
     const struct cpu_activation *g = data_of(gate), *u = up != NULL ? data_of(up) : NULL, *to = data_of(y);
     pl_cpu_glu(cpu_of(o)->cpu, fn, g->data, u != NULL ? u->data : NULL, to->data, gate->rows, gate->cols, g->stride,
                u != NULL ? u->stride : 0, to->stride);

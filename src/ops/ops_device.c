@@ -763,6 +763,7 @@ static enum pl_status rope_append(struct pl_ops *o, const struct pl_qkv *p, stru
 static enum pl_elementwise act_kernel(enum pl_ops_act act, bool gated) {
     if (act == PL_OPS_SILU) return gated ? PL_EW_SILU : PL_EW_SILU_ALONE;
     if (act == PL_OPS_RELU2) return gated ? PL_EW_RELU2 : PL_EW_RELU2_ALONE;
+    if (act == PL_OPS_NO_ACT) return PL_EW_PRODUCT;
     if (act == PL_OPS_GELU) return gated ? PL_EW_GELU_ERF : PL_EW_GELU_ERF_ALONE;
     return gated ? PL_EW_GELU_TANH : PL_EW_GELU_TANH_ALONE;
 }
@@ -772,6 +773,7 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
     struct dev_ops *d = dev_of(o);
     if (dev_ternary_gates(d, act, gate, up, y)) return dev_ternary_gate(o, act, y);
     PL_TRY(dev_settle(o));
+    PL_ASSERT(act != PL_OPS_NO_ACT || up != NULL);
     const enum pl_elementwise which = act_kernel(act, up != NULL);
     struct pl_kernel *k = &d->elementwise[which];
     enum pl_status made = k->jit != NULL ? PL_OK : pl_kernel_elementwise(&d->ks, which, k, &d->ks.err);

@@ -46,6 +46,7 @@ static double activation(enum pl_ref_act act, double g) {
     case PL_REF_GELU_TANH: return 0.5 * g * (1.0 + tanh(sqrt(2.0 / M_PI) * (g + 0.044715 * g * g * g)));
     case PL_REF_GELU_ERF: return 0.5 * g * (1.0 + erf(g / sqrt(2.0)));
     case PL_REF_RELU2: return g > 0 ? g * g : 0;
+    case PL_REF_NONE: return g;
     case PL_REF_SWIGLU_CLAMPED: g = fmin(g, 7); return g / (1.0 + exp(-1.702 * g));
     }
     return NAN;

@@ -16,7 +16,7 @@ void pl_ref_rmsnorm(const float *x, const float *w, size_t cols, double eps, dou
 /* bias may be NULL */
 void pl_ref_layernorm(const float *x, const float *w, const float *bias, size_t cols, double eps, float *y);
 
-enum pl_ref_act { PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_GELU_ERF, PL_REF_RELU2, PL_REF_SWIGLU_CLAMPED };
+enum pl_ref_act { PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_GELU_ERF, PL_REF_RELU2, PL_REF_NONE, PL_REF_SWIGLU_CLAMPED };
 void pl_ref_glu(enum pl_ref_act act, const float *gate, const float *up, float *y, size_t n);
 /* Which experts one row takes, best first, and their weights: struct pl_moe in ops/ops.h is the definition. */
 struct pl_ref_route {

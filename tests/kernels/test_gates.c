@@ -265,6 +265,9 @@ static void ternary(struct gate *g) {
     }
     pl_jit_set(&e, "ACT_RELU2", "1");
     compile(g, &e);
+    struct pl_jit_spec product = spec("elementwise.k.c", "pk_glu", 256);
+    pl_jit_set(&product, "ACT_NONE", "1");
+    compile(g, &product);
 }
 
 static void ternary_units(struct gate *g) {

@@ -145,6 +145,12 @@ static void one_elements(size_t rows, size_t cols) {
     kit_near("relu2", y, want, n, 4e-7, 1e-6);
     free(y);
     by = kit_out(n * 4);
+    CHECK(pl_launch_glu(&ks, &element[PL_EW_PRODUCT], &bx, &bu, &by, rows, cols));
+    pl_ref_glu(PL_REF_NONE, x, u, want, n);
+    y = kit_down(&by);
+    kit_near("product", y, want, n, 0, 0);
+    free(y);
+    by = kit_out(n * 4);
     CHECK(pl_launch_act(&ks, &element[PL_EW_SILU_ALONE], &bx, &by, rows, cols));
     for (size_t i = 0; i < n; i++) ones[i] = 1;
     pl_ref_glu(PL_REF_SILU, x, ones, want, n);

@@ -354,6 +354,24 @@ static void state_space(void **state) {
     c = must_read("{\"architectures\":[\"JambaForCausalLM\"],\"model_type\":\"jamba\",\"num_experts\":16}");
     assert_true(c.kv_layers == 4 && c.state_layers == 28 && !c.layer_no_attention[4] && c.layer_moe[1] && !c.layer_moe[2]);
     assert_true(c.ssm.dt_rank == 256 && c.ssm.inner == 8192 && !c.experts_renormalise);
+    c = must_read(
+        "{\"architectures\":[\"Lfm2ForCausalLM\"],\"model_type\":\"lfm2\",\"hidden_size\":1024,\"block_ff_dim\":6656,"
+        "\"block_auto_adjust_ff_dim\":true,\"block_multiple_of\":256,\"block_ffn_dim_multiplier\":1.0,"
+        "\"num_hidden_layers\":16,\"num_attention_heads\":16,\"full_attn_idxs\":[2,5,8,10,12,14],\"conv_L_cache\":3,"
+        "\"norm_eps\":1e-5,\"rope_theta\":1000000.0,\"tie_embedding\":true}"); /* LFM2-350M */
+    assert_true(c.mlp_width == 4608 && c.kv_layers == 6 && c.state_layers == 10 && c.layer_ssm[1] && !c.layer_ssm[2]);
+    assert_true(c.head_dim == 64 && c.kv_heads == 8 && c.ssm.conv == 3 && c.ssm.inner == 1024 && c.qk_norm);
+    struct pl_kv_shape shape = {0};
+    pl_model_cache_shape(&c, &shape);
+    assert_true(shape.state_conv == 2048 && shape.state_ssm == 0 && shape.layers == 6);
+    c = must_read(
+        "{\"model_type\":\"lfm2\",\"hidden_size\":2048,\"intermediate_size\":8192,\"block_auto_adjust_ff_dim\":false,"
+        "\"num_hidden_layers\":3,\"layer_types\":[\"conv\",\"full_attention\",\"conv\"]}");
+    assert_true(c.mlp_width == 8192 && c.kv_layers == 1 && !c.layer_no_attention[1] && c.layer_no_attention[2]);
+    c = must_read("{\"model_type\":\"lfm2_moe\",\"num_hidden_layers\":3,\"num_dense_layers\":1,\"use_expert_bias\":false,"
+                  "\"layer_types\":[\"conv\",\"full_attention\",\"conv\"]}");
+    assert_true(c.experts == 32 && c.experts_used == 4 && c.expert_width == 1792 && c.experts_sigmoid && !c.experts_bias);
+    assert_true(c.experts_renormalise && !c.layer_moe[0] && c.layer_moe[1] && c.mlp_width == 7168);
     c = must_read("{\"architectures\":[\"Plamo2ForCausalLM\"],\"model_type\":\"plamo2\",\"hidden_size\":2048,"
                   "\"num_hidden_layers\":4,\"full_attention_idx\":[3],\"attention_window_size\":1024}");
     assert_true(c.ssm.heads == 64 && c.ssm.head_dim == 128 && c.head_dim == 128 && c.kv_heads == 4 && c.tied_embeddings);
@@ -380,6 +398,15 @@ static const struct {
     const char *json, *part; /* what the message must contain */
     enum pl_status status;
 } refused[] = {
+    {"{\"model_type\":\"lfm2\",\"conv_bias\":true}", "conv_bias is true", PL_UNSUPPORTED},
+    {"{\"model_type\":\"lfm2\",\"conv_L_cache\":1}", "conv_L_cache is 1", PL_FORMAT},
+    {"{\"model_type\":\"lfm2\",\"num_hidden_layers\":1,\"layer_types\":[\"mamba\"]}", "layer_types[0] is 'mamba'",
+     PL_UNSUPPORTED},
+    {"{\"model_type\":\"lfm2\",\"num_hidden_layers\":1,\"layer_types\":[7]}", "is 'no text'", PL_UNSUPPORTED},
+    {"{\"model_type\":\"lfm2\",\"full_attn_idxs\":[1.5]}", "full_attn_idxs[0]", PL_FORMAT},
+    {"{\"model_type\":\"lfm2\",\"full_attn_idxs\":3}", "is no array", PL_FORMAT},
+    {"{\"model_type\":\"lfm2\",\"block_ffn_dim_multiplier\":-1}", "give an MLP of", PL_FORMAT},
+    {"{\"model_type\":\"lfm2_moe\",\"num_experts_per_tok\":64}", "64 of 32 experts", PL_FORMAT},
     {"{\"model_type\":\"gpt_neox\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
     {"{\"model_type\":\"deepseek_v32\"," SOUND "}", "known: llama", PL_UNSUPPORTED},
     {"{\"model_type\":\"deepseek_v3\",\"index_topk\":2048," SOUND "}", "an indexer picks", PL_UNSUPPORTED},

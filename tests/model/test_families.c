@@ -56,6 +56,8 @@ static const struct {
     {"Granite 4 hybrids", "granite-hybrid"},
     {"Granite 4 hybrids with experts", "granite-hybrid-moe"},
     {"Jamba", "jamba"},
+    {"LFM2", "lfm2"},
+    {"LFM2 with experts", "lfm2-moe.gguf"},
     {"Nemotron-H", "nemotron-h"},
     {"Nemotron-H with experts", "nemotron-h-moe"},
     {"PLaMo 2", "plamo2"},

@@ -5,11 +5,30 @@
 #include "cpu/cpu.h"
 #include "tests/skip.h"
 
-static const char *const models[] = {
-    "llama3",     "mistral.gguf",      "qwen2-window",  "qwen3-mlx3",          "gemma3.gguf",        "llama2-q.gguf",
-    "starcoder2", "cohere2.gguf",      "qwen2moe.gguf", "mixtral-q.gguf",      "deepseek2-lite",     "deepseek3-q.gguf",
-    "mamba",      "falcon-mamba.gguf", "mamba2",        "granite-hybrid.gguf", "granite-hybrid-moe", "falcon-h1",
-    "jamba",      "nemotron-h",        "plamo2-window", "nemotron-h-moe"};
+static const char *const models[] = {"llama3",
+                                     "mistral.gguf",
+                                     "qwen2-window",
+                                     "qwen3-mlx3",
+                                     "gemma3.gguf",
+                                     "llama2-q.gguf",
+                                     "starcoder2",
+                                     "cohere2.gguf",
+                                     "qwen2moe.gguf",
+                                     "mixtral-q.gguf",
+                                     "deepseek2-lite",
+                                     "deepseek3-q.gguf",
+                                     "mamba",
+                                     "falcon-mamba.gguf",
+                                     "mamba2",
+                                     "granite-hybrid.gguf",
+                                     "granite-hybrid-moe",
+                                     "falcon-h1",
+                                     "jamba",
+                                     "nemotron-h",
+                                     "plamo2-window",
+                                     "nemotron-h-moe",
+                                     "lfm2",
+                                     "lfm2-moe.gguf"};
 static float whole[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX], parts[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
 
 /* Invariant: products of many rows in bf16 (AMX) are let alone. */

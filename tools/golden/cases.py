@@ -301,6 +301,16 @@ CASES = {
                                moe_shared_expert_intermediate_size=24, n_shared_experts=1, norm_topk_prob=False,
                                routed_scaling_factor=1.5, n_group=4, topk_group=2, tie_word_embeddings=False, torch_dtype="bfloat16"),
                           None),
+    # As published: which layers attend by a list, an MLP of which two thirds are meant; 8 channels more than heads need.
+    "lfm2": (dict(architectures=["Lfm2ForCausalLM"], model_type="lfm2", vocab_size=96, hidden_size=32, num_hidden_layers=4, full_attn_idxs=[2],
+                  block_ff_dim=66, block_auto_adjust_ff_dim=True, block_multiple_of=8, block_ffn_dim_multiplier=1.0, block_dim=32,
+                  conv_bias=False, conv_L_cache=3, conv_dim=32, num_attention_heads=4, num_key_value_heads=2, norm_eps=1e-5,
+                  max_position_embeddings=128, rope_theta=1000000.0, tie_embedding=True, torch_dtype="bfloat16"), "lfm2"),
+    "lfm2-moe": (dict(architectures=["Lfm2MoeForCausalLM"], model_type="lfm2_moe", vocab_size=96, hidden_size=32, num_hidden_layers=3,
+                      layer_types=["conv", "full_attention", "conv"], intermediate_size=48, moe_intermediate_size=64,
+                      num_dense_layers=1, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, use_expert_bias=True,
+                      routed_scaling_factor=1.0, conv_bias=False, conv_L_cache=4, num_attention_heads=4, num_key_value_heads=2, norm_eps=1e-5,
+                      max_position_embeddings=128, rope_theta=1000000.0, tie_embedding=True, torch_dtype="bfloat16"), "lfm2moe"),
     "falcon-mamba": (dict(architectures=["FalconMambaForCausalLM"], model_type="falcon_mamba", vocab_size=96, hidden_size=48,
                           num_hidden_layers=2, state_size=12, conv_kernel=3, expand=2, intermediate_size=96,
                           time_step_rank="auto", layer_norm_epsilon=1e-5, mixer_rms_eps=1e-5, use_bias=False,
@@ -356,6 +366,8 @@ MLX_CASES = {
     "qwen3-vl-mlx4": ("qwen3-vl", 4, 32, torch.bfloat16, {}),
     "stablelm-mlx4": ("stablelm", 4, 32, torch.bfloat16, {}),
     "granitemoe-mlx8": ("granitemoe", 8, 32, torch.bfloat16, {}),
+    "lfm2-mlx4": ("lfm2", 4, 32, torch.bfloat16, {}),
+    "lfm2-moe-mlx8": ("lfm2-moe", 8, 64, torch.bfloat16, {}),
     "gemma-mlx4": ("gemma", 4, 32, torch.bfloat16, {}),
     "exaone4-mlx4": ("exaone4", 4, 32, torch.bfloat16, {}),
     "ernie4_5-mlx8": ("ernie4_5", 8, 32, torch.bfloat16, {}),
@@ -363,7 +375,7 @@ MLX_CASES = {
     "glm4moe-mlx4": ("glm4moe", 4, 32, torch.bfloat16, {}),
     "gemma3-mlx6": ("gemma3", 6, 32, torch.bfloat16, {"model.layers.0.self_attn.q_proj": dict(bits=2, group_size=64)}),
 }
-SEEDS = {"exaone4-mlx4": 4, "ministral3-mlx4": 3, "ministral-mlx8": 2, "mistral3-late": 1, "glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
+SEEDS = {"lfm2-mlx4": 1, "exaone4-mlx4": 4, "ministral3-mlx4": 3, "ministral-mlx8": 2, "mistral3-late": 1, "glm": 6, "cohere2": 5, "olmoe": 2}  # where the usual one gives a model that magnifies what 16-bit caches round
 REACH = {"llama-dynamic": 128}  # tokens of the text whose beginning counts
 # name -> (source case, GGUF types taken in turn by the matrices)
 QUANT_CASES = {"deepseek2-lite-q": ("deepseek2-lite", ["Q8_0", "Q5_0", "Q4_1"]), "deepseek3-q": ("deepseek3", ["Q8_0", "Q5_1"]),

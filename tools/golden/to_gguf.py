@@ -337,11 +337,63 @@ def write_gguf_hybrid(name, c, weights, arch):
     return weights
 
 
+LFM2_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output",
+              "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm", "conv.in_proj": "shortconv.in_proj",
+              "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj", "operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
+              "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down", "feed_forward.gate": "ffn_gate_inp"}
+
+
+def write_gguf_lfm2(name, c, weights, arch):
+    import gguf
+    types = c.get("layer_types") or ["full_attention" if i in c["full_attn_idxs"] else "conv" for i in range(c["num_hidden_layers"])]
+    w = gguf.GGUFWriter(str(ROOT / f"{name}.gguf"), arch)
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(weights["model.layers.0.feed_forward.w1.weight"].shape[0])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv([c["num_key_value_heads"] if t != "conv" else 0 for t in types])
+    w.add_layer_norm_rms_eps(c["norm_eps"])
+    w.add_rope_freq_base(c["rope_theta"])
+    w.add_vocab_size(c["vocab_size"])
+    w.add_shortconv_l_cache(c["conv_L_cache"])
+    if arch == "lfm2moe":
+        w.add_expert_count(c["num_experts"])
+        w.add_expert_used_count(c["num_experts_per_tok"])
+        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+        w.add_leading_dense_block_count(c["num_dense_layers"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    for hf_name, t in weights.items():
+        a = t.numpy().astype(np.float32)
+        if not hf_name.startswith("model.layers."):
+            target = {"model.embed_tokens.weight": "token_embd.weight", "model.embedding_norm.weight": "token_embd_norm.weight"}[hf_name]
+            w.add_tensor(target, a.astype(np.float16) if a.ndim == 2 else a)
+            continue
+        layer, rest = hf_name.split(".", 3)[2:]
+        block = f"blk.{layer}."
+        experts = experts_of(hf_name, t)
+        for kind, all_of in experts.items():
+            w.add_tensor(f"{block}ffn_{kind}_exps.weight", all_of.numpy().astype(np.float16))
+        if rest == "feed_forward.expert_bias":
+            w.add_tensor(block + "exp_probs_b.bias", a)
+        elif not experts:
+            stem = rest.removesuffix(".weight")
+            small = a.ndim != 2 or stem == "feed_forward.gate"
+            w.add_tensor(f"{block}{LFM2_NAMES[stem]}.weight", (a.squeeze(1) if a.ndim == 3 else a).astype(np.float32 if small else np.float16))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return weights
+
+
 def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
     import gguf
     c = text_config(config)
     if arch in ("granitehybrid", "falcon-h1", "jamba", "nemotron_h", "nemotron_h_moe"):
         return write_gguf_hybrid(name, c, weights, arch)
+    if arch in ("lfm2", "lfm2moe"):
+        return write_gguf_lfm2(name, c, weights, arch)
     if arch in ("mamba", "mamba2"):
         return write_gguf_mamba(name, c, weights, arch)
     head_dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]

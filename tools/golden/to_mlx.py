@@ -27,6 +27,11 @@ def mlx_names(config, weights):
             t = t * mlx_fold(config, name)
         if name.endswith("conv1d.weight"):
             t = t.transpose(1, 2).contiguous()
+        if name.endswith("conv.conv.weight"):
+            t = t.transpose(1, 2).contiguous()
+        if config["model_type"] == "lfm2_moe":
+            for old, new in {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight", "w3.weight": "up_proj.weight"}.items():
+                name = name.replace(old, new)
         if config["model_type"] in ("granitemoe", "granitemoehybrid"):
             name = name.replace("router.weight", "router.layer.weight")
             if not config["num_local_experts"]:
@@ -96,6 +101,7 @@ def mlx_packed(a, group, bits):
 def transformers_name(config, name):
     name = name.removeprefix("language_model.")
     changes = {"mixtral": {".block_sparse_moe.": ".mlp."}, "nemotron_h": {"backbone.": "model."},
+               "lfm2_moe": {"feed_forward.gate_proj": "feed_forward.w1", "feed_forward.up_proj": "feed_forward.w3", "feed_forward.down_proj": "feed_forward.w2"},
                "granitemoe": {"router.layer.weight": "router.weight"},
                "granitemoehybrid": {"router.layer.weight": "router.weight", ".mlp.down_proj": ".shared_mlp.output_linear"}}
     for of_mlx, of_transformers in changes.get(config["model_type"], {}).items():

@@ -40,7 +40,7 @@ def random_weights(model, seed):
             gain = 2.0 if ("q_proj" in name or "k_proj" in name) else 1.0
             out[name] = exact(n * gain / math.sqrt(p.shape[-1]))
     for name, p in model.named_buffers():  # DeepSeek-V3's router
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             out[name] = exact(torch.randn(p.shape, generator=gen) * 0.2)
     return out
 
@@ -132,7 +132,7 @@ def experts_of(name, t):
 
 def one_by_one(config, weights):
     """Names of published files: one tensor for each expert."""
-    mixtral = config["model_type"] == "mixtral"
+    mixtral, lfm2 = config["model_type"] == "mixtral", config["model_type"] == "lfm2_moe"
     if config["model_type"] == "gpt_oss":
         return weights
     if config["model_type"] in ("granitemoe", "granitemoehybrid"):
@@ -141,7 +141,7 @@ def one_by_one(config, weights):
         return {re.sub(r"(?<=block_sparse_moe\.)(.*)", lambda m: moe[m.group(1)], k): v for k, v in weights.items()}
     if config["model_type"] == "nemotron_h":
         weights = {k.replace("model.", "backbone.", 1): v for k, v in weights.items()}
-    kinds = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral else {k: k + "_proj" for k in ("gate", "up", "down")}
+    kinds = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral or lfm2 else {k: k + "_proj" for k in ("gate", "up", "down")}
     out = {}
     for name, t in weights.items():
         if mixtral:
