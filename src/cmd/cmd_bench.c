@@ -302,7 +302,7 @@ static int run(struct bench *b) {
     if (b->model.engine.context == 0) b->model.engine.context = (uint32_t)need;
     b->threads = b->model.engine.threads == 0 ? pl_cpu_count() : b->model.engine.threads;
     uint64_t start = pl_clock_ns();
-    b->engine = pl_cmd_open_engine("bench", &b->model, &code);
+    b->engine = pl_cmd_open_engine("bench", &b->model, NULL, &code);
     if (b->engine == NULL) return code;
     b->load_s = (double)(pl_clock_ns() - start) / 1e9;
     enum pl_status s = b->parallel != NULL ? work_parallel(b, &err) : work(b, &err);

@@ -143,7 +143,7 @@ static int run(struct eval *v) {
     }
     if (s == PL_OK && v->window > 0 && v->model.engine.context == 0) v->model.engine.context = v->window;
     if (s == PL_OK && v->peer.url == NULL) {
-        v->engine = pl_cmd_open_engine("eval", &v->model, &code);
+        v->engine = pl_cmd_open_engine("eval", &v->model, &(struct pl_cmd_need){eval_local_need, v}, &code);
         if (v->engine == NULL) return code;
     }
     if (s == PL_OK) s = work(v, &err);

@@ -60,9 +60,11 @@ static bool on_token(void *user, uint32_t id, const char *text, size_t len, doub
     return !pl_interrupted();
 }
 
-static enum pl_status encode_prompt(struct generate *g, struct pl_err *err) {
+/* Before anything is loaded: a prompt that cannot be used is told at once. */
+static enum pl_status encode_prompt(void *user, struct plumb_engine *e, struct pl_err *err) {
+    struct generate *g = user;
     const struct pl_buf *text = &g->prompt_text;
-    PL_TRY(pl_engine_need_text(g->engine, err));
+    PL_TRY(pl_engine_need_text(e, err));
     enum pl_status s = PL_OK;
     if (g->chat) {
         struct pl_chat_shown shown = {0};
@@ -71,15 +73,16 @@ static enum pl_status encode_prompt(struct generate *g, struct pl_err *err) {
             s = pl_err_set(err, __FILE__, __LINE__, PL_INVALID,
                            "the prompt is not valid UTF-8, which a chat message must be");
         else
-            s = pl_chat_encode(g->engine, &shown, messages, &g->prompt_ids, err);
+            s = pl_chat_encode(e, &shown, messages, &g->prompt_ids, err);
         json_decref(messages);
     } else {
         struct pl_encode_options opt = {.add_special = true, .parse_special = true};
-        s = pl_tokenizer_encode(g->engine->tok, pl_buf_cstr(text), text->len, &opt, &g->prompt_ids, err);
+        s = pl_tokenizer_encode(e->tok, pl_buf_cstr(text), text->len, &opt, &g->prompt_ids, err);
     }
     if (s == PL_OK && g->prompt_ids.len == 0)
         PL_FAIL(err, PL_INVALID, "the prompt is empty and this model has no BOS token to begin with: give some text");
-    return s;
+    PL_TRY(s);
+    return g->count == 0 ? PL_OK : pl_engine_need_room(e, g->prompt_ids.len, err);
 }
 
 static void show_prefill(void *user, uint64_t done, uint64_t total) {
@@ -88,7 +91,6 @@ static void show_prefill(void *user, uint64_t done, uint64_t total) {
 }
 
 static enum pl_status generate(struct generate *g, struct pl_err *err) {
-    PL_TRY(encode_prompt(g, err));
     if (g->count == 0) return PL_OK;
     PL_TRY(pl_session_create(g->engine, &g->session, err));
     uint64_t start = pl_clock_ns();
@@ -196,7 +198,7 @@ static int run(struct generate *g) {
     if (s == PL_OK) {
         pl_sampling_opts_seed(&g->sampling);
         g->began_ns = pl_clock_ns();
-        g->engine = pl_cmd_open_engine("generate", &g->model, &code);
+        g->engine = pl_cmd_open_engine("generate", &g->model, &(struct pl_cmd_need){encode_prompt, g}, &code);
         if (g->engine == NULL) return code;
         s = generate(g, &err);
     }

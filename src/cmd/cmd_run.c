@@ -218,8 +218,12 @@ static char *history_file(void) {
     return path;
 }
 
+static enum pl_status need_chat(void *user, struct plumb_engine *e, struct pl_err *err) {
+    (void)user;
+    return pl_engine_need_chat(e, err);
+}
+
 static enum pl_status session(struct run *r, struct pl_err *err) {
-    PL_TRY(pl_engine_need_text(r->engine, err));
     PL_TRY(pl_chat_init(&r->chat, r->engine, &r->sampling.s, err));
     r->chat.max_tokens = r->count;
     r->chat.on_terminal = isatty(STDOUT_FILENO);
@@ -262,7 +266,7 @@ static int run(struct run *r) {
     if (s == PL_OK) {
         pl_sampling_opts_seed(&r->sampling);
         if (r->model.model == NULL) r->model.model = DEMO_MODEL;
-        r->engine = pl_cmd_open_engine("run", &r->model, &code);
+        r->engine = pl_cmd_open_engine("run", &r->model, &(struct pl_cmd_need){need_chat, NULL}, &code);
         if (r->engine == NULL) return code;
         r->history = r->once ? NULL : history_file();
         s = session(r, &err);

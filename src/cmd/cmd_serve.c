@@ -278,6 +278,11 @@ static void restart(struct serve *s, int fd) {
     fprintf(stderr, "plumb serve: cannot start again: %s\n", strerror(errno));
 }
 
+static enum pl_status need_text(void *user, struct plumb_engine *e, struct pl_err *err) {
+    (void)user;
+    return pl_engine_need_text(e, err);
+}
+
 static int serve(struct serve *s) {
     int code = 0, fd = -1;
     bool failed = false;
@@ -293,12 +298,11 @@ static int serve(struct serve *s) {
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    struct plumb_engine *e = pl_cmd_open_engine("serve", &s->model, &code);
+    struct plumb_engine *e = pl_cmd_open_engine("serve", &s->model, &(struct pl_cmd_need){need_text, NULL}, &code);
     if (e == NULL) return code;
     struct pl_server *server = NULL;
     s->opt.model_path = e->model_path;
-    enum pl_status st = pl_engine_need_text(e, &err);
-    if (st == PL_OK) st = keep_unpacked(s, e, &err);
+    enum pl_status st = keep_unpacked(s, e, &err);
     if (st == PL_OK) st = begin_drill(s, &err);
     if (st == PL_OK) st = pl_engine_warm_up(e, &err);
     if (st == PL_OK) st = pl_server_create(e, &s->opt, &server, &err);

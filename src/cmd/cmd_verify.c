@@ -173,6 +173,20 @@ static enum pl_status check_only(const struct verify *v, struct pl_err *err) {
     return PL_OK;
 }
 
+/* The items that run a model give it text: one that cannot take any ends all of it here, not item by item. */
+static enum pl_status check_text(const struct verify *v, struct pl_err *err) {
+    const struct plumb_engine_options opt = {.size = sizeof opt, .model = v->o.model};
+    struct plumb_engine *e;
+    bool asked = false;
+    for (size_t i = 0; i < pl_verify_item_count; i++)
+        asked |= pl_verify_items[i].needs_model && chosen(v, &pl_verify_items[i]);
+    if (!asked || v->o.model == NULL) return PL_OK;
+    PL_TRY(pl_engine_open(&opt, &e, err));
+    enum pl_status st = pl_engine_need_text(e, err);
+    plumb_engine_destroy(e);
+    return st;
+}
+
 static void print_plan(FILE *to, const struct verify *v) {
     size_t n = 0;
     for (size_t i = 0; i < pl_verify_item_count; i++) {
@@ -508,6 +522,7 @@ static int run(struct verify *v) {
         return pl_out_close();
     }
     if (st == PL_OK && v->item != NULL) return run_here(v);
+    if (st == PL_OK) st = check_text(v, &err);
     if (st == PL_OK) st = run_all(v, &err);
     if (st == PL_OK) {
         int code = pl_out_close();

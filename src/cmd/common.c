@@ -139,7 +139,8 @@ enum pl_status pl_cmd_read_environment(struct pl_model_opts *o, struct pl_err *e
     return PL_OK;
 }
 
-struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code) {
+struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, const struct pl_cmd_need *need,
+                                        int *code) {
     struct pl_err err = {0};
     struct plumb_engine *e = NULL;
     char *path = NULL;
@@ -149,11 +150,14 @@ struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opt
     if (s == PL_OK) {
         o->engine.model = path;
         o->engine.progress = show_loading;
-        s = pl_engine_create(&o->engine, &e, &err);
+        s = pl_engine_open(&o->engine, &e, &err);
+        if (s == PL_OK && need != NULL) s = need->check(need->user, e, &err);
+        if (s == PL_OK) s = pl_engine_load(e, &err);
         pl_progress_end();
     }
     pl_free(path);
     if (s == PL_OK) return e;
+    plumb_engine_destroy(e);
     err.status = s;
     *code = pl_cmd_fail(command, &err);
     return NULL;

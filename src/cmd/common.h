@@ -24,8 +24,16 @@ void pl_model_args(struct pl_model_opts *o, struct pl_arg rows[PL_MODEL_ARG_ROWS
 enum pl_status pl_cmd_check_model(const struct pl_model_opts *o, struct pl_err *err) PL_MUST_CHECK;
 /* PLUMB_KERNEL and its kin, once; options win where both name one value. Part of opening an engine as below. */
 enum pl_status pl_cmd_read_environment(struct pl_model_opts *o, struct pl_err *err) PL_MUST_CHECK;
-/* Resolves -m, loads with a progress line, prints the backend line. NULL after an error was printed; *code is set. */
-struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, int *code);
+/* What a command needs of a model that was opened but not loaded: refused here, nobody has waited for weights and kernels.
+ * It may keep e, which is destroyed when it fails. */
+struct pl_cmd_need {
+    enum pl_status (*check)(void *user, struct plumb_engine *e, struct pl_err *err); /* NULL: nothing */
+    void *user;
+};
+/* Resolves -m, opens it, asks need (NULL: nothing), loads with a progress line, prints the backend line. NULL after an error
+ * was printed; *code is set. */
+struct plumb_engine *pl_cmd_open_engine(const char *command, struct pl_model_opts *o, const struct pl_cmd_need *need,
+                                        int *code);
 /* Only opens the file: no weights are loaded. */
 enum pl_status pl_cmd_open_file(const struct pl_model_opts *o, struct pl_file **out, struct pl_err *err) PL_MUST_CHECK;
 

@@ -29,7 +29,9 @@ struct eval {
     char backend[256];
 };
 
-/* Fills ids, window, stride and the scorer's about; loads or asks. */
+/* What a model must have for it: asked of an engine that is open and not loaded. Fills ids; user is the struct eval. */
+enum pl_status eval_local_need(void *user, struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
+/* Fills window, stride and the scorer's about; of a server also ids, which it asks for. */
 enum pl_status eval_local_prepare(struct eval *v, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status eval_local_run(struct eval *v, struct pl_err *err) PL_MUST_CHECK;
 enum pl_status eval_url_prepare(struct eval *v, struct pl_err *err) PL_MUST_CHECK;

@@ -59,17 +59,22 @@ static enum pl_status run_window(struct eval *v, size_t begin, size_t end, size_
     return PL_OK;
 }
 
-static enum pl_status encode_text(struct eval *v, struct pl_err *err) {
+static enum pl_status encode_text(struct eval *v, const struct plumb_engine *e, struct pl_err *err) {
     struct pl_encode_options opt = {.add_special = true, .parse_special = false};
-    PL_TRY(pl_engine_need_text(v->engine, err));
-    return pl_tokenizer_encode(v->engine->tok, pl_buf_cstr(&v->text), v->text.len, &opt, &v->ids, err);
+    PL_TRY(pl_engine_need_text(e, err));
+    return pl_tokenizer_encode(e->tok, pl_buf_cstr(&v->text), v->text.len, &opt, &v->ids, err);
 }
 
-static enum pl_status check_ids(const struct eval *v, struct pl_err *err) {
+enum pl_status eval_local_need(void *user, struct plumb_engine *e, struct pl_err *err) {
+    struct eval *v = user;
+    if (v->tokens_file == NULL) PL_TRY(encode_text(v, e, err));
+    if (v->limit > 0 && v->ids.len > v->limit) v->ids.len = v->limit;
+    if (v->ids.len < 2 && v->tokens_file == NULL)
+        PL_FAIL(err, PL_INVALID, "%.300s has fewer than two tokens to evaluate", v->text_file);
     for (size_t i = 0; i < v->ids.len; i++) {
-        if (v->ids.data[i] >= v->engine->config.vocab)
+        if (v->ids.data[i] >= e->config.vocab)
             PL_FAIL(err, PL_INVALID, "id %zu of the list is %u but the vocabulary has %u tokens", i, v->ids.data[i],
-                    v->engine->config.vocab);
+                    e->config.vocab);
     }
     return PL_OK;
 }
@@ -77,11 +82,6 @@ static enum pl_status check_ids(const struct eval *v, struct pl_err *err) {
 enum pl_status eval_local_prepare(struct eval *v, struct pl_err *err) {
     uint32_t vocab = v->engine->config.vocab;
     struct pl_fingerprint f;
-    if (v->tokens_file == NULL) PL_TRY(encode_text(v, err));
-    if (v->limit > 0 && v->ids.len > v->limit) v->ids.len = v->limit;
-    if (v->ids.len < 2 && v->tokens_file == NULL)
-        PL_FAIL(err, PL_INVALID, "%.300s has fewer than two tokens to evaluate", v->text_file);
-    PL_TRY(check_ids(v, err));
     PL_TRY(pl_session_create(v->engine, &v->session, err));
     v->logits = pl_alloc((size_t)EVAL_LOGIT_ROWS * vocab, sizeof *v->logits);
     if (v->logits == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for logits");

@@ -246,38 +246,51 @@ static enum pl_status open_model(struct plumb_engine *e, const struct plumb_engi
     return open_tokenizer(e, err);
 }
 
-static enum pl_status create(const struct plumb_engine_options *opt, bool loaded, struct plumb_engine **out,
-                             struct pl_err *err) {
-    struct plumb_engine *e = pl_calloc(1, sizeof *e);
-    if (e == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for an engine");
-    uint64_t mark = pl_clock_ns();
-    enum pl_status s = open_model(e, opt, err);
-    if (s == PL_OK && loaded) s = pl_engine_check_budget(e, err);
-    e->start.file = lap(&mark);
-    if (s == PL_OK && loaded) s = open_ops(e, err);
-    e->start.backend = lap(&mark);
-    if (s == PL_OK && loaded) s = load(e, &mark, err);
-    if (s == PL_OK) {
-        e->opt.kv_dtype = pl_kv_type_name(e->kv_shape.dtype); /* the caller's strings may go away now */
-        e->opt.backend = NULL;
-        e->opt.isa = e->isa;
-        e->opt.force_kernels = e->opt.disable_kernels = e->opt.jit_cache = NULL; /* read; the caller's */
-        e->opt.attention = e->opt.attention_off = e->opt.kv_layout = NULL;
-        *out = e;
-        return PL_OK;
-    }
-    if (err != NULL && err->text[0] == '\0')
-        pl_err_set(err, __FILE__, __LINE__, s, "%.300s could not be opened: %s", opt->model, pl_status_text(s));
-    plumb_engine_destroy(e);
+static enum pl_status told(enum pl_status s, const char *model, struct pl_err *err) {
+    if (s != PL_OK && err != NULL && err->text[0] == '\0')
+        pl_err_set(err, __FILE__, __LINE__, s, "%.300s could not be opened: %s", model, pl_status_text(s));
     return s;
 }
 
-enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out, struct pl_err *err) {
-    return create(opt, true, out, err);
+enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out, struct pl_err *err) {
+    struct plumb_engine *e = pl_calloc(1, sizeof *e);
+    if (e == NULL) PL_FAIL(err, PL_NO_MEMORY, "out of memory for an engine");
+    uint64_t mark = pl_clock_ns();
+    enum pl_status s = told(open_model(e, opt, err), opt == NULL ? "the model" : opt->model, err);
+    e->start.file = lap(&mark);
+    if (s == PL_OK)
+        *out = e;
+    else
+        plumb_engine_destroy(e);
+    return s;
 }
 
-enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out, struct pl_err *err) {
-    return create(opt, false, out, err);
+enum pl_status pl_engine_load(struct plumb_engine *e, struct pl_err *err) {
+    PL_ASSERT(e->ops == NULL); /* once */
+    uint64_t mark = pl_clock_ns();
+    enum pl_status s = pl_engine_check_budget(e, err);
+    e->start.file += lap(&mark);
+    if (s == PL_OK) s = open_ops(e, err);
+    e->start.backend = lap(&mark);
+    if (s == PL_OK) s = load(e, &mark, err);
+    if (told(s, e->model_path, err) != PL_OK) return s;
+    e->opt.kv_dtype = pl_kv_type_name(e->kv_shape.dtype); /* the caller's strings may go away now */
+    e->opt.backend = NULL;
+    e->opt.isa = e->isa;
+    e->opt.force_kernels = e->opt.disable_kernels = e->opt.jit_cache = NULL; /* read; the caller's */
+    e->opt.attention = e->opt.attention_off = e->opt.kv_layout = NULL;
+    return PL_OK;
+}
+
+enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out, struct pl_err *err) {
+    struct plumb_engine *e;
+    PL_TRY(pl_engine_open(opt, &e, err));
+    enum pl_status s = pl_engine_load(e, err);
+    if (s == PL_OK)
+        *out = e;
+    else
+        plumb_engine_destroy(e);
+    return s;
 }
 
 void pl_engine_tell_written(struct plumb_engine *e) {

@@ -107,9 +107,12 @@ enum pl_status pl_engine_check_budget(const struct plumb_engine *e, struct pl_er
 /* plumb_engine_create with its own error type. */
 enum pl_status pl_engine_create(const struct plumb_engine_options *opt, struct plumb_engine **out,
                                 struct pl_err *err) PL_MUST_CHECK;
-/* Only opened and planned, for inspect: no weights, no pages; sessions are refused. */
+/* Its two halves. Opened and planned: the file's metadata alone, for inspect and for what a command can refuse from it; no
+ * weights, no pages, sessions are refused. The options' strings stay the caller's until it is loaded. */
 enum pl_status pl_engine_open(const struct plumb_engine_options *opt, struct plumb_engine **out,
                               struct pl_err *err) PL_MUST_CHECK;
+/* The backend, weights, pages and kernels of an opened engine, once; after a failure it can only be destroyed. */
+enum pl_status pl_engine_load(struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
 /* What an engine of these options would open its operations with: "auto" is a backend then. Strings stay the caller's. */
 enum pl_status pl_engine_ops_options(const struct plumb_engine_options *o, struct pl_ops_options *out,
                                      struct pl_err *err) PL_MUST_CHECK;
@@ -165,6 +168,10 @@ bool pl_sampler_draw_of(const struct pl_sampler *s, uint64_t position, struct pl
 
 /* Text. Without a tokenizer or template in the file these are PL_UNSUPPORTED, with what to do instead. */
 enum pl_status pl_engine_need_text(const struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
+/* The same of a chat template that can be parsed. */
+enum pl_status pl_engine_need_chat(struct plumb_engine *e, struct pl_err *err) PL_MUST_CHECK;
+/* A text of so many tokens fits the context of a session that holds nothing yet: PL_LIMIT. */
+enum pl_status pl_engine_need_room(const struct plumb_engine *e, size_t count, struct pl_err *err) PL_MUST_CHECK;
 bool pl_engine_chat_template(const struct plumb_engine *e, bool tools, struct pl_str *source); /* false: it has none */
 enum pl_status pl_engine_render(struct plumb_engine *e, const json_t *messages, const json_t *tools, bool generation_prompt,
                                 const json_t *extra, struct pl_rendered *out, struct pl_err *err) PL_MUST_CHECK;

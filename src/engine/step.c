@@ -87,13 +87,21 @@ static enum pl_status check_ids(const struct plumb_engine *e, const uint32_t *id
     return PL_OK;
 }
 
-static enum pl_status check_room(const struct plumb_session *s, size_t count, struct pl_err *err) {
-    if (count <= s->engine->context - pl_session_held(s)) return PL_OK;
-    const uint32_t most = s->engine->config.context_train, held = pl_session_held(s);
+static enum pl_status check_room_beside(const struct plumb_engine *e, uint32_t held, size_t count, struct pl_err *err) {
+    if (count <= e->context - held) return PL_OK;
+    const uint32_t most = e->config.context_train;
     char help[64] = "";
-    if (most > s->engine->context) snprintf(help, sizeof help, "raise --context (this model goes to %u) or ", most);
+    if (most > e->context) snprintf(help, sizeof help, "raise --context (this model goes to %u) or ", most);
     PL_FAIL(err, PL_LIMIT, "%zu tokens do not fit: the context holds %u%s and %u are used; %sshorten the text", count,
-            s->engine->context, most <= s->engine->context ? ", all that the model was made for," : "", held, help);
+            e->context, most <= e->context ? ", all that the model was made for," : "", held, help);
+}
+
+static enum pl_status check_room(const struct plumb_session *s, size_t count, struct pl_err *err) {
+    return check_room_beside(s->engine, pl_session_held(s), count, err);
+}
+
+enum pl_status pl_engine_need_room(const struct plumb_engine *e, size_t count, struct pl_err *err) {
+    return check_room_beside(e, 0, count, err);
 }
 
 static enum pl_status check_engine(const struct plumb_engine *e, struct pl_err *err) {

@@ -56,6 +56,12 @@ static enum pl_status need_template(struct plumb_engine *e, bool tools, const st
     return s;
 }
 
+enum pl_status pl_engine_need_chat(struct plumb_engine *e, struct pl_err *err) {
+    const struct pl_template *t;
+    PL_TRY(pl_engine_need_text(e, err));
+    return need_template(e, false, &t, err);
+}
+
 static enum pl_status special_text(const struct pl_tokenizer *tok, int64_t id, char **out) {
     struct pl_str piece;
     if (id < 0 || !pl_tokenizer_piece(tok, (uint32_t)id, &piece)) return PL_OK;

@@ -198,7 +198,31 @@ def prompts_that_cannot_be_used():
     assert b"missing" in gen(check=64).stderr
     assert b"no-such-file" in gen("-f", "no-such-file", check=1).stderr
     assert b"-m MODEL" in run("generate", "-p", "hi", check=64).stderr
-    assert b"no tokenizer" in run("generate", "-m", GOLDEN, "-p", "hi", check=1).stderr
+
+
+@case
+def what_the_metadata_refuses_is_refused_before_a_backend_is_opened():
+    """The backend line comes before weights are read and kernels are compiled: a command that cannot go on never says it."""
+    opened = b"kernel backend"
+    assert opened in gen("-p", "a", "-n", 1, check=0).stderr
+    text = path("some.txt", "some text")
+    for words in (["generate", "-p", "hi"], ["generate", "--chat", "-p", "hi"], ["run", "-p", "hi"], ["serve", "--port", 0],
+                  ["eval", "-f", text], ["verify", "--quick", "--report", path("never")]):
+        out = run(words[0], "-m", GOLDEN, *words[1:], check=2 if words[0] == "verify" else 1)
+        assert b"no tokenizer" in out.stderr and opened not in out.stderr + out.stdout, (words, out.stderr)
+    assert not os.path.exists(path("never"))
+    mute = tiny("mute")
+    config = json.load(open(mute + "/tokenizer_config.json"))
+    del config["chat_template"]
+    path("mute/tokenizer_config.json", json.dumps(config))
+    for words in (["generate", "--chat", "-p", "hi"], ["run", "-p", "hi"]):
+        out = run(words[0], "-m", mute, *words[1:], check=1)
+        assert b"no chat template" in out.stderr and opened not in out.stderr, (words, out.stderr)
+    for words, said in ((["generate", "-p", ""], b"empty"), (["generate", "-p", "a" * 3000], b"3000 tokens do not fit"),
+                        (["generate", "--chat", "-p", b"\xff"], b"UTF-8"), (["eval", "-f", path("nothing.txt", b"")], b"fewer than two tokens"),
+                        (["eval", "--tokens", path("far.json", "[1, 99999999]")], b"the vocabulary has")):
+        out = run(words[0], "-m", MODEL, *words[1:], check=1)
+        assert said in out.stderr and opened not in out.stderr, (words, out.stderr)
 
 
 @case
