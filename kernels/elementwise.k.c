@@ -18,6 +18,8 @@ FN f32 activate(f32 x) { return 0.5f * x * ERFC(-0.7071067811865476f * x); }
 FN f32 activate(f32 x) { return FMAX(x, 0.0f) * FMAX(x, 0.0f); }
 #elif defined(ACT_NONE)
 FN f32 activate(f32 x) { return x; }
+#elif defined(ACT_SIGMOID)
+FN f32 activate(f32 x) { return 1.0f / (1.0f + EXP(-x)); }
 #else
 FN f32 activate(f32 x) { return x / (1.0f + EXP(-x)); }
 #endif

@@ -365,6 +365,14 @@ struct pl_args_ssm_layer {
 PL_ARGS_CHECK(pl_args_ssm_layer, state, 88);
 PL_ARGS_SIZE(pl_args_ssm_layer, 96);
 
+struct pl_args_delta {
+    u32 heads, head_dim, groups, x_stride;
+    u32 q_first, k_first, v_first, pad;
+    u64 slot_stride, state_first;
+};
+PL_ARGS_CHECK(pl_args_delta, slot_stride, 32);
+PL_ARGS_SIZE(pl_args_delta, 48);
+
 struct pl_args_gated {
     u32 cols, groups, norm_first;
     f32 eps;

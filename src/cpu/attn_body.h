@@ -404,6 +404,6 @@ static void attn_finish(const struct cpu_attn_state *s, const float *o, float *o
 #define ROW_KERNELS                                                                                                 \
     .norm = norm_rows, .add = row_add, .scale = row_scale, .glu = row_glu, .softcap = row_softcap,                  \
     .rope_append = rope_append_row, .attn_chunk = attn_chunk, .attn_merge = attn_merge, .attn_finish = attn_finish, \
-    .conv = conv_channels, .ssm = ssm_heads, .gated_norm = gated_norm_row
+    .conv = conv_channels, .ssm = ssm_heads, .delta = delta_head, .gated_norm = gated_norm_row
 
 #endif

@@ -168,6 +168,7 @@ enum pl_status pl_cpu_override(struct pl_cpu *c, enum pl_cpu_part part, enum pl_
     case PL_CPU_SSM:
         m.conv = from->conv;
         m.ssm = from->ssm;
+        m.delta = from->delta;
         m.gated_norm = from->gated_norm;
         break;
     case PL_CPU_PARTS: break;

@@ -127,7 +127,15 @@ void pl_cpu_rmsnorm(struct pl_cpu *c, const struct pl_cpu_norm *n);
 void pl_cpu_add(struct pl_cpu *c, float *x, const float *add, size_t rows, size_t cols, size_t x_stride, size_t add_stride);
 
 /* The last is gated: (min(max(up, -7), 7) + 1) * g * sigmoid(1.702 g) with g = min(gate, 7). */
-enum pl_act { PL_ACT_SILU, PL_ACT_GELU_TANH, PL_ACT_GELU_ERF, PL_ACT_RELU2, PL_ACT_NONE, PL_ACT_SWIGLU_CLAMPED };
+enum pl_act {
+    PL_ACT_SILU,
+    PL_ACT_GELU_TANH,
+    PL_ACT_GELU_ERF,
+    PL_ACT_RELU2,
+    PL_ACT_NONE,
+    PL_ACT_SIGMOID,
+    PL_ACT_SWIGLU_CLAMPED
+};
 /* y = act(gate) * up; y may be gate. up NULL: y = act(gate). */
 void pl_cpu_glu(struct pl_cpu *c, enum pl_act act, const float *gate, const float *up, float *y, size_t rows, size_t cols,
                 size_t gate_stride, size_t up_stride, size_t y_stride);

@@ -124,6 +124,7 @@ static void row_act(enum pl_act act, const float *gate, float *y, size_t n) {
     case PL_ACT_GELU_ERF: ACT_LOOP(gelu_erf); break;
     case PL_ACT_RELU2: ACT_LOOP(relu2); break;
     case PL_ACT_NONE: ACT_LOOP(same); break;
+    case PL_ACT_SIGMOID: ACT_LOOP(vf_sigmoid); break;
     case PL_ACT_SWIGLU_CLAMPED: break; /* pl_cpu_glu asserts that it is gated */
     }
 }
@@ -140,6 +141,7 @@ static void row_glu(enum pl_act act, const float *gate, const float *up, float *
     case PL_ACT_GELU_ERF: GLU_LOOP(gelu_erf); break;
     case PL_ACT_RELU2: GLU_LOOP(relu2); break;
     case PL_ACT_NONE: GLU_LOOP(same); break;
+    case PL_ACT_SIGMOID: GLU_LOOP(vf_sigmoid); break;
     case PL_ACT_SWIGLU_CLAMPED:
         for (; i + VW <= n; i += VW) vf_store(y + i, swiglu_clamped(vf_load(gate + i), vf_load(up + i)));
         if (i < n) vf_storen(y + i, swiglu_clamped(vf_loadn(gate + i, n - i), vf_loadn(up + i, n - i)), n - i);

@@ -9,6 +9,7 @@ struct ssm_job {
     struct pl_cpu *c;
     const struct pl_cpu_conv *conv;
     const struct pl_cpu_ssm *ssm;
+    const struct pl_cpu_delta *delta;
     const struct pl_cpu_gated_norm *norm;
     size_t units, blocks, block; /* of a sequence; channels or heads of one */
 };
@@ -61,6 +62,21 @@ void pl_cpu_ssm(struct pl_cpu *c, const struct pl_cpu_ssm *p) {
     size_t block = PL_MAX((size_t)1, (size_t)SSM_BLOCK / p->head_dim), blocks = (p->heads + block - 1) / block;
     struct ssm_job j = {.c = c, .ssm = p, .blocks = blocks, .block = block, .units = blocks * p->seq_count};
     run(c, 2 * p->heads * p->head_dim * p->state * rows_of(p->seqs, p->seq_count), ssm_worker, &j);
+}
+
+static void delta_worker(void *arg, int index, int count) {
+    (void)index;
+    (void)count;
+    const struct ssm_job *j = arg;
+    size_t u, end;
+    while (cpu_take(j->c, 1, j->units, &u, &end))
+        j->c->table->delta(j->delta, &j->delta->seqs[u / j->blocks], u % j->blocks);
+}
+
+void pl_cpu_delta(struct pl_cpu *c, const struct pl_cpu_delta *p) {
+    PL_ASSERT(p->heads % p->groups == 0 && p->state >= 1 && p->state <= PL_CPU_DELTA_MAX);
+    struct ssm_job j = {.c = c, .delta = p, .blocks = p->heads, .block = 1, .units = p->heads * p->seq_count};
+    run(c, 4 * p->heads * p->head_dim * p->state * rows_of(p->seqs, p->seq_count), delta_worker, &j);
 }
 
 static void norm_worker(void *arg, int index, int count) {

@@ -46,6 +46,22 @@ struct pl_cpu_ssm {
 };
 void pl_cpu_ssm(struct pl_cpu *c, const struct pl_cpu_ssm *p);
 
+/* The gated delta rule: for head h, its key head g and row t, with q and k of length 1 (1e-6 beside the squares), q over
+ * sqrt(N), e = exp(a[h] softplus(dt[t, h] + dt_bias[h])) and r = sigmoid(beta[t, h]): d[p] = r (v[t, h, p] - e sum over n of
+ * k[t, g, n] S[h, n, p]) S[h, n, p] = e S[h, n, p] + k[t, g, n] d[p] y[t, h, p] = sum over n of q[t, g, n] S[h, n, p] */
+struct pl_cpu_delta {
+    size_t seq_count, heads, head_dim, groups, state; /* H, P, G, N */
+    const struct pl_cpu_state_seq *seqs;
+    bool in_turn;             /* g is h mod G, else h / (H / G) */
+    const float *a, *dt_bias; /* [H], the first negative */
+    const float *q, *k, *v, *dt, *beta;
+    size_t x_stride, dt_stride, beta_stride; /* x: of q, k and v */
+    float *y;                                /* none of the inputs */
+    size_t y_stride;
+};
+enum { PL_CPU_DELTA_MAX = 256 }; /* N */
+void pl_cpu_delta(struct pl_cpu *c, const struct pl_cpu_delta *p);
+
 /* y = rms-normed x silu(z), by groups of cols / groups; norm_first: normed x, times silu(z). */
 struct pl_cpu_gated_norm {
     size_t rows, cols, groups;

@@ -124,6 +124,63 @@ static void ssm_heads(const struct pl_cpu_ssm *p, const struct pl_cpu_state_seq 
     }
 }
 
+enum { DELTA_COLS = 4 * VW }; /* columns of a head's state that go together */
+
+/* One row over columns [0, count) of a head's state s [n, dim]: y of q and k, whose lengths are not 1: scaled by what is
+ * given. */
+static inline void delta_cols(size_t count, const float *q, const float *k, const float *v, size_t n, size_t dim, float keep,
+                              float rate, float q_scale, float k_scale, float *s, float *y) {
+    vf held[4] = {vf_set1(0.0f), vf_set1(0.0f), vf_set1(0.0f), vf_set1(0.0f)}, put[4], sum[4], e = vf_set1(keep);
+    size_t parts = (count + VW - 1) / VW, last = count - (parts - 1) * VW;
+    if (parts == 4 && last == VW) {
+        for (size_t i = 0; i < n; i++)
+            for (size_t c = 0; c < 4; c++) held[c] = vf_fma(vf_set1(k[i]), vf_load(s + i * dim + c * VW), held[c]);
+        for (size_t c = 0; c < 4; c++) {
+            vf d = vf_sub(vf_load(v + c * VW), vf_mul(held[c], vf_set1(keep * k_scale)));
+            put[c] = vf_mul(d, vf_set1(rate * k_scale)), sum[c] = vf_set1(0.0f);
+        }
+        for (size_t i = 0; i < n; i++)
+            for (size_t c = 0; c < 4; c++) {
+                vf w = vf_fma(vf_load(s + i * dim + c * VW), e, vf_mul(vf_set1(k[i]), put[c]));
+                vf_store(s + i * dim + c * VW, w);
+                sum[c] = vf_fma(vf_set1(q[i]), w, sum[c]);
+            }
+        for (size_t c = 0; c < 4; c++) vf_store(y + c * VW, vf_mul(sum[c], vf_set1(q_scale)));
+        return;
+    }
+    for (size_t c = 0; c < parts; c++) { /* the same sums, column by column */
+        size_t m = c + 1 < parts ? (size_t)VW : last;
+        for (size_t i = 0; i < n; i++) held[c] = vf_fma(vf_set1(k[i]), vf_loadn(s + i * dim + c * VW, m), held[c]);
+        vf d = vf_sub(vf_loadn(v + c * VW, m), vf_mul(held[c], vf_set1(keep * k_scale)));
+        put[c] = vf_mul(d, vf_set1(rate * k_scale)), sum[c] = vf_set1(0.0f);
+        for (size_t i = 0; i < n; i++) {
+            vf w = vf_fma(vf_loadn(s + i * dim + c * VW, m), e, vf_mul(vf_set1(k[i]), put[c]));
+            vf_storen(s + i * dim + c * VW, w, m);
+            sum[c] = vf_fma(vf_set1(q[i]), w, sum[c]);
+        }
+        vf_storen(y + c * VW, vf_mul(sum[c], vf_set1(q_scale)), m);
+    }
+}
+
+static void delta_head(const struct pl_cpu_delta *p, const struct pl_cpu_state_seq *s, size_t h) {
+    size_t n = p->state, dim = p->head_dim, g = p->in_turn ? h % p->groups : h / (p->heads / p->groups);
+    float *own = s->ssm + h * n * dim;
+    if (s->fresh) memset(own, 0, n * dim * sizeof *own);
+    for (size_t t = 0; t < s->rows; t++) {
+        size_t r = s->first_row + t;
+        const float *q = p->q + r * p->x_stride + g * n, *k = p->k + r * p->x_stride + g * n,
+                    *v = p->v + r * p->x_stride + h * dim;
+        float step = vf_first(softplus(vf_set1(p->dt[r * p->dt_stride + h] + p->dt_bias[h])));
+        float keep = vf_first(vf_exp(vf_set1(p->a[h] * step))),
+              rate = vf_first(vf_sigmoid(vf_set1(p->beta[r * p->beta_stride + h])));
+        float q_scale = 1.0f / sqrtf((sum_squares(q, n) + 1e-6f) * (float)n),
+              k_scale = 1.0f / sqrtf(sum_squares(k, n) + 1e-6f);
+        for (size_t j = 0; j < dim; j += DELTA_COLS)
+            delta_cols(PL_MIN((size_t)DELTA_COLS, dim - j), q, k, v + j, n, dim, keep, rate, q_scale, k_scale, own + j,
+                       p->y + r * p->y_stride + h * dim + j);
+    }
+}
+
 static void gated_norm_row(const struct pl_cpu_gated_norm *p, size_t row) {
     const float *x = p->x + row * p->x_stride, *z = p->z != NULL ? p->z + row * p->z_stride : NULL;
     float *y = p->y + row * p->y_stride;

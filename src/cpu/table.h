@@ -78,6 +78,7 @@ struct cpu_table {
     /* All rows of one sequence: channels, or heads, [begin, end); one row, all groups. */
     void (*conv)(const struct pl_cpu_conv *p, const struct pl_cpu_state_seq *s, size_t begin, size_t end);
     void (*ssm)(const struct pl_cpu_ssm *p, const struct pl_cpu_state_seq *s, size_t begin, size_t end);
+    void (*delta)(const struct pl_cpu_delta *p, const struct pl_cpu_state_seq *s, size_t head);
     void (*gated_norm)(const struct pl_cpu_gated_norm *p, size_t row);
 };
 

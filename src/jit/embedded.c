@@ -22,6 +22,7 @@
     X(rope, "rope.k.c")                                 \
     X(attention, "attention.k.c")                       \
     X(latent, "latent.k.c")                             \
+    X(delta, "delta.k.c")                               \
     X(latent_expand, "latent_expand.k.c")               \
     X(paged, "paged.k.c")                               \
     X(widen, "widen.k.c")                               \

@@ -10,7 +10,7 @@ struct pl_layer {
     struct pl_weight *attn_norm, *attn_norm_bias, *mlp_norm_bias, *q, *k, *v, *q_bias, *k_bias, *v_bias, *q_norm,
         *k_norm;                                 /* norms of each head */
     struct pl_weight *q_norm_wide, *k_norm_wide; /* norms over all heads */
-    struct pl_weight *o, *o_bias, *post_attn_norm;
+    struct pl_weight *o, *o_bias, *post_attn_norm, *attn_gate;
     struct pl_weight *mlp_norm, *gate, *up, *down, *gate_bias, *up_bias, *down_bias, *post_mlp_norm;
     struct pl_weight *attn_sub_norm, *mlp_sub_norm; /* before the products that end each half */
     struct pl_weight *router, *gate_experts, *up_experts, *down_experts;
@@ -45,6 +45,7 @@ struct pl_model {
     struct pl_activation *ql, *qa, *latent; /* latent attention: query rank, queries and results in the latents' terms */
     /* State-space layers: input and result of the convolution, gate, step, what it is made of, B, C, and the result. */
     struct pl_activation *cx, *cy, *z, *dt, *dt_low, *b, *c, *y, *y_out;
+    struct pl_activation *ag;    /* the gate of attention's result */
     struct pl_activation *y_now; /* y, or of a step's last layer y_out */
 };
 
@@ -74,12 +75,14 @@ enum pl_dim {
     PL_DIM_SH,  /* heads, */
     PL_DIM_SA,  /* decays: of a head, or of a head and state */
     PL_DIM_SR,  /* rank of dt, */
-    PL_DIM_SN   /* state */
+    PL_DIM_SN,  /* state */
+    PL_DIM_SP   /* head of a state-space layer */
 };
 enum pl_need {
     PL_NEED_ALWAYS,
     PL_NEED_UNTIED,
     PL_NEED_QKV_BIAS,
+    PL_NEED_ATTN_GATE,
     PL_NEED_O_BIAS,
     PL_NEED_QK_NORM,
     PL_NEED_MLP_BIAS,
@@ -116,13 +119,20 @@ enum pl_part {
     PL_PART_IN3_X,
     PL_PART_HEADS_Z, /* PLaMo 2: head by head z, then x; copied */
     PL_PART_HEADS_X,
+    PL_PART_HEADS_Q, /* Qwen3-Next: head by head queries, then gates of attention's result; copied, as are those that follow
+                      */
+    PL_PART_HEADS_GATE,
+    PL_PART_QKVZ_X, /* key head by key head q, k, values, gates; */
+    PL_PART_QKVZ_Z,
+    PL_PART_BA_B, /* rates, time steps */
+    PL_PART_BA_A, /* the last that is copied */
     PL_PART_BC_B, /* of the convolution's result B, C, dt */
     PL_PART_BC_C,
     PL_PART_BC_DT
 };
 /* Vectors that are made of a tensor of another shape or meaning: of rows, one after the other; -e^t of a safetensors file (a
- * GGUF has it done), taps of a convolution [channels, K] row by row of K, or ones without any tensor. */
-enum pl_made { PL_MADE_AS_IS, PL_MADE_FLAT, PL_MADE_DECAY, PL_MADE_TAPS, PL_MADE_ONES };
+ * GGUF has it done), taps of a convolution [channels, K] row by row of K, ones without any tensor, or one head's for all. */
+enum pl_made { PL_MADE_AS_IS, PL_MADE_FLAT, PL_MADE_DECAY, PL_MADE_TAPS, PL_MADE_ONES, PL_MADE_REPEATED };
 
 /* One weight: its name in either file kind, its shape in letters, and where it goes. Names of layer weights are relative
  * to the layer ("blk.7." or "model.layers.7."). rows PL_DIM_NONE: a vector of cols. */
@@ -210,7 +220,8 @@ struct pl_arch_def {
 };
 extern const struct pl_arch_def pl_deepseek_v2_def, pl_deepseek_v3_def;
 extern const struct pl_arch_def pl_mamba_def, pl_falcon_mamba_def, pl_mamba2_def, pl_granite_hybrid_def, pl_falcon_h1_def,
-    pl_jamba_def, pl_nemotron_h_def, pl_plamo2_def, pl_lfm2_def, pl_lfm2_moe_def;
+    pl_jamba_def, pl_nemotron_h_def, pl_plamo2_def, pl_lfm2_def, pl_lfm2_moe_def, pl_qwen3_next_def, pl_qwen3_5_def,
+    pl_qwen3_5_moe_def;
 extern const struct pl_arch_def pl_bitnet_def, pl_bitnet_silu_def;
 extern const struct pl_arch_def pl_qwen2_moe_def, pl_qwen3_moe_def, pl_mixtral_def, pl_olmoe_def, pl_gpt_oss_def;
 extern const struct pl_arch_def pl_llama_def, pl_mistral_def, pl_ministral_def, pl_ministral3_def, pl_qwen2_def,
@@ -413,6 +424,8 @@ enum pl_status pl_layer_finish_after(struct pl_model *m, const struct pl_layer *
 /* The second half with experts instead of the MLP, in the layers that have them. */
 enum pl_status pl_layer_finish_moe(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                                    struct pl_activation *x) PL_MUST_CHECK;
+/* x += mlp(norm(x)), or experts and the one that always counts. */
+enum pl_status pl_layer_mixture(struct pl_model *m, const struct pl_layer *w, struct pl_activation *x) PL_MUST_CHECK;
 /* How the experts of a layer are mixed. */
 struct pl_moe pl_layer_moe(const struct pl_model *m, const struct pl_layer *w);
 /* The first half: queries, keys and values of norm(x), and attention. */

@@ -13,10 +13,6 @@
 #include "model/binder.h"
 #include "tensor/quant.h"
 
-static uint64_t conv_channels(const struct pl_ssm_config *s) {
-    return s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (uint64_t)s->groups * s->state : 0);
-}
-
 uint64_t pl_bind_dim(const struct pl_model_config *c, enum pl_dim d) {
     switch (d) {
     case PL_DIM_NONE: return 1;
@@ -39,9 +35,10 @@ uint64_t pl_bind_dim(const struct pl_model_config *c, enum pl_dim d) {
     case PL_DIM_KL: return c->latent;
     case PL_DIM_KR: return (uint64_t)c->latent + c->rope_dim;
     case PL_DIM_SI: return c->ssm.inner;
-    case PL_DIM_SC: return conv_channels(&c->ssm);
-    case PL_DIM_SCK: return conv_channels(&c->ssm) * c->ssm.conv;
+    case PL_DIM_SC: return pl_ssm_channels(&c->ssm);
+    case PL_DIM_SCK: return pl_ssm_channels(&c->ssm) * c->ssm.conv;
     case PL_DIM_SH: return c->ssm.heads;
+    case PL_DIM_SP: return c->ssm.head_dim;
     case PL_DIM_SA: return c->ssm.kind == PL_SSM_MAMBA ? (uint64_t)c->ssm.heads * c->ssm.state : c->ssm.heads;
     case PL_DIM_SR: return c->ssm.dt_rank;
     case PL_DIM_SN: return c->ssm.state;
@@ -75,7 +72,8 @@ const char *pl_bind_dim_text(enum pl_dim d) {
                                        "state-space heads",
                                        "decays",
                                        "rank of time steps",
-                                       "state size"};
+                                       "state size",
+                                       "size of a state-space head"};
     return text[d];
 }
 
@@ -89,6 +87,7 @@ static bool is_needed(const struct pl_model_config *c, const struct pl_binding *
     case PL_NEED_ALWAYS: return true;
     case PL_NEED_UNTIED: return !c->tied_embeddings;
     case PL_NEED_QKV_BIAS: return c->qkv_bias;
+    case PL_NEED_ATTN_GATE: return c->attn_gate && !c->layer_no_attention[layer];
     case PL_NEED_O_BIAS: return c->o_bias;
     case PL_NEED_QK_NORM: return c->qk_norm;
     case PL_NEED_MLP_BIAS: return c->mlp_bias;
@@ -116,7 +115,7 @@ void pl_bind_shape_text(const struct pl_tensor *t, char *buf, size_t cap) {
 struct span pl_bind_span(const struct pl_model_config *c, const struct pl_binding *b, bool fused) {
     uint64_t n = pl_bind_dim(c, b->rows == PL_DIM_NONE ? b->cols : b->rows);
     uint64_t hd = pl_bind_dim(c, PL_DIM_HD), gd = pl_bind_dim(c, PL_DIM_GD);
-    uint64_t in = c->ssm.inner, rank = c->ssm.dt_rank, state = c->ssm.state, conv = conv_channels(&c->ssm);
+    uint64_t in = c->ssm.inner, rank = c->ssm.dt_rank, state = c->ssm.state, conv = pl_ssm_channels(&c->ssm);
     if (!fused) return (struct span){0, n, n};
     switch (b->part) {
     case PL_PART_WHOLE: break;
@@ -136,8 +135,14 @@ struct span pl_bind_span(const struct pl_model_config *c, const struct pl_bindin
     case PL_PART_IN3_B: return (struct span){0, n, 3 * in};
     case PL_PART_IN3_C: return (struct span){in, n, 3 * in};
     case PL_PART_IN3_X: return (struct span){2 * in, n, 3 * in};
-    case PL_PART_HEADS_Z: return (struct span){0, n, 2 * in};
-    case PL_PART_HEADS_X: return (struct span){c->ssm.head_dim, n, 2 * in};
+    case PL_PART_HEADS_Z:
+    case PL_PART_HEADS_X: return (struct span){0, n, 2 * in};
+    case PL_PART_HEADS_Q:
+    case PL_PART_HEADS_GATE: return (struct span){0, n, 2 * hd};
+    case PL_PART_QKVZ_X:
+    case PL_PART_QKVZ_Z: return (struct span){0, n, conv + in};
+    case PL_PART_BA_B:
+    case PL_PART_BA_A: return (struct span){0, n, 2 * (uint64_t)c->ssm.heads};
     case PL_PART_BC_B: return (struct span){0, n, 2 * state + rank};
     case PL_PART_BC_C: return (struct span){state, n, 2 * state + rank};
     case PL_PART_BC_DT: return (struct span){2 * state, n, 2 * state + rank};
@@ -264,8 +269,8 @@ static enum pl_status bind_one(struct binder *d, const struct pl_binding *b, uin
     PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
     const struct span s = pl_bind_span(&m->cfg, b, fused);
     PL_TRY(pl_bind_check_shape(d, b, &s, t));
-    bool by_head = b->part == PL_PART_HEADS_Z || b->part == PL_PART_HEADS_X;
-    PL_TRY(by_head ? pl_bind_heads_part(d, &s, t, &part) : cut_span(d, &s, t, &part));
+    bool picked = fused && b->part >= PL_PART_HEADS_Z && b->part <= PL_PART_BA_A;
+    PL_TRY(picked ? pl_bind_picked(d, b->part, &s, t, &part) : cut_span(d, &s, t, &part));
     enum pl_weight_use use = b->use == PL_WEIGHT_EMBED && m->cfg.tied_embeddings ? PL_WEIGHT_TIED : b->use;
     struct pl_weight *w;
     PL_TRY(pl_ops_weight_create(m->ops, &part, use, &w, d->err));
@@ -310,7 +315,8 @@ static bool is_known_unused(const char *name) {
                                         "mm."};
     for (size_t i = 0; i < PL_COUNT_OF(heads); i++)
         if (starts_with(name, heads[i])) return true;
-    if (is_of_head(name, "weight")) return true; /* beside tied embeddings */
+    if (is_of_head(name, "weight")) return true;                                   /* beside tied embeddings */
+    if (starts_with(name, "mtp.") || starts_with(name, "model.mtp.")) return true; /* predicts tokens further ahead */
     return strstr(name, "rotary_emb.inv_freq") != NULL || strstr(name, "attn_rot_embd") != NULL;
 }
 

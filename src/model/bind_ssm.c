@@ -46,6 +46,10 @@ static enum pl_status make(struct binder *d, const struct pl_binding *b, const s
     PL_TRY(read_values(d, t, raw));
     if (b->made == PL_MADE_DECAY) return make_decay(d, t, raw, n, out);
     if (b->made == PL_MADE_FLAT) return memcpy(out, raw, n * sizeof *out), PL_OK;
+    if (b->made == PL_MADE_REPEATED) { /* of each head the same */
+        for (uint64_t i = 0; i < n; i++) out[i] = raw[i % d->m->cfg.ssm.head_dim];
+        return PL_OK;
+    }
     const struct pl_ssm_config *s = &d->m->cfg.ssm; /* of Mamba-2: x, B, C have scales of their own */
     for (uint64_t i = 0, c, group = (uint64_t)s->groups * s->state; i < n; i++) {
         c = i / taps;
@@ -60,7 +64,7 @@ enum pl_status pl_bind_made(struct binder *d, const struct pl_binding *b, uint32
     bool fused;
     if (b->made != PL_MADE_ONES) {
         PL_TRY(pl_bind_find(d, b, layer, &fused, &t));
-        PL_TRY(check_count(d, b, t, n));
+        PL_TRY(check_count(d, b, t, b->made == PL_MADE_REPEATED ? d->m->cfg.ssm.head_dim : n));
     }
     float *raw = pl_alloc(2 * n, sizeof *raw), *v = raw != NULL ? raw + n : NULL;
     if (raw == NULL) PL_FAIL(d->err, PL_NO_MEMORY, "no memory for %llu values", (unsigned long long)n);
@@ -80,9 +84,30 @@ enum pl_status pl_bind_made(struct binder *d, const struct pl_binding *b, uint32
     return st;
 }
 
-enum pl_status pl_bind_heads_part(struct binder *d, const struct span *s, const struct pl_tensor *t, struct pl_tensor *out) {
-    const struct pl_ssm_config *c = &d->m->cfg.ssm;
-    uint64_t rows = c->head_dim, scale = 0;
+/* Which row of the file's tensor is row i of a part that stands there in turn with others: head by head its own rows, then
+ * those of the other; or key head by key head q, k, the values and the gates of its value heads (Qwen3-Next), likewise their
+ * two numbers. */
+static uint64_t picked_row(const struct pl_model_config *c, enum pl_part part, uint64_t i) {
+    const struct pl_ssm_config *s = &c->ssm;
+    uint64_t p = s->head_dim, n = s->state, keys = (uint64_t)s->groups * n, share = s->heads / PL_MAX(s->groups, 1u),
+             values = share * p, block = 2 * n + 2 * values, d = c->head_dim;
+    switch (part) {
+    case PL_PART_HEADS_Z: return i / p * 2 * p + i % p;
+    case PL_PART_HEADS_X: return i / p * 2 * p + p + i % p;
+    case PL_PART_HEADS_Q: return i / d * 2 * d + i % d;
+    case PL_PART_HEADS_GATE: return i / d * 2 * d + d + i % d;
+    case PL_PART_QKVZ_X:
+        if (i < 2 * keys) return i % keys / n * block + i / keys * n + i % n;
+        return (i - 2 * keys) / values * block + 2 * n + (i - 2 * keys) % values;
+    case PL_PART_QKVZ_Z: return i / values * block + 2 * n + values + i % values;
+    case PL_PART_BA_B: return i / share * 2 * share + i % share;
+    default: return i / share * 2 * share + share + i % share; /* PL_PART_BA_A */
+    }
+}
+
+enum pl_status pl_bind_picked(struct binder *d, enum pl_part part, const struct span *s, const struct pl_tensor *t,
+                              struct pl_tensor *out) {
+    uint64_t scale = 0;
     if (t->dtype == PL_MLX) scale = pl_tensor_cols(t) / t->group * pl_dtype_info(t->scale_dtype)->block_bytes;
     const uint64_t unit[] = {t->bytes / s->total, scale, scale};
     const void *const from[] = {t->data, t->scales, t->biases};
@@ -91,9 +116,9 @@ enum pl_status pl_bind_heads_part(struct binder *d, const struct span *s, const 
     to[0] = data;
     to[1] = data + s->n * unit[0];
     to[2] = to[1] + s->n * scale;
-    for (size_t i = 0; i < (scale > 0 ? 3 : 1); i++)
-        for (uint64_t h = 0; h < c->heads; h++)
-            memcpy(to[i] + h * rows * unit[i], (const char *)from[i] + (2 * h * rows + s->first) * unit[i], rows * unit[i]);
+    for (size_t k = 0; k < (scale > 0 ? 3 : 1); k++)
+        for (uint64_t i = 0; i < s->n; i++)
+            memcpy(to[k] + i * unit[k], (const char *)from[k] + picked_row(&d->m->cfg, part, i) * unit[k], unit[k]);
     d->m->bytes_owned += s->n * (unit[0] + 2 * scale);
     *out = *t;
     out->shape[0] = s->n;

@@ -61,9 +61,9 @@ enum pl_status pl_bind_experts(struct binder *d, const struct pl_binding *b, uin
 /* One row of each expert, as one vector. */
 enum pl_status pl_bind_experts_bias(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
 
-/* bind_ssm.c: of the rows of each head those from s->first on, copied into memory of the model's own */
-enum pl_status pl_bind_heads_part(struct binder *d, const struct span *s, const struct pl_tensor *t,
-                                  struct pl_tensor *out) PL_MUST_CHECK;
+/* bind_ssm.c: the rows of t that are this part's, copied into memory of the model's own */
+enum pl_status pl_bind_picked(struct binder *d, enum pl_part part, const struct span *s, const struct pl_tensor *t,
+                              struct pl_tensor *out) PL_MUST_CHECK;
 /* What b->made says. */
 enum pl_status pl_bind_made(struct binder *d, const struct pl_binding *b, uint32_t layer) PL_MUST_CHECK;
 

@@ -45,6 +45,9 @@ static const struct {
     [PL_ARCH_JAMBA] = {"jamba", &pl_jamba_def},
     [PL_ARCH_NEMOTRON_H] = {"nemotron_h", &pl_nemotron_h_def},
     [PL_ARCH_PLAMO2] = {"plamo2", &pl_plamo2_def},
+    [PL_ARCH_QWEN3_NEXT] = {"qwen3_next", &pl_qwen3_next_def},
+    [PL_ARCH_QWEN3_5] = {"qwen3_5", &pl_qwen3_5_def},
+    [PL_ARCH_QWEN3_5_MOE] = {"qwen3_5_moe", &pl_qwen3_5_moe_def},
     [PL_ARCH_LFM2] = {"lfm2", &pl_lfm2_def},
     [PL_ARCH_LFM2_MOE] = {"lfm2_moe", &pl_lfm2_moe_def},
     [PL_ARCH_GPT_OSS] = {"gpt_oss", &pl_gpt_oss_def},
@@ -63,7 +66,8 @@ const char *pl_arch_list(void) {
            "phi3 (Phi-3, Phi-4), smollm3, granite, olmo2, olmo3, starcoder2, cohere, cohere2, glm, glm4, glm4_moe, exaone4, "
            "ernie4_5, seed_oss, stablelm, granitemoe, "
            "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, deepseek_v2, deepseek_v3, mamba, falcon_mamba, mamba2, "
-           "granitemoehybrid, falcon_h1, jamba, nemotron_h, plamo2, lfm2, lfm2_moe, bitnet";
+           "granitemoehybrid, falcon_h1, jamba, nemotron_h, plamo2, qwen3_next, qwen3_5, qwen3_5_moe (text), lfm2, "
+           "lfm2_moe, bitnet";
 }
 const struct pl_arch_def *pl_arch_def(enum pl_arch a) {
     PL_ASSERT((unsigned)a < PL_ARCH_COUNT);

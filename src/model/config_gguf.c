@@ -50,6 +50,9 @@ static const struct {
     {"nemotron_h", PL_ARCH_NEMOTRON_H},
     {"nemotron_h_moe", PL_ARCH_NEMOTRON_H},
     {"plamo2", PL_ARCH_PLAMO2},
+    {"qwen3next", PL_ARCH_QWEN3_NEXT},
+    {"qwen35", PL_ARCH_QWEN3_5},
+    {"qwen35moe", PL_ARCH_QWEN3_5_MOE},
     {"lfm2", PL_ARCH_LFM2},
     {"lfm2moe", PL_ARCH_LFM2_MOE},
     {"bitnet", PL_ARCH_BITNET_SILU},
@@ -234,10 +237,10 @@ static enum pl_status read_mlp_width(struct reader *r, struct pl_model_config *c
     return PL_OK;
 }
 
-/* GLM-4.5: the file counts them among its layers. */
+/* GLM-4.5, Qwen3.5: the file counts them among its layers. */
 static enum pl_status read_extra_layers(struct reader *r, struct pl_model_config *c) {
     bool found;
-    if (!r->def->deepseek_moe || r->def->latent) return PL_OK;
+    if ((!r->def->deepseek_moe || r->def->latent) && r->def->ssm != PL_SSM_DELTA) return PL_OK;
     PL_TRY(read_u32(r, "nextn_predict_layers", 0, c->layers - 1, &c->extra_layers, &found));
     c->layers -= c->extra_layers;
     return PL_OK;
@@ -396,10 +399,10 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     if ((scale != 0 && scale != 1) || gating > 1)
         PL_FAIL(r->err, PL_UNSUPPORTED, "experts weighted by %g with gating function %u: a plain softmax is implemented",
                 (double)scale, gating);
-    for (uint32_t l = c->layers; l-- > 0;) { /* Jamba: some layers */
+    for (uint32_t l = c->layers; l-- > 0;) { /* Jamba, Qwen3-Next: some layers */
         char router[64];
         snprintf(router, sizeof router, "blk.%u.ffn_gate_inp.weight", l);
-        c->layer_moe[l] = !r->def->moe_optional || has(r->f, router);
+        c->layer_moe[l] = (!r->def->moe_optional && r->def->ssm != PL_SSM_DELTA) || has(r->f, router);
     }
     return PL_OK;
 }
@@ -407,7 +410,8 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
 static enum pl_status refuse_features(struct reader *r) {
     if (!r->def->longrope && (has(r->f, "rope_factors_long.weight") || has(r->f, "rope_factors_short.weight")))
         PL_FAIL(r->err, PL_UNSUPPORTED, "LongRoPE (tensor rope_factors_long.weight) is not implemented for %s", r->arch);
-    bool of_images = strstr(r->arch, "vl") != NULL; /* tokens of text have one position in all sections */
+    bool of_images = strstr(r->arch, "vl") != NULL ||
+                     strncmp(r->arch, "qwen35", 6) == 0; /* tokens of text have one position in all sections */
     if (!of_images && pl_gguf_find(r->f, key_of(r, "rope.dimension_sections")) != NULL)
         PL_FAIL(r->err, PL_UNSUPPORTED, "rotation in sections (%s) is not implemented", r->key);
     bool causal = true;

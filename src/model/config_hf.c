@@ -47,6 +47,11 @@ static const struct hf_arch {
     {"falcon_h1", PL_ARCH_FALCON_H1, 128000, 4096, 14336, 32, 32, 8, 0, 8192, 1e-5, 1e4, false, false},
     {"jamba", PL_ARCH_JAMBA, 65536, 4096, 14336, 32, 32, 8, 0, 262144, 1e-6, 1e4, false, false},
     {"nemotron_h", PL_ARCH_NEMOTRON_H, 131072, 4096, 21504, 52, 32, 8, 128, 4096, 1e-5, 1e4, false, false},
+    {"qwen3_next", PL_ARCH_QWEN3_NEXT, 151936, 2048, 5632, 48, 16, 2, 256, 32768, 1e-6, 1e4, false, false},
+    {"qwen3_5", PL_ARCH_QWEN3_5, 248320, 4096, 12288, 32, 16, 4, 256, 32768, 1e-6, 1e4, false, true},
+    {"qwen3_5_text", PL_ARCH_QWEN3_5, 248320, 4096, 12288, 32, 16, 4, 256, 32768, 1e-6, 1e4, false, false},
+    {"qwen3_5_moe", PL_ARCH_QWEN3_5_MOE, 248320, 2048, 1, 40, 16, 2, 256, 32768, 1e-6, 1e4, false, true},
+    {"qwen3_5_moe_text", PL_ARCH_QWEN3_5_MOE, 248320, 2048, 1, 40, 16, 2, 256, 32768, 1e-6, 1e4, false, false},
     {"lfm2", PL_ARCH_LFM2, 65536, 2560, 12288, 32, 32, 8, 0, 128000, 1e-5, 1e6, true, false},
     {"lfm2_moe", PL_ARCH_LFM2_MOE, 65536, 2048, 7168, 32, 32, 8, 0, 128000, 1e-5, 1e6, true, false},
     {"plamo2", PL_ARCH_PLAMO2, 32000, 4096, 13312, 32, 32, 4, 128, 2048, 1e-6, 1e4, true, false},
@@ -470,17 +475,23 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     const struct pl_arch_def *d = r->def;
     if (c->arch == PL_ARCH_LFM2_MOE) return read_lfm2_experts(r, c);
     if (d->deepseek_moe) return read_deepseek_experts(r, c);
-    bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE; /* experts narrower than intermediate_size */
+    bool next = d->ssm == PL_SSM_DELTA;
+    bool own = c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_QWEN3_MOE || next; /* narrower than intermediate_size */
     if (!d->moe) return PL_OK;
     if (c->arch == PL_ARCH_JAMBA) return read_jamba_experts(r, c);
     if (c->arch == PL_ARCH_NEMOTRON_H) return PL_OK; /* where its layers are read */
     if (d->moe_optional || c->arch == PL_ARCH_GRANITE_MOE) return read_granite_experts(r, c);
     bool local = c->arch == PL_ARCH_MIXTRAL || c->arch == PL_ARCH_GPT_OSS;
-    uint32_t count = c->arch == PL_ARCH_MIXTRAL     ? 8
-                     : c->arch == PL_ARCH_QWEN2_MOE ? 60
-                     : c->arch == PL_ARCH_OLMOE     ? 64
-                                                    : 128;
-    uint32_t used = c->arch == PL_ARCH_MIXTRAL ? 2 : c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_GPT_OSS ? 4 : 8;
+    uint32_t count = c->arch == PL_ARCH_MIXTRAL       ? 8
+                     : c->arch == PL_ARCH_QWEN2_MOE   ? 60
+                     : c->arch == PL_ARCH_OLMOE       ? 64
+                     : c->arch == PL_ARCH_QWEN3_NEXT  ? 512
+                     : c->arch == PL_ARCH_QWEN3_5_MOE ? 256
+                                                      : 128;
+    uint32_t used = c->arch == PL_ARCH_MIXTRAL                                   ? 2
+                    : c->arch == PL_ARCH_QWEN2_MOE || c->arch == PL_ARCH_GPT_OSS ? 4
+                    : c->arch == PL_ARCH_QWEN3_NEXT                              ? 10
+                                                                                 : 8;
     const char *name = local ? "num_local_experts" : "num_experts", *other = local ? "num_experts" : "num_local_experts";
     if (json_object_get(r->root, name) == NULL && json_object_get(r->root, other) != NULL)
         name = other; /* both are written */
@@ -488,11 +499,15 @@ static enum pl_status read_experts(struct reader *r, struct pl_model_config *c) 
     PL_TRY(read_u32(r, r->root, "num_experts_per_tok", 1, PL_EXPERTS_MAX, used, &c->experts_used));
     c->expert_width = c->mlp_width;
     if (own)
-        PL_TRY(
-            read_u32(r, r->root, "moe_intermediate_size", 1, PL_MLP_MAX, d->shared_expert ? 1408 : 768, &c->expert_width));
+        PL_TRY(read_u32(r, r->root, "moe_intermediate_size", 1, PL_MLP_MAX,
+                        next               ? 512
+                        : d->shared_expert ? 1408
+                                           : 768,
+                        &c->expert_width));
     if (d->shared_expert)
-        PL_TRY(read_u32(r, r->root, "shared_expert_intermediate_size", 1, PL_MLP_MAX, 5632, &c->shared_width));
-    PL_TRY(read_bool(r, r->root, "norm_topk_prob", false, &c->experts_renormalise));
+        PL_TRY(read_u32(r, r->root, "shared_expert_intermediate_size", 1, PL_MLP_MAX, next ? 512 : 5632, &c->shared_width));
+    PL_TRY(read_bool(r, r->root, "norm_topk_prob", next, &c->experts_renormalise));
+    c->experts_renormalise = c->experts_renormalise || c->arch == PL_ARCH_QWEN3_5_MOE; /* always */
     double clip, alpha, limit;
     PL_TRY(read_f64(r, r->root, "swiglu_alpha", 1.702, &alpha));
     PL_TRY(read_f64(r, r->root, "swiglu_limit", 7, &limit));

@@ -171,12 +171,27 @@ static enum pl_status read_convolution(const json_t *o, struct pl_model_config *
     return pl_hf_u32(o, "conv_L_cache", 2, PL_OPS_CONV_MAX, 3, &c->ssm.conv, err);
 }
 
+static enum pl_status read_delta(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
+    struct pl_ssm_config *s = &c->ssm;
+    uint32_t heads;
+    PL_TRY(pl_hf_u32(o, "linear_num_value_heads", 1, PL_HEADS_MAX, 32, &heads, err));
+    PL_TRY(pl_hf_u32(o, "linear_value_head_dim", 1, PL_OPS_SSM_HEAD_MAX, 128, &s->head_dim, err));
+    PL_TRY(pl_hf_u32(o, "linear_num_key_heads", 1, PL_HEADS_MAX, 16, &s->groups, err));
+    PL_TRY(pl_hf_u32(o, "linear_key_head_dim", 1, PL_OPS_STATE_MAX, 128, &s->state, err));
+    s->heads = heads;
+    s->inner = heads * s->head_dim;
+    s->dt_max = 3e38f;
+    s->norm = true;
+    return pl_hf_u32(o, "linear_conv_kernel_dim", 2, PL_OPS_CONV_MAX, 4, &s->conv, err);
+}
+
 enum pl_status pl_config_ssm_hf(const json_t *o, struct pl_model_config *c, struct pl_err *err) {
     const struct names *n = names_of(c->arch);
     struct pl_ssm_config *s = &c->ssm;
     bool proj_bias = false;
     s->kind = pl_arch_def(c->arch)->ssm;
     if (s->kind == PL_SSM_CONV) return read_convolution(o, c, err);
+    if (s->kind == PL_SSM_DELTA) return read_delta(o, c, err);
     PL_TRY(check_act(o, c->arch, err));
     PL_TRY(pl_hf_u32(o, n->state, 1, PL_OPS_STATE_MAX, n->state_missing, &s->state, err));
     PL_TRY(pl_hf_u32(o, n->conv, 2, PL_OPS_CONV_MAX, 4, &s->conv, err));
@@ -206,10 +221,10 @@ static enum pl_status read_scales(const json_t *o, const char *name, size_t n, f
 
 /* MLX's converter turns the taps of a convolution, and while it does so multiplies most multipliers into the weights; its
  * library, too, knows such a directory by the taps. */
-static bool is_folded(const struct pl_file *f) {
+static bool is_folded(const struct pl_file *f, const char *block) {
     char name[128];
     const char *prefix = pl_hf_prefix(f);
-    snprintf(name, sizeof name, "%slayers.0.mamba.conv1d.weight", prefix != NULL ? prefix : "");
+    snprintf(name, sizeof name, "%slayers.0.%s.conv1d.weight", prefix != NULL ? prefix : "", block);
     const struct pl_tensor *t = pl_file_tensor(f, name);
     return t != NULL && t->ndim == 3 && t->shape[1] >= t->shape[2];
 }
@@ -234,7 +249,7 @@ static enum pl_status read_falcon_h1(const struct pl_file *f, const json_t *o, s
     PL_TRY(read_scales(o, "mlp_multipliers", PL_COUNT_OF(mlp), mlp, err));
     c->gate_scale = mlp[0];
     c->down_scale = mlp[1];
-    if (is_folded(f)) leave_unfolded(c);
+    if (is_folded(f, "mamba")) leave_unfolded(c);
     return PL_OK;
 }
 
@@ -416,11 +431,36 @@ static enum pl_status read_lfm2(const json_t *o, struct pl_model_config *c, stru
     return c->arch == PL_ARCH_LFM2 ? read_lfm2_width(o, c, err) : PL_OK;
 }
 
+/* Every fourth layer attends, or as layer_types says. MLX's converter adds the ones that norms lack. */
+static enum pl_status read_qwen_next(const struct pl_file *f, const json_t *o, struct pl_model_config *c,
+                                     struct pl_err *err) {
+    const json_t *types = json_object_get(o, "layer_types");
+    bool typed = types != NULL && !json_is_null(types);
+    uint32_t interval;
+    PL_TRY(pl_hf_u32(o, "full_attention_interval", 1, UINT32_MAX, 4, &interval, err));
+    if (typed && (!json_is_array(types) || json_array_size(types) != c->layers))
+        PL_FAIL(err, PL_FORMAT, "config.json: layer_types has %zu entries; one per layer (%u) was expected",
+                json_array_size(types), c->layers);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        const json_t *v = json_array_get(types, l);
+        const char *s = !typed ? "" : json_is_string(v) ? json_string_value(v) : "no text";
+        bool state = typed ? strcmp(s, "linear_attention") == 0 : (l + 1) % interval != 0;
+        if (typed && !state && strcmp(s, "full_attention") != 0)
+            PL_FAIL(err, PL_UNSUPPORTED,
+                    "config.json: layer_types[%u] is '%s'; linear_attention and full_attention are implemented", l,
+                    PL_SHOWN_C(s));
+        c->layer_ssm[l] = c->layer_no_attention[l] = state;
+    }
+    if (is_folded(f, "linear_attn")) c->norm_offset = 0;
+    return PL_OK;
+}
+
 enum pl_status pl_config_ssm_layers(const struct pl_file *f, const json_t *o, struct pl_model_config *c,
                                     struct pl_err *err) {
     if (c->arch == PL_ARCH_GRANITE_HYBRID) return read_granite(o, c, err);
     if (c->arch == PL_ARCH_JAMBA) return read_jamba(o, c, err);
     if (c->ssm.kind == PL_SSM_CONV) return read_lfm2(o, c, err);
+    if (c->ssm.kind == PL_SSM_DELTA) return read_qwen_next(f, o, c, err);
     if (c->arch == PL_ARCH_NEMOTRON_H) return read_nemotron(o, c, err);
     if (c->arch == PL_ARCH_PLAMO2) return read_plamo2(o, c, err);
     for (uint32_t l = 0; l < c->layers; l++) {
@@ -428,6 +468,31 @@ enum pl_status pl_config_ssm_layers(const struct pl_file *f, const json_t *o, st
         c->layer_no_attention[l] = pl_arch_def(c->arch)->no_attention;
     }
     return c->arch == PL_ARCH_FALCON_H1 ? read_falcon_h1(f, o, c, err) : PL_OK;
+}
+
+/* Its rank is the number of value heads; of Qwen3.5 the converter puts them in the order of their place in a group. */
+static enum pl_status read_delta_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c,
+                                      struct pl_err *err) {
+    struct pl_ssm_config *s = &c->ssm;
+    char name[96];
+    uint32_t interval;
+    PL_TRY(pl_gguf_key_u32(f, arch, "ssm.group_count", 1, PL_HEADS_MAX, 0, &s->groups, err));
+    PL_TRY(pl_gguf_key_u32(f, arch, "full_attention_interval", 1, UINT32_MAX, 4, &interval, err));
+    s->heads = s->dt_rank;
+    s->head_dim = s->inner / PL_MAX(s->heads, 1u);
+    s->dt_rank = 0;
+    s->dt_max = 3e38f;
+    s->norm = true;
+    s->in_turn = c->arch != PL_ARCH_QWEN3_NEXT;
+    snprintf(name, sizeof name, "%s.attention.recurrent_layers", arch);
+    const struct pl_gguf_value *v = pl_gguf_find(f, name);
+    bool listed =
+        v != NULL && v->type == PL_GGUF_ARRAY && (v->elem_type == PL_GGUF_BOOL || pl_gguf_is_integer(v->elem_type));
+    if ((v != NULL && !listed) || (listed && v->count < c->layers))
+        PL_FAIL(err, PL_FORMAT, "metadata key %s is no list of a flag for each layer (%u)", name, c->layers);
+    for (uint32_t l = 0; l < c->layers; l++)
+        c->layer_ssm[l] = c->layer_no_attention[l] = listed ? pl_gguf_elem_i64(v, l) != 0 : (l + 1) % interval != 0;
+    return PL_OK;
 }
 
 enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, struct pl_model_config *c, struct pl_err *err) {
@@ -441,6 +506,7 @@ enum pl_status pl_config_ssm_gguf(const struct pl_file *f, const char *arch, str
     PL_TRY(pl_gguf_key_u32(f, arch, "ssm.conv_kernel", 2, PL_OPS_CONV_MAX, 0, &s->conv, err));
     PL_TRY(pl_gguf_key_u32(f, arch, "ssm.inner_size", 1, INNER_MAX, 0, &s->inner, err));
     PL_TRY(pl_gguf_key_u32(f, arch, "ssm.time_step_rank", 1, RANK_MAX, 0, &s->dt_rank, err));
+    if (s->kind == PL_SSM_DELTA) return read_delta_gguf(f, arch, c, err);
     s->heads = s->inner;
     s->head_dim = s->groups = 1;
     if (s->kind == PL_SSM_HEADS) { /* likewise */
@@ -503,7 +569,7 @@ enum pl_status pl_config_ssm_check(struct pl_model_config *c, struct pl_err *err
 
 void pl_model_cache_shape(const struct pl_model_config *c, struct pl_kv_shape *out) {
     const struct pl_ssm_config *s = &c->ssm;
-    size_t channels = s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (size_t)s->groups * s->state : 0);
+    size_t channels = (size_t)pl_ssm_channels(s);
     out->layers = c->kv_layers;
     for (uint32_t l = 0; l < c->layers; l++)
         if (!c->layer_no_attention[l] && c->layer_windowed[l] && c->window > 0)

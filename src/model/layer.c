@@ -131,13 +131,20 @@ static enum pl_status shared_expert(struct pl_model *m, const struct pl_layer *w
     return pl_ops_linear_add(m->ops, w->shared_down, m->sg, x);
 }
 
-enum pl_status pl_layer_finish_moe(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
-                                   struct pl_activation *x) {
-    if (w->router == NULL) return pl_layer_finish(m, w, a, x);
-    const struct pl_moe moe = pl_layer_moe(m, w);
-    PL_TRY(pl_layer_project_add(m, w->o, w->o_bias, a, x));
+enum pl_status pl_layer_mixture(struct pl_model *m, const struct pl_layer *w, struct pl_activation *x) {
     PL_TRY(pl_layer_norm(m, x, w->mlp_norm, w->mlp_norm_bias, m->h));
+    if (w->router == NULL) {
+        PL_TRY(pl_layer_gated(m, w, m->h));
+        return pl_layer_project_add(m, w->down, w->down_bias, m->g, x);
+    }
+    const struct pl_moe moe = pl_layer_moe(m, w);
     PL_TRY(pl_layer_project(m, w->router, w->router_bias, m->h, m->router));
     PL_TRY(pl_ops_moe(m->ops, &moe, m->router, m->h, x));
     return w->shared_down != NULL ? shared_expert(m, w, x) : PL_OK;
+}
+
+enum pl_status pl_layer_finish_moe(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
+                                   struct pl_activation *x) {
+    PL_TRY(pl_layer_project_add(m, w->o, w->o_bias, a, x));
+    return pl_layer_mixture(m, w, x);
 }

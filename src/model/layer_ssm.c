@@ -78,7 +78,35 @@ static enum pl_status mamba2(struct pl_model *m, uint32_t l, const struct pl_lay
     return pl_ops_norm(m->ops, m->z, w->ssm_norm, m->cfg.norm_eps, 0, m->y);
 }
 
+/* Queries, keys and values come out of the convolution; the gate follows the norms of the heads. */
+static enum pl_status delta(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    const struct pl_ssm_config *c = &m->cfg.ssm;
+    const struct pl_weight *in[] = {w->ssm_x, w->ssm_z}, *gates[] = {w->ssm_b, w->ssm_dt};
+    struct pl_activation *made[] = {m->cx, m->z}, *gated[] = {m->b, m->dt};
+    const struct pl_conv conv = pl_layer_convolution(m, l, w);
+    const struct pl_gated_norm norm = {.groups = c->heads, .norm_first = true, .eps = m->cfg.norm_eps, .w = w->ssm_norm};
+    const struct pl_delta d = {.layer = m->cfg.layer_state[l],
+                               .heads = c->heads,
+                               .head_dim = c->head_dim,
+                               .groups = c->groups,
+                               .state = c->state,
+                               .in_turn = c->in_turn,
+                               .a = w->ssm_a,
+                               .dt_bias = w->ssm_dt_bias,
+                               .x = m->cy,
+                               .dt = m->dt,
+                               .beta = m->b,
+                               .k_first = c->groups * c->state,
+                               .v_first = 2 * c->groups * c->state};
+    PL_TRY(pl_ops_linear(m->ops, 2, in, NULL, m->h, made));
+    PL_TRY(pl_ops_linear(m->ops, 2, gates, NULL, m->h, gated));
+    PL_TRY(pl_ops_causal_conv(m->ops, &conv, m->cx, m->cy));
+    PL_TRY(pl_ops_delta(m->ops, &d, m->y));
+    return pl_ops_gated_norm(m->ops, &norm, m->y, m->z, m->y);
+}
+
 enum pl_status pl_layer_ssm_normed(struct pl_model *m, uint32_t l, const struct pl_layer *w) {
+    if (m->cfg.ssm.kind == PL_SSM_DELTA) return delta(m, l, w);
     return m->cfg.ssm.kind == PL_SSM_MAMBA2 ? mamba2(m, l, w) : mamba(m, l, w);
 }
 
@@ -95,14 +123,7 @@ enum pl_status pl_layer_finish_ssm(struct pl_model *m, const struct pl_layer *w,
 
 enum pl_status pl_layer_finish_hybrid(struct pl_model *m, const struct pl_layer *w, const struct pl_activation *a,
                                       struct pl_activation *x) {
-    const struct pl_moe moe = pl_layer_moe(m, w);
     PL_TRY(w->ssm_out != NULL ? pl_layer_project_add(m, w->ssm_out, NULL, m->y_now, x)
                               : pl_layer_project_add(m, w->o, w->o_bias, a, x));
-    PL_TRY(pl_layer_norm(m, x, w->mlp_norm, NULL, m->h));
-    if (w->router == NULL) {
-        PL_TRY(pl_layer_gated(m, w, m->h));
-        return pl_layer_project_add(m, w->down, NULL, m->g, x);
-    }
-    PL_TRY(pl_layer_project(m, w->router, NULL, m->h, m->router));
-    return pl_ops_moe(m->ops, &moe, m->router, m->h, x);
+    return pl_layer_mixture(m, w, x);
 }

@@ -14,7 +14,7 @@ struct activation_plan {
     size_t rows, cols;
 };
 
-enum { ACTIVATIONS = 27 };
+enum { ACTIVATIONS = 28 };
 
 static void plan_activations(const struct pl_model_config *c, size_t rows, size_t logits,
                              struct activation_plan plan[ACTIVATIONS]) {
@@ -29,9 +29,10 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
         latent = (size_t)c->heads * c->latent;
     }
     const struct pl_ssm_config *s = &c->ssm;
-    bool selects = s->kind != PL_SSM_MAMBA2; /* dt, B and C are products of their own */
+    bool delta = s->kind == PL_SSM_DELTA,
+         selects = s->kind != PL_SSM_MAMBA2 && !delta; /* dt, B and C are products of their own */
     size_t steps = s->kind == PL_SSM_CONV ? 0 : s->heads;
-    size_t conv = s->inner + (s->kind == PL_SSM_MAMBA2 ? 2 * (size_t)s->groups * s->state : 0), n = selects ? s->state : 0;
+    size_t conv = (size_t)pl_ssm_channels(s), n = selects ? s->state : 0;
     const struct activation_plan all[ACTIVATIONS] = {{offsetof(struct pl_model, x), rows, c->width},
                                                      {offsetof(struct pl_model, h), rows, c->width},
                                                      {offsetof(struct pl_model, q), rows, hd},
@@ -55,10 +56,11 @@ static void plan_activations(const struct pl_model_config *c, size_t rows, size_
                                                      {offsetof(struct pl_model, z), rows, s->inner},
                                                      {offsetof(struct pl_model, dt), rows, steps},
                                                      {offsetof(struct pl_model, dt_low), rows, selects ? s->dt_rank : 0},
-                                                     {offsetof(struct pl_model, b), rows, n},
+                                                     {offsetof(struct pl_model, b), rows, delta ? s->heads : n},
                                                      {offsetof(struct pl_model, c), rows, n},
                                                      {offsetof(struct pl_model, y), rows, s->inner},
-                                                     {offsetof(struct pl_model, y_out), logits, s->inner}};
+                                                     {offsetof(struct pl_model, y_out), logits, s->inner},
+                                                     {offsetof(struct pl_model, ag), rows, c->attn_gate ? hd : 0}};
     memcpy(plan, all, sizeof all);
 }
 
@@ -112,9 +114,13 @@ static bool rotates(const struct pl_model_config *c) {
 
 /* A backend that cannot run the layers says so before anything is loaded. */
 static enum pl_status check_ports(const struct pl_model *m, struct pl_err *err) {
-    static const enum pl_op ops[] = {PL_OP_causal_conv, PL_OP_ssm_update, PL_OP_ssm_scan, PL_OP_gated_norm};
+    static const enum pl_op ops[] = {PL_OP_causal_conv, PL_OP_gated_norm, PL_OP_ssm_update, PL_OP_ssm_scan, PL_OP_delta};
     enum pl_backend b = pl_ops_backend(m->ops);
-    size_t count = m->cfg.state_layers == 0 ? 0 : m->cfg.ssm.kind == PL_SSM_CONV ? 1 : PL_COUNT_OF(ops);
+    const enum pl_ssm_kind kind = m->cfg.ssm.kind;
+    size_t count = m->cfg.state_layers == 0 ? 0
+                   : kind == PL_SSM_CONV    ? 1
+                   : kind == PL_SSM_DELTA   ? PL_COUNT_OF(ops)
+                                            : PL_COUNT_OF(ops) - 1;
     for (size_t i = 0; i < count; i++)
         if (pl_ops_port(ops[i], b) == PL_PORT_NONE)
             PL_FAIL(err, PL_UNSUPPORTED, "%s has state-space layers: backend %s has no port of %s; the cpu backend has",
@@ -243,8 +249,14 @@ static bool copied_bytes(const struct pl_file *f, const struct pl_model_config *
     bool experts = pl_file_kind(f) == PL_FILE_HF && pl_arch_def(c->arch)->mxfp4;
     bool blocks = experts && t->dtype == PL_U8 && t->ndim == 4;
     bool widened = experts && (t->dtype == PL_BF16 || t->dtype == PL_F16) && t->ndim == 3;
+    /* Qwen3-Next: rows in turn (bind_ssm.c) */
+    static const char *const in_turn[] = {"q_proj.weight", "attn_q.weight", "in_proj_qkvz.weight", "ssm_in.weight",
+                                          "_ba.weight"};
+    bool picked = false;
+    for (size_t i = 0; c->ssm.kind == PL_SSM_DELTA && i < PL_COUNT_OF(in_turn); i++)
+        picked = picked || strstr(t->name, in_turn[i]) != NULL;
     *out = 0;
-    if (t->dtype != PL_MLX_MXFP4 && !blocks && !widened) return true;
+    if (t->dtype != PL_MLX_MXFP4 && !blocks && !widened && !picked) return true;
     return pl_add_u64(t->bytes, widened ? 0 : t->bytes / 16, out);
 }
 

@@ -50,6 +50,9 @@ enum pl_arch {
     PL_ARCH_JAMBA,
     PL_ARCH_NEMOTRON_H,
     PL_ARCH_PLAMO2,
+    PL_ARCH_QWEN3_NEXT,
+    PL_ARCH_QWEN3_5,
+    PL_ARCH_QWEN3_5_MOE,
     PL_ARCH_LFM2,
     PL_ARCH_LFM2_MOE,
     PL_ARCH_BITNET,
@@ -61,10 +64,11 @@ enum pl_rope_scaling { PL_ROPE_NONE, PL_ROPE_LINEAR, PL_ROPE_LLAMA3, PL_ROPE_YAR
 
 enum { PL_MODEL_LAYERS_MAX = 512, PL_MODEL_HEAD_MAX = 1024 };
 
-enum pl_ssm_kind { PL_SSM_NONE, PL_SSM_MAMBA, PL_SSM_MAMBA2, PL_SSM_HEADS, PL_SSM_CONV };
+enum pl_ssm_kind { PL_SSM_NONE, PL_SSM_MAMBA, PL_SSM_MAMBA2, PL_SSM_HEADS, PL_SSM_CONV, PL_SSM_DELTA };
 /* State-space layers, all of one shape. Mamba: every channel is a head of size 1 with decays of its own for each of N.
  * Heads (PLaMo 2): as Mamba makes its inputs, with Mamba-2's heads and decays. Conv (LFM2): a gated convolution and no other
- * state: N is 0. */
+ * state: N is 0. Delta (Qwen3-Next): the gated delta rule; G key heads of N, H value heads of P, q, k and v through the
+ * convolution. */
 struct pl_ssm_config {
     enum pl_ssm_kind kind;
     uint32_t inner, heads, head_dim, groups, state, conv, dt_rank; /* I = H * P, G, N, K; dt_rank: not Mamba-2 */
@@ -72,8 +76,15 @@ struct pl_ssm_config {
     bool bcdt_norm;                                                /* RMS norms on dt, B and C, */
     float bcdt_eps;
     float scale[5], out_scale;        /* of z, x, B, C, dt as they come in, of what goes out; 1: none */
+    bool in_turn;                     /* delta: the key head of value head h is h mod G, not h / (H / G) */
     bool conv_bias, norm, norm_first; /* norm: RMS norm of groups with the gate, before which it comes with norm_first */
 };
+
+/* Channels of the convolution: what it makes is I wide, or I and two times G * N. */
+static inline uint64_t pl_ssm_channels(const struct pl_ssm_config *s) {
+    bool both = s->kind == PL_SSM_MAMBA2 || s->kind == PL_SSM_DELTA;
+    return s->inner + (both ? 2 * (uint64_t)s->groups * s->state : 0);
+}
 
 /* Letters as in docs: L layers, E width, F MLP width, H query heads, G KV heads, D head size, V vocabulary. */
 struct pl_model_config {
@@ -112,6 +123,7 @@ struct pl_model_config {
     uint32_t nope_dim, value_dim; /* of a head: what does not rotate, what its values have */
     float latent_eps, mscale_all; /* of the norms on the ranks; YaRN: attention scales by its square as well, 0: not */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
+    bool attn_gate;        /* attention's result is multiplied by sigmoids of products of their own (Qwen3-Next) */
     uint32_t extra_layers; /* GGUF: of the file, past `layers`, which predict more tokens and are not used */
     float qk_eps;          /* of norms by heads on queries and keys whose weights differ from head to head */
     struct pl_ssm_config ssm;

@@ -22,6 +22,7 @@ enum pl_op pl_op_leader(enum pl_op op) {
     case PL_OP_scale:
     case PL_OP_gate_rows: return PL_OP_embed; /* which scales its rows */
     case PL_OP_causal_conv:
+    case PL_OP_delta:
     case PL_OP_gated_norm: return PL_OP_ssm_update; /* one layer's parts; the scan has forms of its own */
     case PL_OP_argmax:
     case PL_OP_draw: return PL_OP_gather; /* the rows of logits */

@@ -29,6 +29,7 @@ enum pl_status cpu_ops_expanded(struct pl_ops *o, const struct pl_attention *p, 
 /* cpu_ssm.c */
 enum pl_status cpu_ops_causal_conv(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
                                    struct pl_activation *y);
+enum pl_status cpu_ops_delta(struct pl_ops *o, const struct pl_delta *p, struct pl_activation *y);
 enum pl_status cpu_ops_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
 enum pl_status cpu_ops_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
 enum pl_status cpu_ops_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,

@@ -49,6 +49,28 @@ enum pl_status cpu_ops_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct
     return run(o, PL_OP_ssm_scan, p, y);
 }
 
+enum pl_status cpu_ops_delta(struct pl_ops *o, const struct pl_delta *p, struct pl_activation *y) {
+    struct pl_cpu_delta a = {.seq_count = o->batch->seq_count,
+                             .seqs = cpu_ops_states(o, p->layer),
+                             .heads = p->heads,
+                             .head_dim = p->head_dim,
+                             .groups = p->groups,
+                             .state = p->state,
+                             .in_turn = p->in_turn,
+                             .a = cpu_ops_vector(p->a),
+                             .dt_bias = cpu_ops_vector(p->dt_bias)};
+    const float *x = cpu_ops_rows(p->x, &a.x_stride);
+    a.q = x + p->q_first;
+    a.k = x + p->k_first;
+    a.v = x + p->v_first;
+    a.dt = cpu_ops_rows(p->dt, &a.dt_stride);
+    a.beta = cpu_ops_rows(p->beta, &a.beta_stride);
+    a.y = cpu_ops_rows(y, &a.y_stride);
+    pl_cpu_delta(cpu_ops_kernels(o), &a);
+    cpu_ops_count(o, PL_OP_delta, 2 * a.seq_count * a.heads * a.head_dim * a.state * sizeof(float));
+    return PL_OK;
+}
+
 enum pl_status cpu_ops_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,
                                   const struct pl_activation *z, struct pl_activation *y) {
     struct pl_cpu_gated_norm a = {.rows = x->rows,

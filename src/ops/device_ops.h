@@ -227,6 +227,9 @@ struct dev_ops {
         struct pl_ssm_chunks chunks;       /* made for this kind, with room for so many rows */
         struct pl_ssm_kind chunks_kind;
         struct pl_device_buffer dots, steps;
+        struct pl_kernel delta; /* made for this state */
+        uint32_t delta_state;
+        bool delta_in_turn;
         struct pl_kernel step; /* made for this kind */
         struct pl_step_kind step_kind;
         struct pl_device_buffer arrived;
@@ -296,6 +299,7 @@ enum pl_status dev_reserve_seqs(struct dev_ops *d) PL_MUST_CHECK;
 enum pl_status dev_upload_seqs(struct dev_ops *d, const struct pl_batch *b, uint32_t *staging) PL_MUST_CHECK;
 enum pl_status dev_causal_conv(struct pl_ops *o, const struct pl_conv *p, const struct pl_activation *x,
                                struct pl_activation *y) PL_MUST_CHECK;
+enum pl_status dev_delta(struct pl_ops *o, const struct pl_delta *p, struct pl_activation *y) PL_MUST_CHECK;
 enum pl_status dev_ssm_update(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) PL_MUST_CHECK;
 enum pl_status dev_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y) PL_MUST_CHECK;
 /* The convolution and the recurrence over it in one launch (cuda_ssm.h). */

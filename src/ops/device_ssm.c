@@ -270,6 +270,38 @@ enum pl_status dev_ssm_scan(struct pl_ops *o, const struct pl_ssm *p, struct pl_
     return rest || d->ks.planning ? walk(o, PL_OP_ssm_scan, kind, &s) : PL_OK; /* planning: other steps will want it */
 }
 
+enum pl_status dev_delta(struct pl_ops *o, const struct pl_delta *p, struct pl_activation *y) {
+    struct dev_ops *d = (struct dev_ops *)o;
+    struct pl_kernel *k = &d->ssm.delta;
+    PL_TRY(dev_settle(o));
+    enum pl_status st = PL_OK;
+    if (k->jit == NULL || d->ssm.delta_state != p->state || d->ssm.delta_in_turn != p->in_turn)
+        st = pl_kernel_delta(&d->ks, p->state, p->in_turn, k, &d->ks.err);
+    if (st != PL_OK) return dev_report(d, st);
+    d->ssm.delta_state = p->state;
+    d->ssm.delta_in_turn = p->in_turn;
+    const struct pl_launch_delta s = {.x = data_of(p->x),
+                                      .dt = data_of(p->dt),
+                                      .beta = data_of(p->beta),
+                                      .a = vector_of(p->a),
+                                      .dt_bias = vector_of(p->dt_bias),
+                                      .state = states_of(o, p->layer),
+                                      .seqs = &d->ssm.seqs,
+                                      .y = data_of(y),
+                                      .heads = p->heads,
+                                      .head_dim = p->head_dim,
+                                      .groups = p->groups,
+                                      .x_stride = (uint32_t)p->x->cols,
+                                      .q_first = p->q_first,
+                                      .k_first = p->k_first,
+                                      .v_first = p->v_first,
+                                      .seq_count = o->batch->seq_count,
+                                      .slot_stride = slot_stride(o),
+                                      .state_first = o->kv->shape.state_conv};
+    return dev_done(o, PL_OP_delta, k, 2 * s.seq_count * o->kv->shape.state_ssm * sizeof(float),
+                    pl_launch_delta(&d->ks, k, &s));
+}
+
 enum pl_status dev_gated_norm(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,
                               const struct pl_activation *z, struct pl_activation *y) {
     struct dev_ops *d = (struct dev_ops *)o;

@@ -106,6 +106,7 @@ struct pl_ops_impl {
     bool (*takes_conv_ssm)(struct pl_ops *o, const struct pl_conv *conv, const struct pl_ssm *p);
     enum pl_status (*conv_ssm)(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
                                const struct pl_ssm *p, struct pl_activation *y);
+    enum pl_status (*delta)(struct pl_ops *o, const struct pl_delta *p, struct pl_activation *y);
     enum pl_status (*ssm_update)(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
     enum pl_status (*ssm_scan)(struct pl_ops *o, const struct pl_ssm *p, struct pl_activation *y);
     enum pl_status (*gated_norm)(struct pl_ops *o, const struct pl_gated_norm *p, const struct pl_activation *x,

@@ -126,7 +126,8 @@ enum pl_elementwise {
     PL_EW_RARE, /* from here on: made when used */
     PL_EW_GELU_ERF = PL_EW_RARE,
     PL_EW_GELU_ERF_ALONE,
-    PL_EW_PRODUCT, /* gated by the values themselves */
+    PL_EW_PRODUCT, /* gated by the values themselves, */
+    PL_EW_SIGMOID, /* by their sigmoid */
     PL_EW_COUNT
 };
 enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,

@@ -698,6 +698,18 @@ enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_ac
                                        : RUN(ssm_scan, o->impl->ssm_scan(o, p, y));
 }
 
+enum pl_status pl_ops_delta(struct pl_ops *o, const struct pl_delta *p, struct pl_activation *y) {
+    PL_ASSERT(o->batch != NULL && p->layer < o->kv->shape.state_layers);
+    size_t rows = o->batch->rows, inner = (size_t)p->heads * p->head_dim, keys = (size_t)p->groups * p->state;
+    PL_ASSERT(o->kv->shape.state_ssm == inner * p->state && p->heads % p->groups == 0);
+    PL_ASSERT(p->state <= PL_OPS_STATE_MAX && p->head_dim <= PL_OPS_SSM_HEAD_MAX);
+    PL_ASSERT(holds(p->x, p->q_first, keys, rows) && holds(p->x, p->k_first, keys, rows));
+    PL_ASSERT(holds(p->x, p->v_first, inner, rows) && holds(p->dt, 0, p->heads, rows) && holds(p->beta, 0, p->heads, rows));
+    PL_ASSERT(is_vector(p->a, p->heads) && is_vector(p->dt_bias, p->heads) && y != p->x && y != p->dt && y != p->beta);
+    WHOLE(p->x, p->dt, p->beta);
+    return take_rows(y, rows, inner) ? RUN(delta, o->impl->delta(o, p, y)) : PL_OK;
+}
+
 enum pl_status pl_ops_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
                                struct pl_activation *made, const struct pl_ssm *p, struct pl_activation *y) {
     PL_ASSERT(o->batch != NULL && p->x == made && p->b == made && p->c == made && p->layer == conv->layer);

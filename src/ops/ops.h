@@ -28,7 +28,7 @@ bool pl_backend_from_name(const char *name, enum pl_backend *out);
 #define PL_OP_LIST(X) \
     X(embed) X(norm) X(add_norm) X(layer_norm) X(add) X(linear) X(linear_add) X(rope_append) X(attention) X(glu) X(gather) \
     X(softcap) X(scale) X(gate_rows) X(moe) X(heads_linear) X(latent_append) X(ternary) X(argmax) X(draw) \
-    X(causal_conv) X(ssm_update) X(ssm_scan) X(gated_norm)
+    X(causal_conv) X(ssm_update) X(ssm_scan) X(delta) X(gated_norm)
 /* clang-format on */
 enum pl_op {
 #define PL_OP_ENUM(name) PL_OP_##name,
@@ -313,9 +313,17 @@ double pl_latent_saving(const struct pl_latent_costs *c, size_t rows, size_t pas
                         size_t value);
 /* Clamped: gpt-oss's, of experts alone: gate is held below 7, up within 7, y = (up + 1) * gate * sigmoid(1.702 gate).
  * Relu2, the square of what is above zero: of glu and of experts without gates. Gelu: by the error function, of glu alone.
- * No act: the plain product, of glu alone.
+ * No act: the plain product; sigmoid: of what goes out by a gate; both of glu alone, gated.
  */
-enum pl_ops_act { PL_OPS_SILU, PL_OPS_GELU_TANH, PL_OPS_SWIGLU_CLAMPED, PL_OPS_RELU2, PL_OPS_GELU, PL_OPS_NO_ACT };
+enum pl_ops_act {
+    PL_OPS_SILU,
+    PL_OPS_GELU_TANH,
+    PL_OPS_SWIGLU_CLAMPED,
+    PL_OPS_RELU2,
+    PL_OPS_GELU,
+    PL_OPS_NO_ACT,
+    PL_OPS_SIGMOID
+};
 /* y = act(gate) * up; up NULL: y = act(gate). */
 enum pl_status pl_ops_glu(struct pl_ops *o, enum pl_ops_act act, const struct pl_activation *gate,
                           const struct pl_activation *up, struct pl_activation *y);
@@ -384,6 +392,15 @@ enum pl_status pl_ops_ssm(struct pl_ops *o, const struct pl_ssm *p, struct pl_ac
  * reads and which may be left as it is. */
 enum pl_status pl_ops_conv_ssm(struct pl_ops *o, const struct pl_conv *conv, const struct pl_activation *in,
                                struct pl_activation *made, const struct pl_ssm *p, struct pl_activation *y);
+/* The gated delta rule: src/cpu/ssm.h has its definition. q, k [G * N] and v [H * P] are columns of x. */
+struct pl_delta {
+    uint32_t layer, heads, head_dim, groups, state; /* H, P, G, N */
+    bool in_turn;                                   /* the key head of h is h mod G, else h / (H / G) */
+    const struct pl_weight *a, *dt_bias;            /* vectors [H] */
+    const struct pl_activation *x, *dt, *beta;      /* the latter two [H] */
+    uint32_t q_first, k_first, v_first;             /* columns */
+};
+enum pl_status pl_ops_delta(struct pl_ops *o, const struct pl_delta *p, struct pl_activation *y);
 /* y = RMS norm by groups of x silu(z), times w; norm_first: the gate comes after. z may be NULL; y may be x. */
 struct pl_gated_norm {
     uint32_t groups;

@@ -624,11 +624,12 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
                           const struct pl_activation *up, struct pl_activation *y) {
     static unsigned calls;
     if (pl_fault("skipped-launch") && calls++ % 7 == 3) return PL_OK;
-    enum pl_act fn = act == PL_OPS_SILU     ? PL_ACT_SILU
-                     : act == PL_OPS_RELU2  ? PL_ACT_RELU2
-                     : act == PL_OPS_GELU   ? PL_ACT_GELU_ERF
-                     : act == PL_OPS_NO_ACT ? PL_ACT_NONE
-                                            : PL_ACT_GELU_TANH;
+    enum pl_act fn = act == PL_OPS_SILU      ? PL_ACT_SILU
+                     : act == PL_OPS_RELU2   ? PL_ACT_RELU2
+                     : act == PL_OPS_GELU    ? PL_ACT_GELU_ERF
+                     : act == PL_OPS_NO_ACT  ? PL_ACT_NONE
+                     : act == PL_OPS_SIGMOID ? PL_ACT_SIGMOID
+                                             : PL_ACT_GELU_TANH;
     const struct cpu_activation *g = data_of(gate), *u = up != NULL ? data_of(up) : NULL, *to = data_of(y);
     pl_cpu_glu(cpu_of(o)->cpu, fn, g->data, u != NULL ? u->data : NULL, to->data, gate->rows, gate->cols, g->stride,
                u != NULL ? u->stride : 0, to->stride);
@@ -796,6 +797,7 @@ static const struct pl_ops_impl cpu_impl = {
     .causal_conv = cpu_ops_causal_conv,
     .ssm_update = cpu_ops_ssm_update,
     .ssm_scan = cpu_ops_ssm_scan,
+    .delta = cpu_ops_delta,
     .gated_norm = cpu_ops_gated_norm,
     .experts_create = experts_create,
     .moe_reserve = moe_reserve,
@@ -828,8 +830,8 @@ static enum pl_status pick_impl(struct cpu_ops *c, enum pl_op op, enum pl_isa ba
         [PL_OP_rope_append] = PL_CPU_ROPE, [PL_OP_attention] = PL_CPU_ATTENTION, [PL_OP_glu] = PL_CPU_GLU,
         [PL_OP_softcap] = PL_CPU_SOFTCAP,  [PL_OP_layer_norm] = PL_CPU_NORM,     [PL_OP_scale] = PL_CPU_EMBED,
         [PL_OP_gate_rows] = PL_CPU_EMBED,  [PL_OP_moe] = PL_CPU_LINEAR,          [PL_OP_causal_conv] = PL_CPU_SSM,
-        [PL_OP_ssm_update] = PL_CPU_SSM,   [PL_OP_ssm_scan] = PL_CPU_SSM,        [PL_OP_gated_norm] = PL_CPU_SSM,
-        [PL_OP_ternary] = PL_CPU_LINEAR};
+        [PL_OP_ssm_update] = PL_CPU_SSM,   [PL_OP_ssm_scan] = PL_CPU_SSM,        [PL_OP_delta] = PL_CPU_SSM,
+        [PL_OP_gated_norm] = PL_CPU_SSM,   [PL_OP_ternary] = PL_CPU_LINEAR};
     struct pl_candidate list[PL_IMPL_COUNT + 1];
     enum pl_impl ranked[PL_IMPL_COUNT];
     size_t n = pl_impl_ranked(PL_BACKEND_CPU, op, ranked);

@@ -764,6 +764,7 @@ static enum pl_elementwise act_kernel(enum pl_ops_act act, bool gated) {
     if (act == PL_OPS_SILU) return gated ? PL_EW_SILU : PL_EW_SILU_ALONE;
     if (act == PL_OPS_RELU2) return gated ? PL_EW_RELU2 : PL_EW_RELU2_ALONE;
     if (act == PL_OPS_NO_ACT) return PL_EW_PRODUCT;
+    if (act == PL_OPS_SIGMOID) return PL_EW_SIGMOID;
     if (act == PL_OPS_GELU) return gated ? PL_EW_GELU_ERF : PL_EW_GELU_ERF_ALONE;
     return gated ? PL_EW_GELU_TANH : PL_EW_GELU_TANH_ALONE;
 }
@@ -773,7 +774,7 @@ static enum pl_status glu(struct pl_ops *o, enum pl_ops_act act, const struct pl
     struct dev_ops *d = dev_of(o);
     if (dev_ternary_gates(d, act, gate, up, y)) return dev_ternary_gate(o, act, y);
     PL_TRY(dev_settle(o));
-    PL_ASSERT(act != PL_OPS_NO_ACT || up != NULL);
+    PL_ASSERT((act != PL_OPS_NO_ACT && act != PL_OPS_SIGMOID) || up != NULL);
     const enum pl_elementwise which = act_kernel(act, up != NULL);
     struct pl_kernel *k = &d->elementwise[which];
     enum pl_status made = k->jit != NULL ? PL_OK : pl_kernel_elementwise(&d->ks, which, k, &d->ks.err);
@@ -921,11 +922,12 @@ static void destroy(struct pl_ops *o) {
         .cache_state = cache_state, .plan_begin = plan_begin, .plan_end = plan_end, .scale = scale, .gate_rows = gate_rows, \
         .layer_norm = layer_norm, .argmax = dev_argmax, .draw = dev_draw, .chosen = dev_chosen, .moe = dev_moe,             \
         .experts_create = dev_experts_create, .moe_reserve = dev_moe_reserve, .takes_gated = dev_takes_gated,               \
-        .gated = dev_gated, .causal_conv = dev_causal_conv, .ssm_update = dev_ssm_update, .ssm_scan = dev_ssm_scan,         \
-        .takes_conv_ssm = dev_takes_conv_ssm, .conv_ssm = dev_conv_ssm, .gated_norm = dev_gated_norm,                       \
-        .ternary = dev_ternary, .heads_create = dev_heads_create, .heads_linear = dev_heads_linear,                         \
-        .latent_append = dev_latent_append, .value_rows = dev_value_rows, .settle = dev_settle_counts,                      \
-        .whole = dev_whole_again, .takes_expanded = dev_takes_expanded, .expanded = dev_expanded,                           \
+        .gated = dev_gated, .causal_conv = dev_causal_conv, .delta = dev_delta, .ssm_update = dev_ssm_update,               \
+        .ssm_scan = dev_ssm_scan, .takes_conv_ssm = dev_takes_conv_ssm, .conv_ssm = dev_conv_ssm,                           \
+        .gated_norm = dev_gated_norm, .ternary = dev_ternary, .heads_create = dev_heads_create,                             \
+        .heads_linear = dev_heads_linear, .latent_append = dev_latent_append, .value_rows = dev_value_rows,                 \
+        .settle = dev_settle_counts, .whole = dev_whole_again, .takes_expanded = dev_takes_expanded,                        \
+        .expanded = dev_expanded,                                                                                           \
     }
 static const struct pl_ops_impl impls[PL_DEVICE_KIND_COUNT] = {
     [PL_DEVICE_CUDA] = DEVICE_IMPL(PL_BACKEND_CUDA),

@@ -35,6 +35,7 @@ _Static_assert(PL_BACKEND_COUNT == 5, "a new backend needs its own column below"
 #define ROW_causal_conv(X) X(causal_conv, CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_ssm_update(X)  X(ssm_update,  CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_ssm_scan(X)    X(ssm_scan,    CPU, NONE, FUSED, FUSED, FUSED)
+#define ROW_delta(X)       X(delta,       CPU, NONE, FUSED, FUSED, FUSED)
 #define ROW_gated_norm(X)  X(gated_norm,  CPU, NONE, FUSED, FUSED, FUSED)
 
 /* clang-format on */

@@ -50,17 +50,18 @@ enum pl_status pl_jit_set_kv(struct pl_jit_spec *s, enum pl_dtype dtype, size_t 
 
 enum pl_status pl_kernel_elementwise(struct pl_kernels *ks, enum pl_elementwise which, struct pl_kernel *out,
                                      struct pl_err *err) {
-    static const char *const entries[PL_EW_COUNT] = {"pk_add",    "pk_glu",    "pk_glu",   "pk_glu",       "pk_act",
-                                                     "pk_act",    "pk_act",    "pk_scale", "pk_gate_rows", "pk_softcap",
-                                                     "pk_gather", "pk_argmax", "pk_glu",   "pk_act",       "pk_glu"};
-    static const char *const names[PL_EW_COUNT] = {"add",           "glu/silu",  "glu/gelu_tanh", "glu/relu2", "act/silu",
-                                                   "act/gelu_tanh", "act/relu2", "scale",         "gate_rows", "softcap",
-                                                   "gather",        "argmax",    "glu/gelu",      "act/gelu",  "glu/plain"};
+    static const char *const entries[PL_EW_COUNT] = {
+        "pk_add",       "pk_glu",     "pk_glu",    "pk_glu",    "pk_act", "pk_act", "pk_act", "pk_scale",
+        "pk_gate_rows", "pk_softcap", "pk_gather", "pk_argmax", "pk_glu", "pk_act", "pk_glu", "pk_glu"};
+    static const char *const names[PL_EW_COUNT] = {
+        "add",       "glu/silu", "glu/gelu_tanh", "glu/relu2", "act/silu", "act/gelu_tanh", "act/relu2", "scale",
+        "gate_rows", "softcap",  "gather",        "argmax",    "glu/gelu", "act/gelu",      "glu/plain", "glu/sigmoid"};
     struct pl_jit_spec s = spec_of("elementwise.k.c", entries[which], ks->wide);
     if (which == PL_EW_GELU_TANH || which == PL_EW_GELU_TANH_ALONE) pl_jit_set(&s, "ACT_GELU_TANH", "1");
     if (which == PL_EW_GELU_ERF || which == PL_EW_GELU_ERF_ALONE) pl_jit_set(&s, "ACT_GELU_ERF", "1");
     if (which == PL_EW_RELU2 || which == PL_EW_RELU2_ALONE) pl_jit_set(&s, "ACT_RELU2", "1");
     if (which == PL_EW_PRODUCT) pl_jit_set(&s, "ACT_NONE", "1");
+    if (which == PL_EW_SIGMOID) pl_jit_set(&s, "ACT_SIGMOID", "1");
     return pl_kernel_make(ks, &s, ks->wide, names[which], out, err);
 }
 

@@ -134,6 +134,38 @@ enum pl_status pl_launch_ssm_chunks(struct pl_kernels *ks, struct pl_kernel *k, 
                             PL_COUNT_OF(args));
 }
 
+/* --- the gated delta rule --- */
+
+enum pl_status pl_kernel_delta(struct pl_kernels *ks, uint32_t state, bool in_turn, struct pl_kernel *out,
+                               struct pl_err *err) {
+    char name[48];
+    uint32_t group = pl_device_info(ks->device)->is_cpu ? 16 : 32; /* columns of one head: many groups of few */
+    struct pl_jit_spec s = {.file = "delta.k.c", .entry = "pk_delta"};
+    pl_jit_set_u32(&s, "GROUP", group);
+    pl_jit_set_u32(&s, "STATE", state);
+    if (in_turn) pl_jit_set(&s, "IN_TURN", "1");
+    snprintf(name, sizeof name, "delta/n%u%s", state, in_turn ? "/in_turn" : "");
+    return pl_kernel_make(ks, &s, group, name, out, err);
+}
+
+enum pl_status pl_launch_delta(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_delta *s) {
+    struct pl_args_delta a = {.heads = s->heads,
+                              .head_dim = s->head_dim,
+                              .groups = s->groups,
+                              .x_stride = s->x_stride,
+                              .q_first = s->q_first,
+                              .k_first = s->k_first,
+                              .v_first = s->v_first,
+                              .slot_stride = s->slot_stride,
+                              .state_first = s->state_first};
+    struct pl_device_arg args[] = {PL_ARG_BUFFER(s->x),    PL_ARG_BUFFER(s->dt),      PL_ARG_BUFFER(s->beta),
+                                   PL_ARG_BUFFER(s->a),    PL_ARG_BUFFER(s->dt_bias), PL_ARG_BUFFER(s->state),
+                                   PL_ARG_BUFFER(s->seqs), PL_ARG_BUFFER(s->y),       PL_ARG_BUFFER(&k->counter),
+                                   PL_ARG_VALUE(a)};
+    return pl_kernel_launch(ks, k, s->heads * groups(s->head_dim, k->group), (uint32_t)s->seq_count, 0, args,
+                            PL_COUNT_OF(args));
+}
+
 enum pl_status pl_kernel_gated_norm(struct pl_kernels *ks, bool gate, struct pl_kernel *out, struct pl_err *err) {
     struct pl_jit_spec s = spec_of("GATED_NORM", "pk_gated_norm", ks->norm);
     if (gate) pl_jit_set(&s, "HAS_GATE", "1");

@@ -53,6 +53,18 @@ enum pl_status pl_launch_ssm_dots(struct pl_kernels *ks, struct pl_kernel *k, co
 enum pl_status pl_launch_ssm_chunks(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_ssm *s,
                                     pl_buffer_in *dots, pl_buffer_in *steps) PL_MUST_CHECK;
 
+/* The gated delta rule (kernels/delta.k.c): q, k [groups * n] and v [heads * head_dim] are columns of x; dt, beta [rows,
+ * heads]; y [rows, heads * head_dim]. in_turn: struct pl_delta. */
+enum pl_status pl_kernel_delta(struct pl_kernels *ks, uint32_t state, bool in_turn, struct pl_kernel *out,
+                               struct pl_err *err) PL_MUST_CHECK;
+struct pl_launch_delta {
+    pl_buffer_in *x, *dt, *beta, *a, *dt_bias, *state, *seqs, *y;
+    uint32_t heads, head_dim, groups, x_stride, q_first, k_first, v_first;
+    size_t seq_count;
+    uint64_t slot_stride, state_first;
+};
+enum pl_status pl_launch_delta(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_delta *s) PL_MUST_CHECK;
+
 enum pl_status pl_kernel_gated_norm(struct pl_kernels *ks, bool gate, struct pl_kernel *out,
                                     struct pl_err *err) PL_MUST_CHECK;
 enum pl_status pl_launch_gated_norm(struct pl_kernels *ks, struct pl_kernel *k, pl_buffer_in *x, pl_buffer_in *z,

@@ -47,6 +47,7 @@ static double activation(enum pl_ref_act act, double g) {
     case PL_REF_GELU_ERF: return 0.5 * g * (1.0 + erf(g / sqrt(2.0)));
     case PL_REF_RELU2: return g > 0 ? g * g : 0;
     case PL_REF_NONE: return g;
+    case PL_REF_SIGMOID: return 1 / (1 + exp(-g));
     case PL_REF_SWIGLU_CLAMPED: g = fmin(g, 7); return g / (1.0 + exp(-1.702 * g));
     }
     return NAN;
@@ -257,6 +258,32 @@ void pl_ref_ssm(const struct pl_ref_ssm *p, double *state, float *y) {
             if (p->z != NULL) sum *= activation(PL_REF_SILU, (double)p->z[t * inner + i]);
             y[t * inner + i] = (float)sum;
         }
+}
+
+static double length_of(const float *x, size_t n) {
+    double sum = 1e-6;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sqrt(sum);
+}
+
+static void delta_row(const struct pl_ref_delta *p, size_t t, size_t h, double *state, float *y) {
+    size_t n = p->state, d = p->head_dim, g = p->in_turn ? h % p->groups : h / (p->heads / p->groups);
+    const float *q = p->q + (t * p->groups + g) * n, *k = p->k + (t * p->groups + g) * n, *v = p->v + (t * p->heads + h) * d;
+    double step = (double)p->dt[t * p->heads + h] + (double)p->dt_bias[h], ql = length_of(q, n) * sqrt((double)n),
+           kl = length_of(k, n), keep = exp((double)p->a[h] * (step > 30 ? step : log1p(exp(step)))),
+           rate = 1 / (1 + exp(-(double)p->beta[t * p->heads + h])), *s = state + h * n * d;
+    for (size_t j = 0; j < d; j++) {
+        double held = 0, sum = 0;
+        for (size_t i = 0; i < n; i++) held += (s[i * d + j] *= keep) * (double)k[i] / kl;
+        double put = rate * ((double)v[j] - held);
+        for (size_t i = 0; i < n; i++) sum += (s[i * d + j] += (double)k[i] / kl * put) * (double)q[i] / ql;
+        y[(t * p->heads + h) * d + j] = (float)sum;
+    }
+}
+
+void pl_ref_delta(const struct pl_ref_delta *p, double *state, float *y) {
+    for (size_t t = 0; t < p->rows; t++)
+        for (size_t h = 0; h < p->heads; h++) delta_row(p, t, h, state, y);
 }
 
 void pl_ref_gated_norm(const float *x, const float *z, const float *w, size_t cols, size_t groups, double eps,

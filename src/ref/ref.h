@@ -16,7 +16,15 @@ void pl_ref_rmsnorm(const float *x, const float *w, size_t cols, double eps, dou
 /* bias may be NULL */
 void pl_ref_layernorm(const float *x, const float *w, const float *bias, size_t cols, double eps, float *y);
 
-enum pl_ref_act { PL_REF_SILU, PL_REF_GELU_TANH, PL_REF_GELU_ERF, PL_REF_RELU2, PL_REF_NONE, PL_REF_SWIGLU_CLAMPED };
+enum pl_ref_act {
+    PL_REF_SILU,
+    PL_REF_GELU_TANH,
+    PL_REF_GELU_ERF,
+    PL_REF_RELU2,
+    PL_REF_NONE,
+    PL_REF_SIGMOID,
+    PL_REF_SWIGLU_CLAMPED
+};
 void pl_ref_glu(enum pl_ref_act act, const float *gate, const float *up, float *y, size_t n);
 /* Which experts one row takes, best first, and their weights: struct pl_moe in ops/ops.h is the definition. */
 struct pl_ref_route {
@@ -69,6 +77,16 @@ struct pl_ref_ssm {
     double dt_min, dt_max;
 };
 void pl_ref_ssm(const struct pl_ref_ssm *p, double *state, float *y);
+/* The gated delta rule (Yang et al. 2024), one sequence. With q, k of the key head of h as vectors of length 1, the former
+ * over sqrt(N), e = exp(a[h] softplus(dt + dt_bias[h])), r = 1 / (1 + exp(-beta)): S = e S, S += k r (v - k S), y = q S.
+ * Shapes: q, k [rows, G, N], v, y [rows, H, P], dt, beta [rows, H], a, dt_bias [H], state [H, N, P]. Key head of h: h / (H /
+ * G), or h mod G. */
+struct pl_ref_delta {
+    size_t rows, heads, head_dim, groups, state;
+    bool in_turn;
+    const float *a, *dt_bias, *q, *k, *v, *dt, *beta;
+};
+void pl_ref_delta(const struct pl_ref_delta *p, double *state, float *y);
 /* One row: RMS norms of groups of cols / groups, with a gate silu(z) before them or (norm_first) after. */
 void pl_ref_gated_norm(const float *x, const float *z, const float *w, size_t cols, size_t groups, double eps,
                        bool norm_first, float *y);

@@ -48,9 +48,9 @@ enum pl_status pl_optest_fill(struct pl_optest_bench *b, const float *values, si
 void pl_optest_gate_rows(struct pl_optest_bench *b, uint32_t rows);
 void pl_optest_ternary(struct pl_optest_bench *b, uint32_t rows);
 void pl_optest_heads(struct pl_optest_bench *b, enum pl_dtype t, uint32_t rows);
-enum { PL_OPTEST_LATENT_CASES = 4, PL_OPTEST_STATE_CASES = 2 };
+enum { PL_OPTEST_LATENT_CASES = 4, PL_OPTEST_STATE_CASES = 4 };
 void pl_optest_latent(struct pl_optest_bench *b, size_t which, enum pl_dtype kv); /* the append, and attention after it */
-void pl_optest_state(struct pl_optest_bench *b, size_t which);                    /* convolution, scan, update */
+void pl_optest_state(struct pl_optest_bench *b, size_t which);                    /* convolution, scan, update, delta rule */
 void pl_optest_choice(struct pl_optest_bench *b, bool drawn);
 
 #endif

@@ -381,10 +381,13 @@ struct state_case {
     const char *what;
     uint32_t heads, head_dim, groups, state; /* H, P, G, N */
     bool full, gated;
+    bool delta, in_turn; /* the gated delta rule: B is q, C is k, z is what beta comes from */
 };
 static const struct state_case state_cases[PL_OPTEST_STATE_CASES] = {
-    {"Mamba-2: 4 heads of 16, 2 groups of 16", 4, 16, 2, 16, false, false},
-    {"Mamba: 64 heads of 1, 16 states, gated", 64, 1, 1, 16, true, true},
+    {"Mamba-2: 4 heads of 16, 2 groups of 16", 4, 16, 2, 16, false, false, false, false},
+    {"Mamba: 64 heads of 1, 16 states, gated", 64, 1, 1, 16, true, true, false, false},
+    {"delta rule: 4 heads of 16, 2 key heads of 16", 4, 16, 2, 16, false, false, true, false},
+    {"delta rule: 4 heads of 16, 2 key heads of 16 in turn", 4, 16, 2, 16, false, false, true, true},
 };
 /* Three sequences that begin in one step and go on by one row each in the next. */
 static const uint32_t state_rows[SEQS] = {5, 1, 9}, state_slots[SEQS] = {2, 0, 1};
@@ -442,41 +445,60 @@ static void state_batch(struct pl_optest_bench *b, bool more) {
                                  .logit_rows = b->logit_rows};
 }
 
+static enum pl_status state_recurrence(struct pl_optest_bench *b, const struct state_case *s, const struct state_data *d,
+                                       const struct pl_activation *x, const struct pl_activation *dt,
+                                       const struct pl_activation *z, struct pl_activation *y) {
+    const uint32_t second = INNER_STATE + s->groups * s->state;
+    const struct pl_delta delta = {.heads = s->heads,
+                                   .head_dim = s->head_dim,
+                                   .groups = s->groups,
+                                   .state = s->state,
+                                   .in_turn = s->in_turn,
+                                   .a = d->w[2],
+                                   .dt_bias = d->w[3],
+                                   .x = x,
+                                   .dt = dt,
+                                   .beta = z,
+                                   .q_first = INNER_STATE,
+                                   .k_first = second};
+    const struct pl_ssm ssm = {.heads = s->heads,
+                               .head_dim = s->head_dim,
+                               .groups = s->groups,
+                               .state = s->state,
+                               .full = s->full,
+                               .a = d->w[2],
+                               .dt_bias = d->w[3],
+                               .skip = d->w[4],
+                               .dt_max = 10,
+                               .x = x,
+                               .b = x,
+                               .c = x,
+                               .dt = dt,
+                               .z = s->gated ? z : NULL,
+                               .b_first = INNER_STATE,
+                               .c_first = second};
+    return s->delta ? pl_ops_delta(b->o, &delta, y) : pl_ops_ssm(b->o, &ssm, y);
+}
+
 /* One step: the convolution over all columns, and the recurrence over the same columns as they came in. */
 static enum pl_status state_step(struct pl_optest_bench *b, const struct state_case *s, struct state_data *d, bool more) {
     struct pl_activation *x = NULL, *dt = NULL, *z = NULL, *mixed = NULL, *y = NULL;
-    size_t first = more ? STATE_TOKENS - SEQS : 0, bc = (size_t)s->groups * s->state;
+    size_t first = more ? STATE_TOKENS - SEQS : 0, gates = s->delta ? s->heads : INNER_STATE;
     state_batch(b, more);
     enum pl_status st = pl_optest_activation(b, d->cols, &x);
     if (st == PL_OK) st = pl_optest_activation(b, s->heads, &dt);
-    if (st == PL_OK) st = pl_optest_activation(b, INNER_STATE, &z);
+    if (st == PL_OK) st = pl_optest_activation(b, gates, &z);
     if (st == PL_OK) st = pl_optest_activation(b, d->cols, &mixed);
     if (st == PL_OK) st = pl_optest_activation(b, INNER_STATE, &y);
     if (st == PL_OK) st = pl_ops_begin(b->o, &b->batch, b->kv);
     if (st == PL_OK) {
         struct pl_conv conv = {.kernel = KERNEL, .silu = true, .w = d->w[0], .bias = d->w[1]};
-        struct pl_ssm ssm = {.heads = s->heads,
-                             .head_dim = s->head_dim,
-                             .groups = s->groups,
-                             .state = s->state,
-                             .full = s->full,
-                             .a = d->w[2],
-                             .dt_bias = d->w[3],
-                             .skip = d->w[4],
-                             .dt_max = 10,
-                             .x = x,
-                             .b = x,
-                             .c = x,
-                             .dt = dt,
-                             .z = s->gated ? z : NULL,
-                             .b_first = INNER_STATE,
-                             .c_first = (uint32_t)(INNER_STATE + bc)};
         st = pl_optest_fill(b, d->x, STATE_TOKENS, d->cols, x);
         if (st == PL_OK) st = pl_optest_fill(b, d->dt, STATE_TOKENS, s->heads, dt);
-        if (st == PL_OK) st = pl_optest_fill(b, d->z, STATE_TOKENS, INNER_STATE, z);
+        if (st == PL_OK) st = pl_optest_fill(b, d->z, STATE_TOKENS, gates, z);
         pl_ops_witness_reset(b->o);
         if (st == PL_OK) st = pl_ops_causal_conv(b->o, &conv, x, mixed);
-        if (st == PL_OK) st = pl_ops_ssm(b->o, &ssm, y);
+        if (st == PL_OK) st = state_recurrence(b, s, d, x, dt, z, y);
         uint32_t rows = b->batch.rows;
         if (st == PL_OK) st = pl_ops_activation_read(b->o, mixed, 0, rows, d->conv_got + first * d->cols);
         if (st == PL_OK) st = pl_ops_activation_read(b->o, y, 0, rows, d->got + first * INNER_STATE);
@@ -516,7 +538,23 @@ static void state_reference(const struct state_case *s, struct state_data *d, ui
                                      .dt = d->dt + at * s->heads,
                                      .z = s->gated ? d->z + at * INNER_STATE : NULL,
                                      .dt_max = 10};
-        pl_ref_ssm(&p, state, d->want + at * INNER_STATE);
+        const struct pl_ref_delta delta = {.rows = n,
+                                           .heads = s->heads,
+                                           .head_dim = s->head_dim,
+                                           .groups = s->groups,
+                                           .state = s->state,
+                                           .in_turn = s->in_turn,
+                                           .a = d->a,
+                                           .dt_bias = d->dt_bias,
+                                           .q = columns[0],
+                                           .k = columns[1],
+                                           .v = x,
+                                           .dt = d->dt + at * s->heads,
+                                           .beta = d->z + at * s->heads};
+        if (s->delta)
+            pl_ref_delta(&delta, state, d->want + at * INNER_STATE);
+        else
+            pl_ref_ssm(&p, state, d->want + at * INNER_STATE);
     }
 }
 
@@ -554,10 +592,11 @@ void pl_optest_state(struct pl_optest_bench *b, size_t which) {
     if (st == PL_OK)
         for (size_t i = 0, at = 0; i < SEQS; at += state_rows[i++]) state_reference(s, d, state_rows[i], at, more + i);
     if (st == PL_OK) st = state_step(b, s, d, false);
-    pl_optest_judge(b, pl_optest_add(b, "ssm_scan", scan), st, d->got, d->want, more * INNER_STATE, BOUND_EXACT);
+    pl_optest_judge(b, pl_optest_add(b, s->delta ? "delta" : "ssm_scan", scan), st, d->got, d->want, more * INNER_STATE,
+                    BOUND_EXACT);
     if (st == PL_OK) st = state_step(b, s, d, true);
-    pl_optest_judge(b, pl_optest_add(b, "ssm_update", update), st, d->got + more * INNER_STATE, d->want + more * INNER_STATE,
-                    (size_t)SEQS * INNER_STATE, BOUND_EXACT);
+    pl_optest_judge(b, pl_optest_add(b, s->delta ? "delta" : "ssm_update", update), st, d->got + more * INNER_STATE,
+                    d->want + more * INNER_STATE, (size_t)SEQS * INNER_STATE, BOUND_EXACT);
     snprintf(scan, sizeof scan, "%zu channels, kernel %d, prompts of 5, 1 and 9, then one row each", d->cols, KERNEL);
     pl_optest_judge(b, pl_optest_add(b, "causal_conv", scan), st, d->conv_got, d->conv_want, STATE_TOKENS * d->cols,
                     BOUND_EXACT);

@@ -446,6 +446,7 @@ static const struct {
     {"state update", "ssm_update", "a recurrent model, decode", "no model here has recurrent layers"},
     {"scan over states", "ssm_scan", "a recurrent model, prompts", "no model here has recurrent layers"},
     {"convolution before states", "causal_conv", "a recurrent model", "no model here has recurrent layers"},
+    {"gated delta rule", "delta", "a recurrent model under that rule", "no model here has such layers"},
     {"norm behind a gate", "gated_norm", "a recurrent model with gated norms", "no model here has them"},
     {"products of each head", "heads_linear", "a model with latent attention", "no model here has latent attention"},
     {"ternary product", "ternary", "a model with ternary weights", "no model here has ternary weights"},

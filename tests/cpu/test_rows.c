@@ -93,15 +93,15 @@ static void activations(void **state) {
             for (size_t i = 0; i < rows * n; i++) g[i] = 6.0f * rng_value(&s);
             rng_fill(&s, u, rows * n);
             g[0] = k % 5 == 0 ? -200.0f : k % 5 == 1 ? 200.0f : g[0];
-            pl_cpu_glu(c, (enum pl_act)(k % 5), g, u, y.x, rows, n, n, n, n);
+            pl_cpu_glu(c, (enum pl_act)(k % 6), g, u, y.x, rows, n, n, n, n);
             for (size_t r = 0; r < rows; r++) {
-                pl_ref_glu((enum pl_ref_act)(k % 5), g + r * n, u + r * n, want, n);
+                pl_ref_glu((enum pl_ref_act)(k % 6), g + r * n, u + r * n, want, n);
                 for (size_t i = 0; i < n; i++) check_close("glu", y.x[r * n + i], (double)want[i], TOL_GLU, TOL_SMALL);
             }
             for (size_t i = 0; i < rows * n; i++) u[i] = 1;
-            pl_cpu_glu(c, (enum pl_act)(k % 5), g, NULL, y.x, rows, n, n, 0, n);
+            pl_cpu_glu(c, (enum pl_act)(k % 6), g, NULL, y.x, rows, n, n, 0, n);
             for (size_t r = 0; r < rows; r++) {
-                pl_ref_glu((enum pl_ref_act)(k % 5), g + r * n, u + r * n, want, n);
+                pl_ref_glu((enum pl_ref_act)(k % 6), g + r * n, u + r * n, want, n);
                 for (size_t i = 0; i < n; i++) check_close("act", y.x[r * n + i], (double)want[i], TOL_GLU, TOL_SMALL);
             }
             guarded_free(&y);

@@ -287,12 +287,92 @@ static void gated_norms_equal_the_reference(void **unused) {
     }
 }
 
+/* --- the gated delta rule --- */
+
+struct rule {
+    size_t heads, head_dim, groups, state;
+    bool in_turn;
+};
+static const struct rule rules[] = {
+    {4, 8, 2, 12, false}, {6, 33, 3, 5, true}, {2, 128, 1, 128, false}, {4, 100, 2, 256, false}};
+
+static void rule_of(enum pl_isa isa, const struct rule *s) {
+    uint64_t seed = s->heads * 17 + s->state;
+    size_t keys = s->groups * s->state, inner = s->heads * s->head_dim, cols = 2 * keys + inner, states = inner * s->state;
+    float *x = random_floats(&seed, ROWS * cols, 2, 0), *dt = random_floats(&seed, ROWS * s->heads, 3, 0),
+          *beta = random_floats(&seed, ROWS * s->heads, 3, 0), *a = random_floats(&seed, s->heads, 1, -1.1f),
+          *bias = random_floats(&seed, s->heads, 1, -1), *state = malloc(2 * states * sizeof *state),
+          *want = malloc(ROWS * inner * sizeof *want), *parts[3], *first = malloc(ROWS * inner * sizeof *first);
+    const size_t at[] = {0, keys, 2 * keys}, widths[] = {keys, keys, inner};
+    double *exact = calloc(states, sizeof *exact), *other = calloc(states, sizeof *other);
+    struct pl_cpu *c = cpu_make(isa, 2);
+    struct guarded y = guarded_make(ROWS * inner);
+    dt[0] = 40, dt[1] = -60;
+    memset(x, 0, s->state * sizeof *x); /* a query of nothing */
+    for (size_t k = 0; k < 3; k++) {
+        parts[k] = malloc(ROWS * widths[k] * sizeof(float));
+        for (size_t t = 0; t < ROWS; t++) memcpy(parts[k] + t * widths[k], x + t * cols + at[k], widths[k] * sizeof(float));
+    }
+    struct pl_ref_delta ref = {ROWS, s->heads, s->head_dim, s->groups, s->state, s->in_turn, a,
+                               bias, parts[0], parts[1],    parts[2],  dt,       beta};
+    pl_ref_delta(&ref, exact, want);
+    static const size_t chunks[] = {ROWS, 5, 1};
+    for (size_t k = 0; k < 3; k++) {
+        for (size_t i = 0; i < 2 * states; i++) state[i] = POISON;
+        for (size_t done = 0; done < ROWS; done += chunks[k]) {
+            struct pl_cpu_state_seq seq = {
+                .first_row = done, .rows = PL_MIN(chunks[k], ROWS - done), .fresh = done == 0, .ssm = state};
+            struct pl_cpu_delta p = {.seq_count = 1,
+                                     .heads = s->heads,
+                                     .head_dim = s->head_dim,
+                                     .groups = s->groups,
+                                     .state = s->state,
+                                     .seqs = &seq,
+                                     .in_turn = s->in_turn,
+                                     .a = a,
+                                     .dt_bias = bias,
+                                     .q = x,
+                                     .k = x + keys,
+                                     .v = x + 2 * keys,
+                                     .dt = dt,
+                                     .beta = beta,
+                                     .x_stride = cols,
+                                     .dt_stride = s->heads,
+                                     .beta_stride = s->heads,
+                                     .y = y.x,
+                                     .y_stride = inner};
+            pl_cpu_delta(c, &p);
+        }
+        double d = distance(y.x, want, ROWS * inner), off = 0;
+        for (size_t i = 0; i < states; i++) off = fmax(off, fabs((double)state[i] - exact[i]) / (1 + fabs(exact[i])));
+        if (!(d < 3e-6) || !(off < 1e-5))
+            fail_msg("%s, heads of %zu, %zu: %g, states %g", pl_isa_name(isa), s->head_dim, s->state, d, off);
+        for (size_t i = states; i < 2 * states; i++) assert_true(state[i] == POISON);
+        if (k == 0) memcpy(first, y.x, ROWS * inner * sizeof *first);
+        assert_memory_equal(first, y.x, ROWS * inner * sizeof *first); /* whatever the chunks */
+    }
+    if (s->groups > 1) { /* another key head is another result */
+        ref.in_turn = !s->in_turn;
+        pl_ref_delta(&ref, other, want);
+        assert_true(distance(y.x, want, ROWS * inner) > 1e-2);
+    }
+    guarded_free(&y);
+    for (size_t k = 0; k < 3; k++) free(parts[k]);
+    free(x), free(dt), free(beta), free(a), free(bias), free(state), free(want), free(first), free(exact), free(other);
+    pl_cpu_destroy(c);
+}
+static void the_delta_rule_equals_the_reference(void **unused) {
+    (void)unused;
+    FOR_EACH_ISA(isa) {
+        for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) rule_of(isa, &rules[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scans_equal_the_reference),
-        cmocka_unit_test(neighbours_do_not_matter),
-        cmocka_unit_test(convolutions_equal_the_reference),
-        cmocka_unit_test(gated_norms_equal_the_reference),
+        cmocka_unit_test(scans_equal_the_reference),           cmocka_unit_test(neighbours_do_not_matter),
+        cmocka_unit_test(convolutions_equal_the_reference),    cmocka_unit_test(gated_norms_equal_the_reference),
+        cmocka_unit_test(the_delta_rule_equals_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

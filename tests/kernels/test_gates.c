@@ -194,8 +194,11 @@ static void recurrent(struct gate *g) {
     pl_jit_set_u32(&conv, "K", 4);
     pl_jit_set(&norm, "GATED_NORM", "1");
     pl_jit_set(&norm, "HAS_GATE", "1");
+    struct pl_jit_spec rule = spec("delta.k.c", "pk_delta", 32);
+    pl_jit_set_u32(&rule, "STATE", 128);
     compile(g, &conv);
     compile(g, &norm);
+    compile(g, &rule);
     for (uint32_t mamba2 = 0; mamba2 < 2; mamba2++) {
         static const char *const common[] = {"SSM", "HAS_BIAS", "HAS_SKIP"};
         struct pl_jit_spec s = spec("ssm.k.c", "pk_ssm", 128);

@@ -151,6 +151,12 @@ static void one_elements(size_t rows, size_t cols) {
     kit_near("product", y, want, n, 0, 0);
     free(y);
     by = kit_out(n * 4);
+    CHECK(pl_launch_glu(&ks, &element[PL_EW_SIGMOID], &bx, &bu, &by, rows, cols));
+    pl_ref_glu(PL_REF_SIGMOID, x, u, want, n);
+    y = kit_down(&by);
+    kit_near("sigmoid", y, want, n, 4e-6, 1e-3);
+    free(y);
+    by = kit_out(n * 4);
     CHECK(pl_launch_act(&ks, &element[PL_EW_SILU_ALONE], &bx, &by, rows, cols));
     for (size_t i = 0; i < n; i++) ones[i] = 1;
     pl_ref_glu(PL_REF_SILU, x, ones, want, n);

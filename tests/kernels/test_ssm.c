@@ -152,6 +152,85 @@ static void recurrences_equal_the_reference(void **state) {
     kit_each(recurrences);
 }
 
+/* --- the gated delta rule --- */
+
+static void one_rule(uint32_t heads, uint32_t dim, uint32_t keys, uint32_t n, bool in_turn) {
+    size_t inner = (size_t)heads * dim, kn = (size_t)keys * n, cols = 2 * kn + inner, own = inner * n, past = 7,
+           stride = own + past;
+    struct pl_kernel k = {0};
+    CHECK(pl_kernel_delta(&ks, n, in_turn, &k, &err));
+    float *a = kit_random(heads, 1), *bias = kit_random(heads, 1), *state = kit_random(SLOTS * stride, 1);
+    double *exact = malloc(SLOTS * own * sizeof *exact);
+    for (uint32_t h = 0; h < heads; h++) a[h] -= 1.1f;
+    for (size_t i = 0; i < SLOTS * own; i++) exact[i] = (double)state[i / own * stride + past + i % own];
+    struct pl_device_buffer ba = kit_up(a, heads * 4), bb = kit_up(bias, heads * 4), bs = kit_up(state, SLOTS * stride * 4);
+    for (uint32_t step = 0; step < 2; step++) {
+        uint32_t seqs[SEQS * PL_SEQ_WORDS], rows = record(step, seqs, false);
+        float *x = kit_random(rows * cols, 2), *dt = kit_random(rows * heads, 3), *beta = kit_random(rows * heads, 3),
+              *want = kit_random(rows * inner, 0), *parts[3];
+        const size_t at[] = {0, kn, 2 * kn}, widths[] = {kn, kn, inner};
+        for (size_t p = 0; p < 3; p++) {
+            parts[p] = malloc(rows * widths[p] * sizeof(float));
+            for (size_t t = 0; t < rows; t++)
+                memcpy(parts[p] + t * widths[p], x + t * cols + at[p], widths[p] * sizeof(float));
+        }
+        for (uint32_t i = 0; i < SEQS; i++) {
+            const uint32_t *q = seqs + i * PL_SEQ_WORDS;
+            size_t r = q[PL_SEQ_FIRST];
+            const struct pl_ref_delta ref = {q[PL_SEQ_ROWS],
+                                             heads,
+                                             dim,
+                                             keys,
+                                             n,
+                                             in_turn,
+                                             a,
+                                             bias,
+                                             parts[0] + r * kn,
+                                             parts[1] + r * kn,
+                                             parts[2] + r * inner,
+                                             dt + r * heads,
+                                             beta + r * heads};
+            double *s = exact + q[PL_SEQ_SLOT] * own;
+            if (q[PL_SEQ_PAST] == 0) memset(s, 0, own * sizeof *s);
+            pl_ref_delta(&ref, s, want + r * inner);
+        }
+        struct pl_device_buffer bx = kit_up(x, rows * cols * 4), bd = kit_up(dt, rows * heads * 4),
+                                bg = kit_up(beta, rows * heads * 4), by = kit_out(rows * inner * 4),
+                                bq = kit_up(seqs, sizeof seqs);
+        struct pl_launch_delta l = {&bx,  &bd,          &bg,
+                                    &ba,  &bb,          &bs,
+                                    &bq,  &by,          heads,
+                                    dim,  keys,         (uint32_t)cols,
+                                    0,    (uint32_t)kn, (uint32_t)(2 * kn),
+                                    SEQS, stride,       past};
+        CHECK(pl_launch_delta(&ks, &k, &l));
+        float *y = kit_down(&by);
+        kit_near("delta", y, want, rows * inner, 2e-5, 0.1);
+        free(y), free(x), free(dt), free(beta), free(want), free(parts[0]), free(parts[1]), free(parts[2]);
+        kit_drop(&bx), kit_drop(&bd), kit_drop(&bg), kit_drop(&bq);
+    }
+    float *got = kit_down(&bs);
+    for (size_t i = 0; i < SLOTS * stride; i++) {
+        double to = i % stride < past ? (double)state[i] : exact[i / stride * own + i % stride - past];
+        if (!(fabs((double)got[i] - to) <= 2e-5 * (1 + fabs(to))))
+            fail_msg("state %zu is %g, not %g", i, (double)got[i], to);
+    }
+    check_counted(&k, k.record->eager);
+    kit_drop(&ba), kit_drop(&bb);
+    free(a), free(bias), free(state), free(exact), free(got);
+    pl_kernel_free(&ks, &k);
+}
+static void rules(void) {
+    one_rule(4, 8, 2, 12, false);
+    one_rule(6, 33, 3, 5, true);
+    one_rule(2, 128, 1, 128, false);
+    one_rule(2, 20, 2, 256, false);
+}
+static void the_delta_rule_equals_the_reference(void **state) {
+    (void)state;
+    kit_each(rules);
+}
+
 /* --- gated norm --- */
 
 static void one_norm(size_t rows, size_t cols, uint32_t groups, bool gate, bool norm_first) {
@@ -188,6 +267,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolutions_equal_the_reference),
         cmocka_unit_test(recurrences_equal_the_reference),
+        cmocka_unit_test(the_delta_rule_equals_the_reference),
         cmocka_unit_test(gated_norms_equal_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

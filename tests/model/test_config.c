@@ -354,6 +354,34 @@ static void state_space(void **state) {
     c = must_read("{\"architectures\":[\"JambaForCausalLM\"],\"model_type\":\"jamba\",\"num_experts\":16}");
     assert_true(c.kv_layers == 4 && c.state_layers == 28 && !c.layer_no_attention[4] && c.layer_moe[1] && !c.layer_moe[2]);
     assert_true(c.ssm.dt_rank == 256 && c.ssm.inner == 8192 && !c.experts_renormalise);
+    c = must_read("{\"architectures\":[\"Plamo2ForCausalLM\"],\"model_type\":\"plamo2\",\"hidden_size\":2048,"
+                  "\"num_hidden_layers\":4,\"full_attention_idx\":[3],\"attention_window_size\":1024}");
+    assert_true(c.ssm.heads == 64 && c.ssm.head_dim == 128 && c.head_dim == 128 && c.kv_heads == 4 && c.tied_embeddings);
+    assert_true(c.ssm.dt_rank == 128 && c.ssm.inner == 8192 && !c.ssm.conv_bias && c.layer_ssm[0] && !c.layer_ssm[1]);
+    assert_true(c.layer_windowed[1] && !c.layer_windowed[3] && c.window == 1025 && c.kv_layers == 2);
+}
+
+/* What is left out is what the 80B-A3B has. */
+static void gated_states(void **state) {
+    (void)state;
+    struct pl_model_config c =
+        must_read("{\"architectures\":[\"Qwen3NextForCausalLM\"],\"model_type\":\"qwen3_next\",\"rope_theta\":10000000}");
+    assert_true(c.kv_layers == 12 && c.state_layers == 36 && !c.layer_ssm[3] && c.ssm.inner == 4096 && c.ssm.state == 128);
+    assert_true(c.experts == 512 && c.experts_used == 10 && c.expert_width == 512 && c.shared_width == 512 &&
+                c.experts_renormalise);
+    assert_true(c.rope_dim == 64 && c.head_dim == 256 && c.norm_offset == 1 && c.attn_gate && !c.ssm.in_turn);
+    struct pl_kv_shape held = {0};
+    pl_model_cache_shape(&c, &held);
+    assert_true(held.state_conv == 3 * 8192 && held.state_ssm == 32 * 128 * 128 && held.layers == 12);
+    c = must_read(
+        "{\"architectures\":[\"Qwen3_5ForConditionalGeneration\"],\"model_type\":\"qwen3_5\",\"text_config\":{"
+        "\"model_type\":\"qwen3_5_text\",\"hidden_size\":1024,\"intermediate_size\":3584,\"num_hidden_layers\":24,"
+        "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"linear_num_value_heads\":16,\"tie_word_embeddings\":true,"
+        "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000000,\"partial_rotary_factor\":0.25,"
+        "\"mrope_section\":[11,11,10],\"mrope_interleaved\":true}}}");
+    assert_true(c.kv_layers == 6 && c.ssm.heads == 16 && c.ssm.groups == 16 && c.experts == 0 && c.rope_base == 1e7f);
+    c = must_read("{\"model_type\":\"qwen3_5_moe_text\"}");
+    assert_true(c.experts == 256 && c.experts_used == 8 && c.experts_renormalise && c.layer_moe[0]);
     c = must_read(
         "{\"architectures\":[\"Lfm2ForCausalLM\"],\"model_type\":\"lfm2\",\"hidden_size\":1024,\"block_ff_dim\":6656,"
         "\"block_auto_adjust_ff_dim\":true,\"block_multiple_of\":256,\"block_ffn_dim_multiplier\":1.0,"
@@ -372,11 +400,6 @@ static void state_space(void **state) {
                   "\"layer_types\":[\"conv\",\"full_attention\",\"conv\"]}");
     assert_true(c.experts == 32 && c.experts_used == 4 && c.expert_width == 1792 && c.experts_sigmoid && !c.experts_bias);
     assert_true(c.experts_renormalise && !c.layer_moe[0] && c.layer_moe[1] && c.mlp_width == 7168);
-    c = must_read("{\"architectures\":[\"Plamo2ForCausalLM\"],\"model_type\":\"plamo2\",\"hidden_size\":2048,"
-                  "\"num_hidden_layers\":4,\"full_attention_idx\":[3],\"attention_window_size\":1024}");
-    assert_true(c.ssm.heads == 64 && c.ssm.head_dim == 128 && c.head_dim == 128 && c.kv_heads == 4 && c.tied_embeddings);
-    assert_true(c.ssm.dt_rank == 128 && c.ssm.inner == 8192 && !c.ssm.conv_bias && c.layer_ssm[0] && !c.layer_ssm[1]);
-    assert_true(c.layer_windowed[1] && !c.layer_windowed[3] && c.window == 1025 && c.kv_layers == 2);
 }
 
 /* --- refusals: one change to a sound configuration each --- */
@@ -398,6 +421,13 @@ static const struct {
     const char *json, *part; /* what the message must contain */
     enum pl_status status;
 } refused[] = {
+    {"{\"model_type\":\"qwen3_next\",\"attention_bias\":true}", "biases in the attention", PL_UNSUPPORTED},
+    {"{\"model_type\":\"qwen3_next\",\"linear_key_head_dim\":512}", "linear_key_head_dim is 512", PL_FORMAT},
+    {"{\"model_type\":\"qwen3_next\",\"linear_num_value_heads\":30}", "groups divide the heads", PL_FORMAT},
+    {"{\"model_type\":\"qwen3_next\",\"full_attention_interval\":0}", "full_attention_interval is 0", PL_FORMAT},
+    {"{\"model_type\":\"qwen3_next\",\"layer_types\":[]}", "layer_types has 0 entries", PL_FORMAT},
+    {"{\"model_type\":\"qwen3_5_text\",\"num_hidden_layers\":1,\"layer_types\":[\"conv\"]}", "layer_types[0] is 'conv'",
+     PL_UNSUPPORTED},
     {"{\"model_type\":\"lfm2\",\"conv_bias\":true}", "conv_bias is true", PL_UNSUPPORTED},
     {"{\"model_type\":\"lfm2\",\"conv_L_cache\":1}", "conv_L_cache is 1", PL_FORMAT},
     {"{\"model_type\":\"lfm2\",\"num_hidden_layers\":1,\"layer_types\":[\"mamba\"]}", "layer_types[0] is 'mamba'",
@@ -578,6 +608,7 @@ int main(void) {
         cmocka_unit_test(gemma_3),
         cmocka_unit_test(deepseek),
         cmocka_unit_test(state_space),
+        cmocka_unit_test(gated_states),
         cmocka_unit_test(dynamic_scaling_and_gelu),
         cmocka_unit_test(refusals_name_the_field),
     };

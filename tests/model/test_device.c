@@ -76,6 +76,8 @@ static const struct {
     {"nemotron-h-moe.gguf", "nemotron-h-moe", false, true},
     {"nemotron-h-moe-mlx4", "nemotron-h-moe-mlx4", true, true},
     {"nemotron-h-groups", "nemotron-h-groups", false, true},
+    {"qwen3-next", "qwen3-next", false, true},
+    {"qwen3_5.gguf", "qwen3_5", false, false},
     {"lfm2", "lfm2", false, false},
     {"lfm2-moe.gguf", "lfm2-moe", false, true},
     {"plamo2.gguf", "plamo2", false, false},
@@ -100,7 +102,7 @@ static int by_value(const void *a, const void *b) {
 static void witness_names_device(struct rig *r, const char *kind, bool routed) {
     struct pl_ops_launches rows[64];
     size_t n = pl_ops_witness(r->ops, rows, PL_COUNT_OF(rows)), linear = 0, attention = 0, moe = 0, conv = 0, update = 0,
-           scan = 0;
+           scan = 0, delta = 0;
     const struct pl_model_config *c = pl_model_config(r->model);
     assert_true(n <= PL_COUNT_OF(rows));
     for (size_t i = 0; i < n; i++) {
@@ -109,12 +111,13 @@ static void witness_names_device(struct rig *r, const char *kind, bool routed) {
         if (strcmp(rows[i].op, "attention") == 0) attention += rows[i].launches;
         if (strcmp(rows[i].op, "moe") == 0) moe += rows[i].launches;
         if (strcmp(rows[i].op, "causal_conv") == 0) conv += rows[i].launches;
+        if (strcmp(rows[i].op, "delta") == 0) delta += rows[i].launches;
         if (strcmp(rows[i].op, "ssm_update") == 0) update += rows[i].launches;
         if (strcmp(rows[i].op, "ssm_scan") == 0) scan += rows[i].launches;
     }
     assert_true(linear > 0 && (attention > 0) == (c->kv_layers > 0) && (moe > 0) == routed);
-    bool scans = c->state_layers > 0 && c->ssm.state > 0; /* LFM2's have a convolution alone */
-    assert_true((conv > 0) == (c->state_layers > 0) && (update > 0 && scan > 0) == scans);
+    bool rule = c->state_layers > 0 && c->ssm.kind == PL_SSM_DELTA, scans = c->state_layers > 0 && c->ssm.state > 0 && !rule;
+    assert_true((conv > 0) == (c->state_layers > 0) && (update > 0 && scan > 0) == scans && (delta > 0) == rule);
 }
 
 static void one_backend(enum pl_backend backend, enum pl_device_kind kind, bool exact_products, enum pl_dtype kv,

@@ -56,6 +56,8 @@ static const struct {
     {"Granite 4 hybrids", "granite-hybrid"},
     {"Granite 4 hybrids with experts", "granite-hybrid-moe"},
     {"Jamba", "jamba"},
+    {"Qwen3-Next", "qwen3-next"},
+    {"Qwen3.5", "qwen3_5.gguf"},
     {"LFM2", "lfm2"},
     {"LFM2 with experts", "lfm2-moe.gguf"},
     {"Nemotron-H", "nemotron-h"},

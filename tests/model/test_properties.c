@@ -28,7 +28,9 @@ static const char *const models[] = {"llama3",
                                      "plamo2-window",
                                      "nemotron-h-moe",
                                      "lfm2",
-                                     "lfm2-moe.gguf"};
+                                     "lfm2-moe.gguf",
+                                     "qwen3-next",
+                                     "qwen3_5.gguf"};
 static float whole[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX], parts[GOLD_TOKENS_MAX * GOLD_VOCAB_MAX];
 
 /* Invariant: products of many rows in bf16 (AMX) are let alone. */

@@ -387,11 +387,101 @@ def write_gguf_lfm2(name, c, weights, arch):
     return weights
 
 
+DELTA_NAMES = {"linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out", "linear_attn.in_proj_ba": "ssm_ba",
+               "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta",
+               "linear_attn.in_proj_a": "ssm_alpha", "post_attention_layernorm": "post_attention_norm"}
+
+
+def in_turn(c, a, dim, size):
+    """Value heads in the order of their place in a group, as the converter puts those of Qwen3.5; size: rows of one."""
+    keys, values = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    return np.moveaxis(np.moveaxis(a, dim, 0).reshape(keys, values // keys, size, -1).swapaxes(0, 1).reshape(np.moveaxis(a, dim, 0).shape), 0, dim)
+
+
+def delta_tensors(c, stem, a, arch):
+    """(end of the name, values) of one of a layer's tensors, whose A_log and so on are made as the converter makes them."""
+    n, d, keys, values = c["linear_key_head_dim"], c["linear_value_head_dim"], c["linear_num_key_heads"], c["linear_num_value_heads"]
+    if stem.endswith("in_proj_qkvz"):
+        blocks, part = a.reshape(keys, -1, a.shape[1]), values // keys * d
+        cut = np.split(blocks, [n, 2 * n, 2 * n + part], 1)
+        q, k, v, z = (x.reshape(-1, a.shape[1]) for x in cut)
+        return [("attn_qkv.weight", np.concatenate([q, k, v])), ("attn_gate.weight", z)]
+    if stem.endswith("A_log"):
+        a = -np.exp(a)
+    if stem.endswith("conv1d"):
+        a = a.squeeze(1)
+    if arch == "qwen35":
+        first = 2 * keys * n
+        if stem.endswith(("in_proj_qkv", "conv1d")):
+            a = np.concatenate([a[:first], in_turn(c, a[first:], 0, d)])
+        elif stem.endswith("in_proj_z"):
+            a = in_turn(c, a, 0, d)
+        elif stem.endswith(("in_proj_a", "in_proj_b", "A_log", "dt_bias")):
+            a = in_turn(c, a, 0, 1)
+        elif stem.endswith("linear_attn.out_proj"):
+            a = in_turn(c, a, 1, d)
+    if stem.endswith("norm") and "linear_attn" not in stem:
+        a = a + 1
+    end = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}.get(stem)
+    return [(end or f"{DELTA_NAMES.get(stem) or GGUF_NAMES[stem]}.weight", a)]
+
+
+def write_gguf_delta(name, c, weights, arch):
+    import gguf
+    w = gguf.GGUFWriter(str(ROOT / f"{name}.gguf"), arch)
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv(c["num_key_value_heads"])
+    w.add_key_length(c["head_dim"])
+    w.add_value_length(c["head_dim"])
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    w.add_rope_freq_base(c.get("rope_theta") or c["rope_parameters"]["rope_theta"])
+    w.add_rope_dimension_count(c["head_dim"] // 4)
+    w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
+    w.add_ssm_state_size(c["linear_key_head_dim"])
+    w.add_ssm_group_count(c["linear_num_key_heads"])
+    w.add_ssm_time_step_rank(c["linear_num_value_heads"])
+    w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
+    if "layer_types" in c:
+        w.add_array(f"{arch}.attention.recurrent_layers", [t == "linear_attention" for t in c["layer_types"]])
+        w.add_rope_dimension_sections(c["rope_parameters"]["mrope_section"] + [0])
+    else:
+        w.add_uint32(f"{arch}.full_attention_interval", c["full_attention_interval"])
+    if "num_experts" in c:
+        w.add_expert_count(c["num_experts"])
+        w.add_expert_used_count(c["num_experts_per_tok"])
+        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+        w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+    top = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
+    for hf_name, t in weights.items():
+        a = t.numpy().astype(np.float32)
+        if hf_name in top:
+            w.add_tensor(top[hf_name], a.astype(np.float16) if a.ndim == 2 else a + 1)
+            continue
+        layer, rest = hf_name.split(".", 3)[2:]
+        experts = experts_of(hf_name, t)
+        for kind, all_of in experts.items():
+            w.add_tensor(f"blk.{layer}.ffn_{kind}_exps.weight", all_of.numpy().astype(np.float16))
+        for end, values in [] if experts else delta_tensors(c, rest.removesuffix(".weight"), a, arch):
+            small = values.ndim == 1 or end.startswith(("ssm_conv1d", "ffn_gate_inp"))
+            w.add_tensor(f"blk.{layer}.{end}", (values[0] if end.startswith("ffn_gate_inp_shexp") else values).astype(np.float32 if small else np.float16))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return weights
+
+
 def write_gguf(name, config, weights, arch, types=None, mxfp4=None):
     import gguf
     c = text_config(config)
     if arch in ("granitehybrid", "falcon-h1", "jamba", "nemotron_h", "nemotron_h_moe"):
         return write_gguf_hybrid(name, c, weights, arch)
+    if arch in ("qwen3next", "qwen35"):
+        return write_gguf_delta(name, c, weights, arch)
     if arch in ("lfm2", "lfm2moe"):
         return write_gguf_lfm2(name, c, weights, arch)
     if arch in ("mamba", "mamba2"):

@@ -11,6 +11,11 @@ from golden.weights import ROOT, experts_of, published, text_config
 MLX_STACKS = {"nemotron_h": {"up": "fc1", "down": "fc2"}}
 
 
+def is_moved(config, name):
+    """Norms of Qwen3-Next, which transformers keeps less 1 and mlx-lm's converter whole."""
+    return config["model_type"] == "qwen3_next" and name.endswith(("layernorm.weight", "q_norm.weight", "k_norm.weight", "model.norm.weight"))
+
+
 def mlx_names(config, weights):
     """Names of mlx-lm's converter: the experts of a layer in three stacks."""
     for name, t in weights.items():
@@ -27,6 +32,8 @@ def mlx_names(config, weights):
             t = t * mlx_fold(config, name)
         if name.endswith("conv1d.weight"):
             t = t.transpose(1, 2).contiguous()
+        if is_moved(config, name):
+            t = t + 1
         if name.endswith("conv.conv.weight"):
             t = t.transpose(1, 2).contiguous()
         if config["model_type"] == "lfm2_moe":
@@ -122,7 +129,7 @@ def write_mlx(name, config, weights, bits, group, dtype, overrides):
             if config["model_type"] == "gpt_oss" and ".experts." in hf_name:
                 stacks[hf_name] = t
                 continue
-            used[transformers_name(config, hf_name)] = torch.from_numpy(np.array(out[hf_name].astype(mx.float32)))
+            used[transformers_name(config, hf_name)] = torch.from_numpy(np.array(out[hf_name].astype(mx.float32))) - float(is_moved(config, hf_name))
             continue
         stacked = ".switch_mlp." in hf_name or ".mlp.experts." in hf_name or config["model_type"] == "granitemoehybrid" and re.search(r"\.mlp\.(gate|up)", hf_name)
         o = overrides.get(hf_name.removesuffix(".weight"), {})
