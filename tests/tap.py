@@ -8,9 +8,12 @@ import signal
 import sys
 import traceback
 
-# A shell starts what runs in its background with Ctrl-C ignored, and programs inherit that: here they get it as in a terminal.
+# A shell starts what runs in its background with Ctrl-C ignored, nohup with hangups, and programs inherit that: here they get
+# both as in a terminal.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _cases = []
 

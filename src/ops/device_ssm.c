@@ -275,8 +275,9 @@ enum pl_status dev_delta(struct pl_ops *o, const struct pl_delta *p, struct pl_a
     struct pl_kernel *k = &d->ssm.delta;
     PL_TRY(dev_settle(o));
     enum pl_status st = PL_OK;
+    const struct pl_delta_kind kind = pl_delta_kind_for(p->state, p->in_turn, pl_device_info(d->ks.device)->is_cpu);
     if (k->jit == NULL || d->ssm.delta_state != p->state || d->ssm.delta_in_turn != p->in_turn)
-        st = pl_kernel_delta(&d->ks, p->state, p->in_turn, k, &d->ks.err);
+        st = pl_kernel_delta(&d->ks, kind, k, &d->ks.err);
     if (st != PL_OK) return dev_report(d, st);
     d->ssm.delta_state = p->state;
     d->ssm.delta_in_turn = p->in_turn;
@@ -295,6 +296,7 @@ enum pl_status dev_delta(struct pl_ops *o, const struct pl_delta *p, struct pl_a
                                       .q_first = p->q_first,
                                       .k_first = p->k_first,
                                       .v_first = p->v_first,
+                                      .cols = kind.cols,
                                       .seq_count = o->batch->seq_count,
                                       .slot_stride = slot_stride(o),
                                       .state_first = o->kv->shape.state_conv};

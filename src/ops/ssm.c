@@ -136,18 +136,27 @@ enum pl_status pl_launch_ssm_chunks(struct pl_kernels *ks, struct pl_kernel *k, 
 
 /* --- the gated delta rule --- */
 
-enum pl_status pl_kernel_delta(struct pl_kernels *ks, uint32_t state, bool in_turn, struct pl_kernel *out,
-                               struct pl_err *err) {
-    char name[48];
-    uint32_t group = pl_device_info(ks->device)->is_cpu ? 16 : 32; /* columns of one head: many groups of few */
-    struct pl_jit_spec s = {.file = "delta.k.c", .entry = "pk_delta"};
-    pl_jit_set_u32(&s, "GROUP", group);
-    pl_jit_set_u32(&s, "STATE", state);
-    if (in_turn) pl_jit_set(&s, "IN_TURN", "1");
-    snprintf(name, sizeof name, "delta/n%u%s", state, in_turn ? "/in_turn" : "");
-    return pl_kernel_make(ks, &s, group, name, out, err);
+enum { DELTA_PER_MOST = 32 }; /* values of a column that a thread keeps in registers */
+
+struct pl_delta_kind pl_delta_kind_for(uint32_t state, bool in_turn, bool cpu) {
+    struct pl_delta_kind kind = {.state = state, .cols = cpu ? 16 : 32, .parts = 1, .in_turn = in_turn};
+    while (!cpu && state > kind.parts * DELTA_PER_MOST) kind.parts *= 2;
+    return kind;
 }
 
+enum pl_status pl_kernel_delta(struct pl_kernels *ks, struct pl_delta_kind kind, struct pl_kernel *out, struct pl_err *err) {
+    char name[64];
+    const uint32_t group = kind.cols * kind.parts;
+    struct pl_jit_spec s = {.file = "delta.k.c", .entry = "pk_delta"};
+    pl_jit_set_u32(&s, "GROUP", group);
+    pl_jit_set_u32(&s, "COLS", kind.cols);
+    pl_jit_set_u32(&s, "PARTS", kind.parts);
+    pl_jit_set_u32(&s, "PER", (uint32_t)groups(kind.state, kind.parts));
+    pl_jit_set_u32(&s, "STATE", kind.state);
+    if (kind.in_turn) pl_jit_set(&s, "IN_TURN", "1");
+    snprintf(name, sizeof name, "delta/n%u%s", kind.state, kind.in_turn ? "/in_turn" : "");
+    return pl_kernel_make(ks, &s, group, name, out, err);
+}
 enum pl_status pl_launch_delta(struct pl_kernels *ks, struct pl_kernel *k, const struct pl_launch_delta *s) {
     struct pl_args_delta a = {.heads = s->heads,
                               .head_dim = s->head_dim,
@@ -162,7 +171,7 @@ enum pl_status pl_launch_delta(struct pl_kernels *ks, struct pl_kernel *k, const
                                    PL_ARG_BUFFER(s->a),    PL_ARG_BUFFER(s->dt_bias), PL_ARG_BUFFER(s->state),
                                    PL_ARG_BUFFER(s->seqs), PL_ARG_BUFFER(s->y),       PL_ARG_BUFFER(&k->counter),
                                    PL_ARG_VALUE(a)};
-    return pl_kernel_launch(ks, k, s->heads * groups(s->head_dim, k->group), (uint32_t)s->seq_count, 0, args,
+    return pl_kernel_launch(ks, k, s->heads * groups(s->head_dim, s->cols), (uint32_t)s->seq_count, 0, args,
                             PL_COUNT_OF(args));
 }
 

@@ -55,11 +55,17 @@ enum pl_status pl_launch_ssm_chunks(struct pl_kernels *ks, struct pl_kernel *k, 
 
 /* The gated delta rule (kernels/delta.k.c): q, k [groups * n] and v [heads * head_dim] are columns of x; dt, beta [rows,
  * heads]; y [rows, heads * head_dim]. in_turn: struct pl_delta. */
-enum pl_status pl_kernel_delta(struct pl_kernels *ks, uint32_t state, bool in_turn, struct pl_kernel *out,
+struct pl_delta_kind {
+    uint32_t state, cols, parts; /* a group: so many columns, each by so many threads, a power of two */
+    bool in_turn;
+};
+/* cpu: the device is a processor, where threads of a group follow each other. */
+struct pl_delta_kind pl_delta_kind_for(uint32_t state, bool in_turn, bool cpu);
+enum pl_status pl_kernel_delta(struct pl_kernels *ks, struct pl_delta_kind kind, struct pl_kernel *out,
                                struct pl_err *err) PL_MUST_CHECK;
 struct pl_launch_delta {
     pl_buffer_in *x, *dt, *beta, *a, *dt_bias, *state, *seqs, *y;
-    uint32_t heads, head_dim, groups, x_stride, q_first, k_first, v_first;
+    uint32_t heads, head_dim, groups, x_stride, q_first, k_first, v_first, cols;
     size_t seq_count;
     uint64_t slot_stride, state_first;
 };

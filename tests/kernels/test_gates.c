@@ -194,7 +194,10 @@ static void recurrent(struct gate *g) {
     pl_jit_set_u32(&conv, "K", 4);
     pl_jit_set(&norm, "GATED_NORM", "1");
     pl_jit_set(&norm, "HAS_GATE", "1");
-    struct pl_jit_spec rule = spec("delta.k.c", "pk_delta", 32);
+    struct pl_jit_spec rule = spec("delta.k.c", "pk_delta", 128);
+    pl_jit_set_u32(&rule, "COLS", 32);
+    pl_jit_set_u32(&rule, "PARTS", 4);
+    pl_jit_set_u32(&rule, "PER", 32);
     pl_jit_set_u32(&rule, "STATE", 128);
     compile(g, &conv);
     compile(g, &norm);

@@ -154,11 +154,11 @@ static void recurrences_equal_the_reference(void **state) {
 
 /* --- the gated delta rule --- */
 
-static void one_rule(uint32_t heads, uint32_t dim, uint32_t keys, uint32_t n, bool in_turn) {
-    size_t inner = (size_t)heads * dim, kn = (size_t)keys * n, cols = 2 * kn + inner, own = inner * n, past = 7,
+static void one_rule(uint32_t heads, uint32_t dim, uint32_t keys, struct pl_delta_kind kind) {
+    size_t n = kind.state, inner = (size_t)heads * dim, kn = keys * n, cols = 2 * kn + inner, own = inner * n, past = 7,
            stride = own + past;
     struct pl_kernel k = {0};
-    CHECK(pl_kernel_delta(&ks, n, in_turn, &k, &err));
+    CHECK(pl_kernel_delta(&ks, kind, &k, &err));
     float *a = kit_random(heads, 1), *bias = kit_random(heads, 1), *state = kit_random(SLOTS * stride, 1);
     double *exact = malloc(SLOTS * own * sizeof *exact);
     for (uint32_t h = 0; h < heads; h++) a[h] -= 1.1f;
@@ -182,7 +182,7 @@ static void one_rule(uint32_t heads, uint32_t dim, uint32_t keys, uint32_t n, bo
                                              dim,
                                              keys,
                                              n,
-                                             in_turn,
+                                             kind.in_turn,
                                              a,
                                              bias,
                                              parts[0] + r * kn,
@@ -197,12 +197,24 @@ static void one_rule(uint32_t heads, uint32_t dim, uint32_t keys, uint32_t n, bo
         struct pl_device_buffer bx = kit_up(x, rows * cols * 4), bd = kit_up(dt, rows * heads * 4),
                                 bg = kit_up(beta, rows * heads * 4), by = kit_out(rows * inner * 4),
                                 bq = kit_up(seqs, sizeof seqs);
-        struct pl_launch_delta l = {&bx,  &bd,          &bg,
-                                    &ba,  &bb,          &bs,
-                                    &bq,  &by,          heads,
-                                    dim,  keys,         (uint32_t)cols,
-                                    0,    (uint32_t)kn, (uint32_t)(2 * kn),
-                                    SEQS, stride,       past};
+        struct pl_launch_delta l = {.x = &bx,
+                                    .dt = &bd,
+                                    .beta = &bg,
+                                    .a = &ba,
+                                    .dt_bias = &bb,
+                                    .state = &bs,
+                                    .seqs = &bq,
+                                    .y = &by,
+                                    .heads = heads,
+                                    .head_dim = dim,
+                                    .groups = keys,
+                                    .x_stride = (uint32_t)cols,
+                                    .k_first = (uint32_t)kn,
+                                    .v_first = (uint32_t)(2 * kn),
+                                    .cols = kind.cols,
+                                    .seq_count = SEQS,
+                                    .slot_stride = stride,
+                                    .state_first = past};
         CHECK(pl_launch_delta(&ks, &k, &l));
         float *y = kit_down(&by);
         kit_near("delta", y, want, rows * inner, 2e-5, 0.1);
@@ -221,10 +233,14 @@ static void one_rule(uint32_t heads, uint32_t dim, uint32_t keys, uint32_t n, bo
     pl_kernel_free(&ks, &k);
 }
 static void rules(void) {
-    one_rule(4, 8, 2, 12, false);
-    one_rule(6, 33, 3, 5, true);
-    one_rule(2, 128, 1, 128, false);
-    one_rule(2, 20, 2, 256, false);
+    for (uint32_t cpu = 0; cpu < 2; cpu++) {
+        one_rule(4, 8, 2, pl_delta_kind_for(12, false, cpu));
+        one_rule(6, 33, 3, pl_delta_kind_for(5, true, cpu));
+        one_rule(2, 128, 1, pl_delta_kind_for(128, false, cpu));
+        one_rule(2, 20, 2, pl_delta_kind_for(256, false, cpu));
+        one_rule(4, 40, 2, pl_delta_kind_for(65, true, cpu)); /* four parts of 17, the last shorter */
+    }
+    one_rule(4, 19, 2, (struct pl_delta_kind){33, 8, 4, false});
 }
 static void the_delta_rule_equals_the_reference(void **state) {
     (void)state;
