@@ -47,8 +47,10 @@ struct pl_cpu_ssm {
 void pl_cpu_ssm(struct pl_cpu *c, const struct pl_cpu_ssm *p);
 
 /* The gated delta rule: for head h, its key head g and row t, with q and k of length 1 (1e-6 beside the squares), q over
- * sqrt(N), e = exp(a[h] softplus(dt[t, h] + dt_bias[h])) and r = sigmoid(beta[t, h]): d[p] = r (v[t, h, p] - e sum over n of
- * k[t, g, n] S[h, n, p]) S[h, n, p] = e S[h, n, p] + k[t, g, n] d[p] y[t, h, p] = sum over n of q[t, g, n] S[h, n, p] */
+ * sqrt(N), e = exp(a[h] softplus(dt[t, h] + dt_bias[h])) and r = sigmoid(beta[t, h]):
+ *   d[p] = r (v[t, h, p] - e sum over n of k[t, g, n] S[h, n, p]),
+ *   S[h, n, p] = e S[h, n, p] + k[t, g, n] d[p],
+ *   y[t, h, p] = sum over n of q[t, g, n] S[h, n, p] */
 struct pl_cpu_delta {
     size_t seq_count, heads, head_dim, groups, state; /* H, P, G, N */
     const struct pl_cpu_state_seq *seqs;

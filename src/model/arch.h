@@ -119,8 +119,7 @@ enum pl_part {
     PL_PART_IN3_X,
     PL_PART_HEADS_Z, /* PLaMo 2: head by head z, then x; copied */
     PL_PART_HEADS_X,
-    PL_PART_HEADS_Q, /* Qwen3-Next: head by head queries, then gates of attention's result; copied, as are those that follow
-                      */
+    PL_PART_HEADS_Q, /* Qwen3-Next: head by head queries, then gates of attention; copied, as are those that follow */
     PL_PART_HEADS_GATE,
     PL_PART_QKVZ_X, /* key head by key head q, k, values, gates; */
     PL_PART_QKVZ_Z,
