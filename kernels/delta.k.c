@@ -11,6 +11,22 @@
 #define PADDED (PARTS * PER)
 #define LOADS  ((2u * PADDED + GROUP - 1u) / GROUP)
 
+/* What this thread reads of a row: values of q and k for all, and its own numbers. */
+#define ASK(row)                                                                                                         \
+    do {                                                                                                                 \
+        u64 from = seq[PL_SEQ_FIRST] + (row);                                                                            \
+        GLOBAL const f32 *q = x + from * a.x_stride + a.q_first + (u64)g * STATE;                                        \
+        GLOBAL const f32 *k = x + from * a.x_stride + a.k_first + (u64)g * STATE;                                        \
+        UNROLLED                                                                                                         \
+        for (u32 i = 0; i < LOADS; i++) {                                                                                \
+            u32 j = i * GROUP + LOCAL_X, n = j % PADDED;                                                                 \
+            next[i] = j >= 2u * PADDED || n >= STATE ? 0.0f : j < PADDED ? q[n] : k[n];                                  \
+        }                                                                                                                \
+        v = x[from * a.x_stride + a.v_first + (u64)h * a.head_dim + col];                                                \
+        step = dt[from * a.heads + h];                                                                                   \
+        pull = beta[from * a.heads + h];                                                                                 \
+    } while (0)
+
 KERNEL(delta)(GLOBAL const f32 *x, GLOBAL const f32 *dt, GLOBAL const f32 *beta, GLOBAL const f32 *decay,
               GLOBAL const f32 *dt_bias, GLOBAL f32 *state, GLOBAL const u32 *seqs, GLOBAL f32 *y, GLOBAL u32 *witness,
               const struct pl_args_delta a) {
@@ -33,30 +49,16 @@ KERNEL(delta)(GLOBAL const f32 *x, GLOBAL const f32 *dt, GLOBAL const f32 *beta,
     UNROLLED
     for (u32 n = 0; n < PER; n++)
         s[n] = seq[PL_SEQ_PAST] > 0 && first + n < STATE ? own[(u64)(first + n) * a.head_dim] : 0.0f;
+    if (rows > 0) ASK(0);
     ROLLED
-    for (u32 t = 0; t <= rows; t++) {
+    for (u32 t = 0; t < rows; t++) {
+        u64 r = seq[PL_SEQ_FIRST] + t;
         f32 value = v, keep = EXP(clipped_softplus(step + shift, 0.0f, 3e38f) * rate), gate = 1.0f / (1.0f + EXP(-pull));
-        if (t > 0) {
-            UNROLLED
-            for (u32 i = 0; i < LOADS; i++)
-                if (i * GROUP + LOCAL_X < 2u * PADDED) qk[i * GROUP + LOCAL_X] = next[i];
-        }
+        UNROLLED
+        for (u32 i = 0; i < LOADS; i++)
+            if (i * GROUP + LOCAL_X < 2u * PADDED) qk[i * GROUP + LOCAL_X] = next[i];
         BARRIER();
-        if (t < rows) { /* one row ahead */
-            u64 r = seq[PL_SEQ_FIRST] + t;
-            GLOBAL const f32 *q = x + r * a.x_stride + a.q_first + (u64)g * STATE;
-            GLOBAL const f32 *k = x + r * a.x_stride + a.k_first + (u64)g * STATE;
-            UNROLLED
-            for (u32 i = 0; i < LOADS; i++) {
-                u32 j = i * GROUP + LOCAL_X, n = j % PADDED;
-                next[i] = j >= 2u * PADDED || n >= STATE ? 0.0f : j < PADDED ? q[n] : k[n];
-            }
-            v = x[r * a.x_stride + a.v_first + (u64)h * a.head_dim + col];
-            step = dt[r * a.heads + h];
-            pull = beta[r * a.heads + h];
-        }
-        if (t == 0) continue;
-        u64 r = seq[PL_SEQ_FIRST] + t - 1u;
+        ASK(PL_MIN(t + 1u, rows - 1u)); /* one row ahead */
         f32 held = 0.0f, qq = 0.0f, kk = 0.0f, sum = 0.0f;
         UNROLLED
         for (u32 n = 0; n < PER; n++) {

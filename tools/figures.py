@@ -37,8 +37,8 @@ PEER = {
     "peer-bf16-one": ("8b-bf16", "llama-bench", "-ngl 99 -fa 1 -p 512 -n 128 -r 2 -o json", 120),
     "peer-moe-one": ("moe-q4_k", "llama-bench", "-ngl 99 -fa 1 -p 512 -n 128 -r 2 -o json", 120),
     "peer-q4-prompt": ("8b-q4_k", "llama-bench", "-ngl 99 -fa 1 -p 4096 -n 0 -b 4096 -ub 4096 -r 3 -o json", 60),
-    "peer-q4-many": ("8b-q4_k", "llama-batched-bench", "-ngl 99 -fa 1 -npp 512 -ntg 64 -npl 8,64 -c 40000 --output-format jsonl", 90),
-    "peer-bf16-many": ("8b-bf16", "llama-batched-bench", "-ngl 99 -fa 1 -npp 512 -ntg 48 -npl 8,64 -c 40000 --output-format jsonl", 120),
+    "peer-q4-many": ("8b-q4_k", "llama-batched-bench", "-ngl 99 -fa on -npp 512 -ntg 64 -npl 8,64 -c 40000 --output-format jsonl", 90),
+    "peer-bf16-many": ("8b-bf16", "llama-batched-bench", "-ngl 99 -fa on -npp 512 -ntg 48 -npl 8,64 -c 40000 --output-format jsonl", 120),
 }
 
 
