@@ -6,7 +6,7 @@ llama.cpp's programs beside it when they are given.
     python3 tools/figures.py --list
     python3 tools/figures.py --models DIR --only q4- --seconds 500
 
-DIR holds GGUF files by the names that --list shows; what is not there is told as skipped. Each figure's whole report (kernels,
+DIR holds GGUF files, or directories, by the names that --list shows; what is not there is told as skipped. Each figure's whole report (kernels,
 bytes, ceiling, parts of the start) stays in --out as JSON, with what the program wrote on stderr; the table is also printed. With
 --seconds nothing begins that the time left cannot hold (by what --list says it takes). Exit 1 when a run failed. Standard library
 only.
@@ -105,7 +105,7 @@ def work(a):
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--models", type=Path, help="folder of GGUF files")
+    p.add_argument("--models", type=Path, help="folder of GGUF files or models' directories")
     p.add_argument("--plumb", default="build/plumb")
     p.add_argument("--backend", default="cuda")
     p.add_argument("--peer", help="folder of llama-bench and llama-batched-bench")
@@ -134,6 +134,8 @@ def main():
     env = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, (a.peer, os.environ.get("LD_LIBRARY_PATH"))))}
     for name, model, command, seconds in wanted:
         path, left = a.models / f"{model}.gguf", end - time.monotonic()
+        if not path.exists() and (a.models / model).is_dir():
+            path = a.models / model
         if not path.exists():
             row = f"skipped: no {path}"
         elif left < seconds:

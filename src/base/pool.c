@@ -81,7 +81,9 @@ void pl_pool_barrier(struct pl_pool *p) {
 }
 
 /* A worker counts itself in before it looks at the gate, and the leader closes the gate before it looks at the count:
- * so either the leader waits for the worker or the worker sees the gate closed. */
+ * so either the leader waits for the worker or the worker sees the gate closed. What is written on either side is an
+ * exchange or an addition, and what is read is seq_cst: an acquire may pass the write before it, and emulators of aarch64
+ * let a plain load-acquire pass a store-release as well. */
 static uint32_t join(struct pl_pool *p, int index) {
     atomic_fetch_add(&p->inside, 1);
     uint32_t open = atomic_load(&p->open);
@@ -151,7 +153,7 @@ static uint32_t next_epoch(const struct pl_pool *p, bool all) {
 }
 
 static void announce(struct pl_pool *p, uint32_t epoch) {
-    atomic_store(&p->epoch, epoch);
+    (void)atomic_exchange(&p->epoch, epoch);
     if (atomic_load(&p->sleepers) != 0) futex_wake_all(&p->epoch);
 }
 
@@ -170,10 +172,10 @@ void pl_pool_run(struct pl_pool *p, pl_pool_fn fn, void *arg) {
 
 static void wait_empty(struct pl_pool *p) {
     for (int i = 0; i < p->spins; i++) {
-        if (atomic_load_explicit(&p->inside, memory_order_acquire) == 0) return;
+        if (atomic_load(&p->inside) == 0) return;
         relax();
     }
-    atomic_store(&p->leader_sleeps, 1);
+    (void)atomic_exchange(&p->leader_sleeps, 1);
     for (uint32_t n; (n = atomic_load(&p->inside)) != 0;) futex_wait(&p->inside, n);
     atomic_store(&p->leader_sleeps, 0);
 }
@@ -190,7 +192,7 @@ void pl_pool_run_any(struct pl_pool *p, pl_pool_fn fn, void *arg) {
     atomic_store(&p->open, epoch);
     announce(p, epoch);
     fn(arg, 0, p->count);
-    atomic_store(&p->open, 0);
+    (void)atomic_exchange(&p->open, 0);
     wait_empty(p);
 }
 
