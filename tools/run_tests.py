@@ -28,6 +28,7 @@ PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*(.*))?$")
 SKIP = re.compile(r"#\s*skip\b:?\s*(.*)$", re.I)
 TIMEOUT = re.compile(r"test-timeout:\s*(\d+)")
 SANITIZED = re.compile(r"test-sanitized: yes")
+SHARED = re.compile(r"test-kernels: shared")
 VARIANTS = re.compile(r"test-variants:\s*([a-z ,]+)")
 OUTPUT_SHOWN = 6000
 
@@ -50,6 +51,12 @@ class Program:
     def timeout(self, default):
         found = self.marker(TIMEOUT)
         return max(default, int(found.group(1))) if found else default
+
+    def after(self):
+        """The optimised program that leaves the kernels this sanitized one takes from the shared cache: a driver's compiler is
+        several times slower in a sanitized process, and is not what is looked at there. None: it may begin at any time."""
+        variant, _, rest = self.name.partition("/")
+        return "release/" + rest if variant == "asan" and self.marker(SHARED) else None
 
     def runs_as(self, variant):
         found = self.marker(VARIANTS)
@@ -281,19 +288,25 @@ def main():
     times = load_times(times_path)
     if args.shuffle is not None:
         random.Random(args.shuffle).shuffle(programs)
-    else:  # the long ones first, so that no core waits at the end
-        programs.sort(key=lambda p: -times.get(p.name, 30.0))
+    else:  # the long ones first, so that no core waits at the end; where nothing is known, those that may take long
+        programs.sort(key=lambda p: -times.get(p.name, p.timeout(args.timeout) / 8))
     if args.alone:
         args.only_library = filter_library(args.build)
     queue, lock, started = list(programs), threading.Lock(), time.monotonic()
+    after = {p.name: p.after() for p in programs} if args.shuffle is None else {}
+    pending = {p.name for p in programs}
 
     def worker():
         while True:
             with lock:
                 if not queue:
                     return
-                program = queue.pop(0)
+                ready = [p for p in queue if after.get(p.name) not in pending]
+                program = (ready or queue)[0]
+                queue.remove(program)
             (run_alone if args.alone else run)(program, args)
+            with lock:
+                pending.discard(program.name)
             report(program, lock)
 
     threads = [threading.Thread(target=worker) for _ in range(max(1, args.jobs))]

@@ -1,5 +1,6 @@
 /* Latent attention by keys and values of each head on devices, in a service: sequences that share steps, pages and a prefix
- * that one of them finds in the cache give the tokens of those that ran alone, without the cache. */
+ * that one of them finds in the cache give the tokens of those that ran alone, without the cache.
+ * test-kernels: shared */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /* Every tiny checkpoint on every device present: logits of an independent implementation, fed as one prompt, in chunks
  * and token by token; then a witness that the device's own kernels did it.
+ * test-kernels: shared
  * test-timeout: 600 */
 #include "golden.h"
 

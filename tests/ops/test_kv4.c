@@ -1,6 +1,8 @@
 /* Values in 4 bits: the codebook is Lloyd's, the rotation spreads what one channel holds, vectors and attention over them
  * are the oracle's on every instruction set and device, in every form of decode attention; a wrong sign or a wrong level
- * would be seen. test-timeout: 600 */
+ * would be seen.
+ * test-kernels: shared
+ * test-timeout: 600 */
 #include "tests/ops/kv_bed.h"
 #include "tests/skip.h"
 
@@ -164,6 +166,7 @@ static void what_has_none_is_refused(void **state) {
 }
 
 int main(void) {
+    test_own_cache();
     struct CMUnitTest tests[] = {
         cmocka_unit_test(the_codebook_is_lloyds),
         cmocka_unit_test(vectors_come_back),

@@ -1,5 +1,6 @@
 /* Caches in 8 bits: what is stored is what the oracle rounds to, attention over it is attention over those numbers, on every
  * instruction set and device, in every form of decode attention; a cache that only calls itself so would be seen.
+ * test-kernels: shared
  * test-timeout: 600 */
 #include "tests/ops/kv_bed.h"
 #include "tests/skip.h"
@@ -124,6 +125,7 @@ static void what_has_none_is_refused(void **state) {
 }
 
 int main(void) {
+    test_own_cache();
     struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_are_those_of_the_format),
         cmocka_unit_test(vectors_come_back),

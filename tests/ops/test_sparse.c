@@ -1,7 +1,9 @@
 /* Sparse values: with V = identity attention's output is its weights, so what was passed over shows as zeros. Every weight
  * at or above the bound is there, unchanged; what is missing lay below it; the counters say how much was missing: on every
  * instruction set and device, in every form of decode attention. A bound that were ten times the one asked for would be
- * seen. test-timeout: 600 */
+ * seen.
+ * test-kernels: shared
+ * test-timeout: 600 */
 #include "tests/ops/kv_bed.h"
 #include "tests/skip.h"
 
@@ -98,6 +100,7 @@ static void on_devices(void **state) {
 }
 
 int main(void) {
+    test_own_cache();
     struct CMUnitTest tests[] = {cmocka_unit_test(on_the_cpu), cmocka_unit_test(on_devices)};
     return TEST_RUN("sparse", tests);
 }
