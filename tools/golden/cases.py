@@ -309,7 +309,7 @@ CASES = {
     "qwen3_5": (dict(COMMON, architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_act="silu", hidden_size=32, intermediate_size=48,
                      num_hidden_layers=4, head_dim=16, attention_bias=False, layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
                      rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25, mrope_section=[1, 1, 0], mrope_interleaved=True),
-                     linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=6,
+                     linear_conv_kernel_dim=4, linear_key_head_dim=32, linear_value_head_dim=32, linear_num_key_heads=2, linear_num_value_heads=6,
                      rms_norm_eps=1e-6, tie_word_embeddings=True), "qwen35"),
     # As published: which layers attend by a list, an MLP of which two thirds are meant; 8 channels more than heads need.
     "lfm2": (dict(architectures=["Lfm2ForCausalLM"], model_type="lfm2", vocab_size=96, hidden_size=32, num_hidden_layers=4, full_attn_idxs=[2],
