@@ -117,6 +117,7 @@ static void summarise(struct run *r, uint32_t prompt, struct pl_bench_parallel *
     qsort(r->gaps, r->gap_count, sizeof *r->gaps, by_value);
     b->gap_ms_p50 = r->gap_count > 0 ? r->gaps[r->gap_count / 2] : 0;
     b->gap_ms_p99 = r->gap_count > 0 ? r->gaps[r->gap_count * 99 / 100] : 0;
+    if (b->full_tok_s == 0 && r->tokens_after < r->sequences) b->decode_tok_s = 0; /* a few last ones: no speed follows */
 }
 
 /* What the first step of a shape costs once (kernels compiled, graphs made) is no part of the measurement. */

@@ -255,10 +255,13 @@ static enum pl_status work_parallel(struct bench *b, struct pl_err *err) {
         }
         char full[40] = "never all at once, or too shortly";
         if (p.full_tok_s > 0) snprintf(full, sizeof full, "all running %10.1f", p.full_tok_s);
-        if (!b->json)
+        if (!b->json && p.decode_tok_s > 0)
             pl_out_printf("%4u sequences  prefill %10.1f tok/s  decode %10.1f tok/s (%s)  gap p50 %.2f ms, "
                           "p99 %.2f ms\n",
                           p.sequences, p.prefill_tok_s, p.decode_tok_s, full, p.gap_ms_p50, p.gap_ms_p99);
+        else if (!b->json)
+            pl_out_printf("%4u sequences  prefill %10.1f tok/s  decode not measured: too few tokens (-n)\n", p.sequences,
+                          p.prefill_tok_s);
         if (!b->json && p.steps_ahead > 0)
             pl_out_printf("                %llu steps, %llu launched ahead, %llu of them late\n",
                           (unsigned long long)p.steps, (unsigned long long)p.steps_ahead, (unsigned long long)p.steps_late);

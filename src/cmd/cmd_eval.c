@@ -118,10 +118,12 @@ static enum pl_status report(struct eval *v, struct pl_err *err) {
     }
     if (v->dump == stdout) return PL_OK;
     struct pl_buf text = {0};
-    pl_out_printf("perplexity %.4f (mean logprob %.6f over %zu of %zu tokens, window %u, stride %u; 95%% interval %.4f to "
-                  "%.4f)\n",
-                  m.perplexity.value, m.mean_logprob.value, m.scored, v->ids.len, v->window, v->stride, m.perplexity.low,
-                  m.perplexity.high);
+    pl_out_printf("perplexity %.4f (mean logprob %.6f over %zu of %zu tokens, window %u, stride %u; ", m.perplexity.value,
+                  m.mean_logprob.value, m.scored, v->ids.len, v->window, v->stride);
+    if (m.scored < 2)
+        pl_out_str("no interval: one token)\n");
+    else
+        pl_out_printf("95%% interval %.4f to %.4f)\n", m.perplexity.low, m.perplexity.high);
     if (m.against) pl_score_print(&m, &text);
     pl_out_str(pl_buf_cstr(&text));
     pl_buf_deinit(&text);

@@ -9,6 +9,7 @@
 #include "cmd/cmd.h"
 #include "cmd/out.h"
 #include "cmd/pull.h"
+#include "cmd/store.h"
 
 /* Known models have several sources: the next is tried when one cannot be reached, and every reason is shown. */
 static enum pl_status pull(const struct pl_pull_env *env, const char *spec, char **path, struct pl_err *err) {
@@ -47,6 +48,13 @@ static int run(struct pl_pull_env *env, const char *spec) {
     char *path = NULL, *hf = without_slash(endpoint());
     const char *token = getenv("HF_TOKEN");
     if (hf == NULL) return pl_cmd_usage("pull", "out of memory");
+    if (env->name != NULL && pl_store_model_dir(env->name, &path, &err) == PL_INVALID) {
+        pl_free(hf);
+        return pl_cmd_usage("pull", "--name: %s", err.text);
+    }
+    pl_free(path);
+    path = NULL;
+    err = (struct pl_err){0};
     env->hf_endpoint = env->http.token_origin = hf;
     env->http.token = token != NULL && token[0] != '\0' ? token : NULL;
     if (token != NULL && strpbrk(token, "\r\n") != NULL) {

@@ -62,7 +62,14 @@ static enum pl_status add_host(void *out, const char *value, struct pl_err *err)
     return PL_OK;
 }
 
-/* One key a line; empty lines and lines that begin with # are skipped. */
+static char *trimmed(char *line) {
+    line += strspn(line, " \t");
+    size_t len = strlen(line);
+    while (len > 0 && (line[len - 1] == ' ' || line[len - 1] == '\t')) line[--len] = '\0';
+    return line;
+}
+
+/* One key a line, without the spaces around it; empty lines and lines that begin with # are skipped. */
 static enum pl_status read_key_file(struct serve *s, struct pl_err *err) {
     struct pl_buf text = {0};
     if (s->api_key_file == NULL) return PL_OK;
@@ -71,8 +78,10 @@ static enum pl_status read_key_file(struct serve *s, struct pl_err *err) {
     char *rest = text.data;
     if (st == PL_OK && text.len > 0 && memchr(text.data, '\0', text.len) != NULL)
         st = pl_err_set(err, __FILE__, __LINE__, PL_INVALID, "%s holds a zero byte: it is no list of keys", s->api_key_file);
-    for (char *line; st == PL_OK && rest != NULL && (line = strsep(&rest, "\r\n")) != NULL;)
+    for (char *line; st == PL_OK && rest != NULL && (line = strsep(&rest, "\r\n")) != NULL;) {
+        line = trimmed(line);
         if (line[0] != '\0' && line[0] != '#') st = add_key(s, line, err);
+    }
     pl_buf_deinit(&text);
     if (st == PL_OK && s->key_count == before) PL_FAIL(err, PL_INVALID, "%s holds no API key", s->api_key_file);
     return st;
@@ -176,6 +185,18 @@ static void suit_backend(struct serve *s) {
     if (gpu) s->opt.service.gap_least_ms = 20;
 }
 
+/* --max-tokens-per-step is met, not cut to the rows that a step happens to have. */
+static enum pl_status suit_steps(struct serve *s, struct pl_err *err) {
+    const uint32_t rows = s->model.engine.batch_rows, step = s->opt.service.step_tokens, many = s->opt.service.max_running;
+    if (rows != 0 && step > rows)
+        PL_FAIL(err, PL_USAGE, "--max-tokens-per-step %u is more than a step has rows: --batch-rows is %u", step, rows);
+    if (step != 0 && step <= many)
+        PL_FAIL(err, PL_USAGE, "--max-tokens-per-step %u leaves no room for prompts beside --parallel %u: use at least %u",
+                step, many, many + 1);
+    if (rows == 0 && step > 512) s->model.engine.batch_rows = step;
+    return PL_OK;
+}
+
 static enum pl_status prepare(struct serve *s, struct pl_err *err) {
     struct pl_serve_options *o = &s->opt;
     static const char *const failures[] = {"exit", "stay", "restart"};
@@ -195,6 +216,7 @@ static enum pl_status prepare(struct serve *s, struct pl_err *err) {
     o->allowed_hosts = (const char *const *)s->hosts;
     o->allowed_host_count = s->host_count;
     o->service.no_prefix_cache = s->no_prefix_cache;
+    PL_TRY(suit_steps(s, err));
     suit_backend(s);
     s->model.engine.max_sessions = o->service.max_running;
     s->model.engine.logit_rows = o->service.max_running + SCORE_ROWS;

@@ -134,6 +134,39 @@ static enum pl_status join(const struct pl_pull_plan *plan, const char *dir, str
     return st;
 }
 
+/* What was fetched under the name of a model is one: a page that says "not found" with status 200 is none. */
+static enum pl_status check_model(const char *dir, const char *name, struct pl_err *err) {
+    unsigned char head[4] = {0};
+    char *path = NULL;
+    if (!pl_str_ends(pl_str_from(name), ".gguf")) return PL_OK;
+    PL_TRY(path_in(dir, name, "", &path, err));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, head, sizeof head) : -1;
+    if (fd >= 0) close(fd);
+    bool good = n == (ssize_t)sizeof head && memcmp(head, "GGUF", 4) == 0;
+    if (!good) unlink(path);
+    pl_free(path);
+    if (!good)
+        PL_FAIL(err, PL_FORMAT, "%s is no GGUF file: it begins with %02x %02x %02x %02x (%zd bytes read), expected \"GGUF\"",
+                name, head[0], head[1], head[2], head[3], n);
+    return PL_OK;
+}
+
+/* A model in parts is there with all of them: "-00001-of-00003.gguf" says how many. */
+static enum pl_status check_parts(const struct pl_pull_plan *plan, struct pl_err *err) {
+    unsigned part, of, total = 0, end = 0;
+    size_t len = strlen(plan->main), there = 0;
+    if (len < 20 || sscanf(plan->main + len - 20, "-%5u-of-%5u.gguf%n", &part, &total, (int *)&end) != 2 || end != 20)
+        return PL_OK;
+    for (size_t i = 0; i < plan->count; i++) {
+        size_t n = strlen(plan->files[i].name);
+        there += n >= 20 && sscanf(plan->files[i].name + n - 20, "-%5u-of-%5u.gguf", &part, &of) == 2 && of == total;
+    }
+    if (there < total)
+        PL_FAIL(err, PL_NOT_FOUND, "%s is one of %u parts, and the source has %zu of them", plan->main, total, there);
+    return PL_OK;
+}
+
 static enum pl_status write_manifest(const struct pl_pull_plan *plan, const char *dir, json_t *list, struct pl_err *err) {
     char *path = NULL, *tmp = NULL, when[32];
     time_t now = time(NULL);
@@ -164,8 +197,11 @@ static enum pl_status run_locked(const struct pl_http *h, const struct pl_pull_p
     const struct pl_pull_join *j = &plan->joined;
     bool joined = plan->join && have(final, j->bytes, j->sha256, "");
     if (plan->notice != NULL && !joined) fprintf(stderr, "plumb: %s\n", plan->notice);
-    for (size_t i = 0; st == PL_OK && !joined && i < plan->count; i++)
+    if (st == PL_OK && strncmp(plan->source, "http", 4) != 0) st = check_parts(plan, err);
+    for (size_t i = 0; st == PL_OK && !joined && i < plan->count; i++) {
         st = fetch_one(h, &plan->files[i], dir, plan->join ? NULL : list, err);
+        if (st == PL_OK) st = check_model(dir, plan->files[i].name, err);
+    }
     if (st == PL_OK && plan->join && !joined) st = join(plan, dir, err);
     if (st == PL_OK && plan->join) add_to_list(list, plan->main, j->bytes, j->sha256);
     if (st == PL_OK) st = write_manifest(plan, dir, list, err);

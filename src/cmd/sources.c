@@ -144,7 +144,7 @@ static enum pl_status plan_url(const struct pl_pull_env *env, const char *url, s
     if (!pl_pull_name_ok(file) || (!pl_str_ends(pl_str_from(file), ".gguf") && env->name == NULL))
         PL_FAIL(err, PL_INVALID, "%s: expected the address of a .gguf file (or give --name)", shown);
     if (env->sha256 != NULL && (strlen(env->sha256) != 64 || strspn(env->sha256, "0123456789abcdef") != 64))
-        PL_FAIL(err, PL_INVALID, "--sha256 '%.70s': expected 64 lower-case hex digits", env->sha256);
+        PL_FAIL(err, PL_USAGE, "--sha256 '%.70s': expected 64 lower-case hex digits", env->sha256);
     PL_TRY(pl_pull_plan_add(p, url, file, 0, env->sha256, NULL, err));
     size_t stem = pl_str_ends(pl_str_from(file), ".gguf") ? strlen(file) - 5 : strlen(file);
     p->name = env->name != NULL ? pl_strdup(env->name) : pl_strndup(file, stem);

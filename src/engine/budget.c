@@ -163,10 +163,12 @@ enum pl_status pl_engine_plan(struct plumb_engine *e, struct pl_err *err) {
     PL_TRY(pl_model_config_read(e->file, &e->config, err));
     PL_TRY(choose_context(e, err));
     e->max_sessions = e->opt.max_sessions == 0 ? 1 : e->opt.max_sessions;
-    e->batch_rows = e->opt.batch_rows == 0 ? 512 : e->opt.batch_rows;
+    const uint32_t together = e->max_sessions > 1 ? e->max_sessions : 0;
+    e->batch_rows = e->opt.batch_rows == 0 ? PL_MAX(512u, together + 256u) : e->opt.batch_rows;
     if (e->max_sessions > 4096) PL_FAIL(err, PL_INVALID, "max_sessions is %u but must be at most 4096", e->max_sessions);
     if (e->batch_rows > 65536) PL_FAIL(err, PL_INVALID, "batch_rows is %u but must be at most 65536", e->batch_rows);
-    e->batch_rows = PL_MAX(e->batch_rows, e->max_sessions); /* a decode step has one row for each */
+    /* A decode step has one row for each; one more, so that a prompt gets on beside them. */
+    e->batch_rows = PL_MAX(e->batch_rows, e->max_sessions + (together > 0));
     e->logit_rows = PL_MAX(e->max_sessions, PL_MIN(e->opt.logit_rows, e->batch_rows));
     PL_TRY(choose_kv(e, err));
     struct pl_model_options mo = {.max_context = e->context, .max_rows = e->batch_rows, .max_logits = e->logit_rows};

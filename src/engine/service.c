@@ -184,7 +184,10 @@ static void options_with_defaults(const struct plumb_engine *e, const struct pl_
     c->max_running = PL_MIN(c->max_running, e->dense || pl_engine_is_recurrent(e) ? e->max_sessions : e->logit_rows);
     c->step_tokens = PL_MIN(c->step_tokens, e->batch_rows);
     if (c->prefill_tokens == 0) c->prefill_tokens = c->step_tokens; /* decoding rows come first: what they leave */
-    c->reserve_pages = c->max_running;
+    /* Where all of them can grow to the end of the context nobody is ever preempted, and nothing is kept back for that. */
+    const uint64_t each = (e->context + e->pages.page_tokens - 1) / e->pages.page_tokens;
+    const bool enough = e->kv_shape.window_page_count == 0 && e->pages.page_count >= each * c->max_running;
+    c->reserve_pages = enough ? 0 : c->max_running;
     c->score_tokens = PL_MIN(e->logit_rows - c->max_running, c->prefill_tokens);
 }
 

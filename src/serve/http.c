@@ -28,9 +28,20 @@ static bool is_messages(const struct exchange *x) {
 }
 static const char *request_id(const struct exchange *x) { return x->job != NULL ? x->job->id : x->id; }
 
+enum MHD_Result answer_queue(struct exchange *x, unsigned status, struct MHD_Response *r) {
+    x->http_status = status;
+    if (x->reading == READING_LATER) {
+        if (x->late != NULL) MHD_destroy_response(x->late);
+        x->late = r;
+        return MHD_YES;
+    }
+    enum MHD_Result ok = MHD_queue_response(x->connection, status, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
 static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Response *r, const char *type) {
     if (r == NULL) return MHD_NO;
-    x->http_status = status;
     MHD_add_response_header(r, "Content-Type", type);
     MHD_add_response_header(r, "Server", "plumb/" PLUMB_VERSION);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
@@ -45,9 +56,7 @@ static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Res
     if (status == 429 || status == 503) MHD_add_response_header(r, "Retry-After", "1");
     if (x->allow != NULL) MHD_add_response_header(r, "Allow", x->allow);
     if (status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
-    enum MHD_Result ok = MHD_queue_response(x->connection, status, r);
-    MHD_destroy_response(r);
-    return ok;
+    return answer_queue(x, status, r);
 }
 
 enum MHD_Result answer_bytes(struct exchange *x, unsigned status, const char *type, const char *data, size_t len) {
@@ -204,6 +213,7 @@ static const struct route {
 static enum MHD_Result call_post(struct exchange *x, const struct route *r) {
     struct param_error pe = {0};
     json_t *body = NULL;
+    if (later_take(x)) return MHD_YES;
     if (body_parse(&x->body, &body, &pe) != PL_OK) return answer_status(x, &pe.err, pe.param);
     enum MHD_Result ok = r->post(x, body);
     json_decref(body);
@@ -211,7 +221,7 @@ static enum MHD_Result call_post(struct exchange *x, const struct route *r) {
     return ok;
 }
 
-static enum MHD_Result dispatch(struct exchange *x) {
+enum MHD_Result dispatch(struct exchange *x) {
     const struct route *same_path = NULL;
     bool head = strcmp(x->method, "HEAD") == 0;
     if (x->cut_path) return answer_error(x, 404, NULL, NULL, "there is no endpoint of such a length");
@@ -237,21 +247,10 @@ static enum MHD_Result preflight(struct exchange *x) {
     return queue(x, 204, r, "text/plain");
 }
 
-/* The finished answer of a parked, non-streaming job. */
-static enum MHD_Result answer_job(struct exchange *x) {
-    struct job *j = x->job;
-    pthread_mutex_lock(&j->lock);
-    j->suspended = false;
-    bool failed = j->failed;
-    struct pl_err err = j->err;
-    json_t *body = failed ? NULL : api_shape(j->api)->whole(j);
-    pthread_mutex_unlock(&j->lock);
-    return failed ? answer_status(x, &err, NULL) : answer_json(x, 200, body);
-}
-
 static enum MHD_Result route(struct exchange *x) {
     pl_json_watch();
-    if (x->job != NULL) return answer_job(x);
+    if (x->reading == READING_DONE) return later_finish(x);
+    if (x->job != NULL) return job_answer(x);
     if (x->routed) return MHD_NO;
     x->routed = true;
     if (x->too_large)
@@ -452,6 +451,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     if (!completed) s->counts.disconnects++;
     access_log(x, completed);
     if (x->job != NULL) job_abandon(x->job);
+    if (x->late != NULL) MHD_destroy_response(x->late);
     watch_idle(x);
     pl_buf_deinit(&x->body);
     pl_free(x);
@@ -587,6 +587,7 @@ enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_op
     pthread_mutex_init(&s->jobs_lock, NULL);
     pthread_mutex_init(&s->log_lock, NULL);
     watch_init(s);
+    later_init(s);
     s->model_name = pl_strdup(opt->alias != NULL ? opt->alias : base_name(opt->model_path));
     s->key_active = pl_calloc(opt->api_key_count + 1, sizeof *s->key_active);
     read_template(s);
@@ -595,6 +596,7 @@ enum pl_status pl_server_create(struct plumb_engine *e, const struct pl_serve_op
     if (s->model_name != NULL && s->key_active != NULL && rings == PL_OK)
         st = pl_constraint_vocab_create(s->tokenizer, &s->vocab, err);
     if (st == PL_OK) st = pl_service_create(e, &s->opt.service, &s->service, err);
+    if (st == PL_OK) st = later_start(s, err);
     if (st == PL_OK) st = start_daemon(s, err);
     if (st == PL_OK) st = watch_start(s, err);
     if (st == PL_OK && s->opt.access_log != NULL && s->log_file == NULL)
@@ -648,6 +650,7 @@ void pl_server_destroy(struct pl_server *s) {
     if (s == NULL) return;
     s->draining = true;
     watch_stop(s);
+    later_stop(s);
     /* The service ends first: its last events wake every parked connection, which MHD needs before it can stop. */
     pl_service_destroy(s->service);
     wait_for_answers(s, 2000);
@@ -656,6 +659,7 @@ void pl_server_destroy(struct pl_server *s) {
     pthread_mutex_destroy(&s->jobs_lock);
     pthread_mutex_destroy(&s->log_lock);
     watch_deinit(s);
+    later_deinit(s);
     witness_ring_destroy(s);
     pl_constraint_vocab_destroy(s->vocab);
     pl_free(s->model_name);

@@ -51,6 +51,12 @@ struct pl_server {
     int watch_fd, watch_wake; /* epoll; eventfd that ends it */
     _Atomic bool watch_stop;
     bool watch_started;
+    pthread_mutex_t later_lock; /* guards the two below */
+    struct exchange *later;     /* large requests that wait to be read (later.c) */
+    bool later_stop;
+    pthread_cond_t later_more;
+    pthread_t later_threads[2];
+    uint32_t later_count;
     pthread_mutex_t witness_lock; /* guards the two below */
     struct witness_record *witnesses;
     uint64_t witness_count;
@@ -169,14 +175,33 @@ struct exchange {
     bool too_large, unauthorised, foreign; /* nothing of the body is kept then */
     const char *came_from;                 /* foreign: the header's value */
     bool routed, cut_path;
-    bool answered;  /* past the library, while its body is still coming */
-    size_t dropped; /* bytes of the body that came after that */
+    bool answered;                                              /* past the library, while its body is still coming */
+    size_t dropped;                                             /* bytes of the body that came after that */
+    enum { READING_HERE, READING_LATER, READING_DONE } reading; /* LATER: by another thread, the connection is parked */
+    struct MHD_Response *late;                                  /* what that thread answered with; NULL: a job was begun */
+    bool broken;                                                /* it could not answer */
+    struct exchange *next;                                      /* server->later_lock */
     char path[160];
     char method[12];
     char id[32]; /* of the request, where no job gives it one */
 };
 
+/* --- requests --- */
+enum MHD_Result dispatch(struct exchange *x); /* to the endpoint's handler (http.c) */
+
+/* --- large requests (later.c) --- */
+void later_init(struct pl_server *s);
+enum pl_status later_start(struct pl_server *s, struct pl_err *err) PL_MUST_CHECK;
+void later_stop(struct pl_server *s);
+void later_deinit(struct pl_server *s);
+/* True: it is large, its connection is parked and its handler runs on another thread. */
+bool later_take(struct exchange *x);
+/* The rest, on the connection's own thread. */
+enum MHD_Result later_finish(struct exchange *x);
+
 /* --- answers --- */
+/* Sends r, or keeps it for the connection's own thread; takes it. */
+enum MHD_Result answer_queue(struct exchange *x, unsigned status, struct MHD_Response *r);
 enum MHD_Result answer_json(struct exchange *x, unsigned status, json_t *steals);
 enum MHD_Result answer_bytes(struct exchange *x, unsigned status, const char *type, const char *data, size_t len);
 /* {"error":{"message","type","param","code"}} (Anthropic: {"type":"error","error":{..}} on its paths). */
@@ -244,6 +269,8 @@ void job_unref(struct job *j);
 enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) PL_MUST_CHECK;
 void job_abandon(struct job *j);                               /* the client left: cancel what still runs */
 enum MHD_Result job_stream(struct job *j, struct exchange *x); /* queues the SSE response */
+enum MHD_Result job_wait(struct job *j, struct exchange *x);   /* parks the connection until there is an answer */
+enum MHD_Result job_answer(struct exchange *x);                /* the finished answer of a job that does not stream */
 void job_cancel(struct job *j);                                /* under its lock: what still runs ends within a step */
 
 /* --- connections (watch.c) --- */

@@ -458,13 +458,35 @@ enum pl_status job_start(struct job *j, struct exchange *x, struct pl_err *err) 
         if (j->params.stream) {
             api_shape(j->api)->stream_begin(j);
             fail_starved(j, sent, false);
-        } else if (!j->ready) {
+        } else if (!j->ready && x->reading == READING_HERE) {
             j->suspended = true;
             MHD_suspend_connection(x->connection);
         }
     }
     pthread_mutex_unlock(&j->lock);
     return st;
+}
+
+enum MHD_Result job_answer(struct exchange *x) {
+    struct job *j = x->job;
+    pthread_mutex_lock(&j->lock);
+    j->suspended = false;
+    bool failed = j->failed;
+    struct pl_err err = j->err;
+    json_t *body = failed ? NULL : api_shape(j->api)->whole(j);
+    pthread_mutex_unlock(&j->lock);
+    return failed ? answer_status(x, &err, NULL) : answer_json(x, 200, body);
+}
+
+enum MHD_Result job_wait(struct job *j, struct exchange *x) {
+    pthread_mutex_lock(&j->lock);
+    bool waits = !j->ready;
+    if (waits) {
+        j->suspended = true;
+        MHD_suspend_connection(x->connection);
+    }
+    pthread_mutex_unlock(&j->lock);
+    return waits ? MHD_YES : job_answer(x);
 }
 
 /* ---------- streaming ---------- */
@@ -499,7 +521,6 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *out, size_t max) {
 enum MHD_Result job_stream(struct job *j, struct exchange *x) {
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, stream_read, j, NULL);
     if (r == NULL) return MHD_NO;
-    x->http_status = 200;
     x->server->counts.streams++;
     MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
     MHD_add_response_header(r, "Cache-Control", "no-cache");
@@ -507,7 +528,5 @@ enum MHD_Result job_stream(struct job *j, struct exchange *x) {
     MHD_add_response_header(r, "Server", "plumb/" PLUMB_VERSION);
     MHD_add_response_header(r, j->api == API_MESSAGES ? "request-id" : "x-request-id", j->id);
     if (x->server->opt.cors) MHD_add_response_header(r, "Access-Control-Allow-Origin", "*");
-    enum MHD_Result ok = MHD_queue_response(x->connection, 200, r);
-    MHD_destroy_response(r);
-    return ok;
+    return answer_queue(x, 200, r);
 }

@@ -55,6 +55,7 @@ enum pl_status pl_stats_mean(const double *x, size_t n, struct pl_interval *out)
         stat[r] = sum / (double)(blocks * block);
     }
     ends(stat, RESAMPLES, out);
+    if (n == 1) out->low = out->high = NAN; /* one value says nothing of how values spread */
     pl_free(prefix);
     return PL_OK;
 }

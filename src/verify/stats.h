@@ -16,7 +16,7 @@ struct pl_interval {
 
 /* How long a block should be for n samples: grows with the cube root, at least 1 and at most n/4. */
 size_t pl_stats_block(size_t n);
-/* Mean of x. n 0 gives zeros; n below 2 blocks gives an interval as wide as the samples. PL_NO_MEMORY. */
+/* Mean of x. n 0 gives zeros; n 1 an interval of NaN, below 2 blocks one as wide as the samples. PL_NO_MEMORY. */
 enum pl_status pl_stats_mean(const double *x, size_t n, struct pl_interval *out) PL_MUST_CHECK;
 /* Quantiles of x at p[0..count), each with its interval (fewer resamples: sorting costs). */
 enum pl_status pl_stats_quantiles(const double *x, size_t n, const double *p, size_t count,

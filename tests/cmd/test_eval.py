@@ -223,4 +223,20 @@ def bench_gives_a_receipt():
     run("bench", "-m", GOLDEN, "-r", 0, check=64)
 
 
+@case
+def one_value_has_no_interval():
+    two = path("two.json", json.dumps(IDS[:2]))
+    text = run("eval", "-m", GOLDEN, "--tokens", two, check=0).stdout
+    assert b"1 of 2 tokens" in text and b"no interval" in text, text
+    got = json.loads(run("eval", "-m", GOLDEN, "--tokens", two, "--json", check=0).stdout)["perplexity_interval"]
+    assert got["value"] > 0 and got["low"] is None and got["high"] is None, got
+
+
+@case
+def many_sequences_get_the_rows_they_need():
+    rows = json.loads(run("bench", "-m", GOLDEN, "--parallel", "512,8", "-p", 4, "-n", 12, "-r", 1, "--json", check=0).stdout)["parallel"]
+    assert [r["sequences"] for r in rows] == [512, 8] and all(r["decode_tok_s"] > 0 for r in rows), rows
+    few = run("bench", "-m", GOLDEN, "--parallel", 1000, "--batch-rows", 1100, "-p", 4, "-n", 2, "-r", 1, check=0).stdout
+    assert b"decode not measured: too few tokens" in few or b"all running" in few, few
+
 main()

@@ -13,7 +13,7 @@ import io
 from tests.tap import Skip, case, main
 
 PLUMB = os.path.abspath(os.environ.get("PLUMB", "build/plumb"))
-BODY = bytes((i * 7 + i // 251) & 255 for i in range(300_000))
+BODY = b"GGUF" + bytes((i * 7 + i // 251) & 255 for i in range(4, 300_000))
 SHA = hashlib.sha256(BODY).hexdigest()
 CONFIG = b'{"model_type": "llama"}\n'
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -226,7 +226,7 @@ def wrong_checksum_is_not_kept():
     w.server.rules["/m.gguf"] = BODY
     bad(w.pull(w.server.url + "/m.gguf", "--sha256", "0" * 64), "checksum", SHA)
     assert w.files("m") == []
-    bad(w.pull(w.server.url + "/m.gguf", "--sha256", "xyz"), "64 lower-case hex digits")
+    bad(w.pull(w.server.url + "/m.gguf", "--sha256", "xyz"), "64 lower-case hex digits", code=64)
 
 
 @case
@@ -328,7 +328,7 @@ def small_files_are_checked_by_git_sum():
 def gguf_is_chosen_by_name_part_or_all_its_splits():
     w = World()
     model(w, {"m-Q4_K_M.gguf": BODY, "m-Q8_0.gguf": BODY[:1000], "mmproj-m.gguf": b"x",
-              "big-BF16-00001-of-00002.gguf": b"one", "big-BF16-00002-of-00002.gguf": b"two"})
+              "big-BF16-00001-of-00002.gguf": b"GGUF one", "big-BF16-00002-of-00002.gguf": b"GGUF two"})
     bad(w.pull("hf:o/r"), "name one", "hf:o/r:m-Q8_0.gguf")
     assert good(w.pull("hf:o/r:q4_k_m")).endswith("m-Q4_K_M.gguf")
     assert w.files("o=r@q4_k_m") == ["m-Q4_K_M.gguf", "plumb.json"]
@@ -337,6 +337,20 @@ def gguf_is_chosen_by_name_part_or_all_its_splits():
     bad(w.pull("hf:o/r:Q2_K"), "no file has that name")
     for wrong in ("hf:", "hf:o", "hf:o/", "hf:../r", "hf:o/r:../../x", "hf:o/r:", "hf:o/r@", "hf:-o/r", "nonsense", ""):
         assert w.pull(wrong).returncode in (1, 64), wrong
+
+
+@case
+def what_is_no_model_is_refused():
+    w = World()
+    for text in (b"<html>no</html>", b"", b"GGU"):
+        w.server.rules["/m.gguf"] = text
+        bad(w.pull(w.server.url + "/m.gguf"), "no GGUF file")
+        assert "m.gguf" not in w.files("m") and "plumb.json" not in w.files("m"), w.files("m")
+    model(w, {"big-00001-of-00003.gguf": BODY, "big-00003-of-00003.gguf": BODY})
+    bad(w.pull("hf:o/r"), "one of 3 parts", "has 2 of them")
+    for name in ("", "../../x", "/abs", "a b"):
+        result = w.pull(w.server.url + "/m.gguf", "--name", name)
+        assert result.returncode == 64 and "no name of a model" in result.stderr, result
 
 
 @case
@@ -462,7 +476,7 @@ def stored_models_resolve_by_name():
     assert w.files("mine") == ["m.gguf", "plumb.json"]
     for name in ("../mine", "/etc", "a//b", ".x", "a:", "x" * 300, "a\nb"):
         assert w.run("rm", name).returncode == 1, name
-        assert w.pull(w.server.url + "/m.gguf", "--name", name).returncode == 1, name
+        assert w.pull(w.server.url + "/m.gguf", "--name", name).returncode == 64, name
     assert w.files("mine") == ["m.gguf", "plumb.json"]
 
 

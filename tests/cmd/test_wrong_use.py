@@ -124,6 +124,20 @@ def closed_and_endless_standard_input():
 
 
 @case
+def steps_and_sequences_that_do_not_fit_are_told():
+    serve = ("serve", "-m", MODEL, "--port", "0")
+    assert "leaves no room for prompts beside --parallel 4: use at least 5" in said(*serve, "--max-tokens-per-step", 4)
+    assert "--batch-rows is 64" in said(*serve, "--batch-rows", 64, "--max-tokens-per-step", 65)
+
+
+@case
+def a_file_of_keys_holds_keys():
+    for text in ("", "  \n\t\n", "# none\n", "\r\n \r\n"):
+        line = said("serve", "-m", MODEL, "--port", "0", "--api-key-file", path("keys", text), code=1)
+        assert "holds no API key" in line, (text, line)
+
+
+@case
 def a_full_disk_is_told_by_every_command():
     text = path("t", "abc")
     for args in (["--help"], ["generate", "--help"], ["version"], ["list"], ["cache"], ["inspect", GOLDEN], ["inspect", GOLDEN, "--json"],

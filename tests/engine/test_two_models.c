@@ -1,7 +1,7 @@
 /* Two models of one vocabulary and different weight types, open on one device in one process and decoding in turn: each
- * gives, bit for bit, what it gives undisturbed without any kernel cache. A cache that took one's kernels for the other's would
- * give plausible nonsense. They draw in turn as well. A model's logits are f32 whatever its weights are; that rows of f32,
- * f16 and bf16 are told apart is shown by tests/kernels/test_draw (types_in_turn).
+ * gives, bit for bit, what it gives undisturbed without any kernel cache. A cache that took one's kernels for the other's
+ * would give plausible nonsense. They draw in turn as well. A model's logits are f32 whatever its weights are; that rows of
+ * f32, f16 and bf16 are told apart is shown by tests/kernels/test_draw (types_in_turn).
  *
  * test-variants: release (the kernels are compiled by the OpenCL driver, which no sanitizer sees)
  * test-timeout: 600 */

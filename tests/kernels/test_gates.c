@@ -1,6 +1,7 @@
 /* Compile gates: every kernel for NVIDIA and AMD targets, on machines with the compilers and without the devices.
  *
- * For sm_90 and gfx90a all of it; for the other targets two variants of each kernel, all of them when PLUMB_TEST_GATES is set.
+ * For sm_90 and gfx90a all of it; for the other targets two variants of each kernel, all of them when PLUMB_TEST_GATES is
+ * set.
  *
  * PLUMB_TEST_GATES  a folder: there each kernel's source and what came of it are left, TARGET.N.cu and TARGET.N.bin, for
  *                   tools/kernel_resources.py
