@@ -45,16 +45,11 @@ static char *without_slash(const char *url) {
 
 static int run(struct pl_pull_env *env, const char *spec) {
     struct pl_err err = {0};
+    if (env->name != NULL && pl_store_check_name(env->name, &err) != PL_OK)
+        return pl_cmd_usage("pull", "--name: %s", err.text);
     char *path = NULL, *hf = without_slash(endpoint());
     const char *token = getenv("HF_TOKEN");
     if (hf == NULL) return pl_cmd_usage("pull", "out of memory");
-    if (env->name != NULL && pl_store_model_dir(env->name, &path, &err) == PL_INVALID) {
-        pl_free(hf);
-        return pl_cmd_usage("pull", "--name: %s", err.text);
-    }
-    pl_free(path);
-    path = NULL;
-    err = (struct pl_err){0};
     env->hf_endpoint = env->http.token_origin = hf;
     env->http.token = token != NULL && token[0] != '\0' ? token : NULL;
     if (token != NULL && strpbrk(token, "\r\n") != NULL) {

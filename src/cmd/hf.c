@@ -176,6 +176,10 @@ static enum pl_status plan_gguf(const struct pl_pull_env *env, const struct repo
         const char *f = file_at(r, i);
         if (f != NULL && i != chosen && same_split(first, f)) PL_TRY(add(env, r, i, p, err));
     }
+    const char *mark = split_mark(first);
+    const size_t parts = mark != NULL ? strtoul(mark + 10, NULL, 10) : 1;
+    if (p->count < parts)
+        PL_FAIL(err, PL_NOT_FOUND, "%s is one of %zu parts, and the repository has %zu of them", first, parts, p->count);
     p->main = pl_strdup(p->files[0].name);
     return p->main != NULL ? PL_OK : PL_NO_MEMORY;
 }

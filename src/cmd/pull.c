@@ -152,21 +152,6 @@ static enum pl_status check_model(const char *dir, const char *name, struct pl_e
     return PL_OK;
 }
 
-/* A model in parts is there with all of them: "-00001-of-00003.gguf" says how many. */
-static enum pl_status check_parts(const struct pl_pull_plan *plan, struct pl_err *err) {
-    unsigned part, of, total = 0, end = 0;
-    size_t len = strlen(plan->main), there = 0;
-    if (len < 20 || sscanf(plan->main + len - 20, "-%5u-of-%5u.gguf%n", &part, &total, (int *)&end) != 2 || end != 20)
-        return PL_OK;
-    for (size_t i = 0; i < plan->count; i++) {
-        size_t n = strlen(plan->files[i].name);
-        there += n >= 20 && sscanf(plan->files[i].name + n - 20, "-%5u-of-%5u.gguf", &part, &of) == 2 && of == total;
-    }
-    if (there < total)
-        PL_FAIL(err, PL_NOT_FOUND, "%s is one of %u parts, and the source has %zu of them", plan->main, total, there);
-    return PL_OK;
-}
-
 static enum pl_status write_manifest(const struct pl_pull_plan *plan, const char *dir, json_t *list, struct pl_err *err) {
     char *path = NULL, *tmp = NULL, when[32];
     time_t now = time(NULL);
@@ -197,7 +182,6 @@ static enum pl_status run_locked(const struct pl_http *h, const struct pl_pull_p
     const struct pl_pull_join *j = &plan->joined;
     bool joined = plan->join && have(final, j->bytes, j->sha256, "");
     if (plan->notice != NULL && !joined) fprintf(stderr, "plumb: %s\n", plan->notice);
-    if (st == PL_OK && strncmp(plan->source, "http", 4) != 0) st = check_parts(plan, err);
     for (size_t i = 0; st == PL_OK && !joined && i < plan->count; i++) {
         st = fetch_one(h, &plan->files[i], dir, plan->join ? NULL : list, err);
         if (st == PL_OK) st = check_model(dir, plan->files[i].name, err);

@@ -52,11 +52,16 @@ static bool name_ok(const char *name) {
     return isalnum((unsigned char)name[len - 1]) || strchr("._-+", name[len - 1]) != NULL;
 }
 
-enum pl_status pl_store_model_dir(const char *name, char **dir, struct pl_err *err) {
+enum pl_status pl_store_check_name(const char *name, struct pl_err *err) {
     if (!name_ok(name))
         PL_FAIL(err, PL_INVALID,
                 "'%.200s' is no name of a model: expected letters, digits and . _ - + / : (at most %d bytes)", name,
                 NAME_MAX_BYTES);
+    return PL_OK;
+}
+
+enum pl_status pl_store_model_dir(const char *name, char **dir, struct pl_err *err) {
+    PL_TRY(pl_store_check_name(name, err));
     char *store;
     PL_TRY(pl_store_dir(&store, err));
     struct pl_buf b = {0};

@@ -18,6 +18,8 @@ enum pl_status pl_store_resolve(const char *spec, char **path, struct pl_err *er
 /* The store's folder; it may not exist yet. pl_free it. */
 enum pl_status pl_store_dir(char **dir, struct pl_err *err) PL_MUST_CHECK;
 
+/* PL_INVALID: it is no name of a model. */
+enum pl_status pl_store_check_name(const char *name, struct pl_err *err) PL_MUST_CHECK;
 /* The folder of one model, whether it exists or not; refuses names that are no names. pl_free it. */
 enum pl_status pl_store_model_dir(const char *name, char **dir, struct pl_err *err) PL_MUST_CHECK;
 
